@@ -3,9 +3,9 @@
 A template is a Jinja file of macros. ``page`` is the page, and its parameters are what it is filled with; the others
 are its sentences. Whatever a value holds is text: it is escaped for Markdown (specbench/reports/markdown.py).
 
-In a page ``# ...`` is the title, and the words below it the question; ``## ...`` begins a section, and one that stays
-empty is left out. ``### NAME: QUESTION`` places a figure, with the paragraphs below it as its reading; ``### NAME``
-places a table, with the first paragraph below it as its caption and the others as its note. ``***`` ends them.
+In a page ``# ...`` is the title, and the words below it the question; ``## ...`` begins a section; an empty one is
+left out. ``### NAME: QUESTION`` places a figure, with the paragraphs below it as its reading; ``### NAME`` places a
+table, with the first paragraph below it as its caption and the others as its note. ``***`` ends them.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def main() -> None:
             sys.exit(status)
         except Interrupted as error:  # before or after the jobs
             sys.exit(error.status)
-        except BrokenPipeError:  # whoever read what is printed here has gone
+        except BrokenPipeError:  # the reader of the output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(128 + 13)  # as if SIGPIPE had ended it
 

@@ -147,7 +147,7 @@ def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
     if not (isinstance(verifier, str) or (callable(verifier) and name.isidentifier())):
         name = "verifier"
     usual = {name: parameter.default for name, parameter in inspect.signature(certify).parameters.items()}
-    kept = ("suite", "seed", "inputs_seed")  # those that every page should have
+    kept = ("suite", "seed", "inputs_seed")  # which every page should have
     shown = [
         f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
     ]

@@ -76,7 +76,7 @@ def _messages(name: str, prompt: Sequence[Any]) -> Conversation:
 
 
 def seeds_of(given: Seeds, prompts: int) -> list[int]:
-    """The seed of each of so many prompts. From one number each gets its own, by its place; a list is taken as it is.
+    """The seeds of the prompts. From one number each prompt gets its own, by its place; a list is taken as it is.
 
     Raises:
         ArgumentError: too few or too many.
@@ -96,7 +96,7 @@ def seeds_of(given: Seeds, prompts: int) -> list[int]:
 def samplings_of(
     given: SamplingParams | Iterable[SamplingParams] | None, prompts: int, several: bool = True
 ) -> list[SamplingParams]:
-    """The sampling parameters of each of so many prompts; one by itself is that of all.
+    """The sampling parameters of the prompts; a single SamplingParams holds for all.
 
     Args:
         several: whether prompts may differ in them.
@@ -138,11 +138,11 @@ def token_ids(name: str, prompt: object) -> tuple[int, ...]:
 
 
 def gammas_of(given: int | Iterable[int], prompts: int) -> list[int]:
-    """The gamma of each of so many prompts; a number by itself is that of all.
+    """The gammas of the prompts; a single number holds for all.
 
     Raises:
-        ArgumentError: too few or too many, or one that is too large.
-        ConfigError: one that is no whole number from 0.
+        ArgumentError: too few or too many numbers, or one too large.
+        ConfigError: a gamma that is no whole number from 0.
     """
     if isinstance(given, np.ndarray | Tensor):
         given = given.tolist()

@@ -28,7 +28,7 @@ class FunctionVerifier:
         self.function, self.rule, self.lossless, self.takes_padded = function, rule, lossless, takes_padded
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Any:
-        """What the function returns, right or wrong: whoever asks looks at it."""
+        """What the function returns, right or wrong: the caller checks it."""
         return self.function(draft, target, streams)
 
 

@@ -4,7 +4,7 @@ A verifier whose rule has a reference in plain PyTorch must emit the reference's
 explained by rounding (rules/agreement.py). A verifier with randomness of its own is held to the form of its output, to
 the target's support, and, if it is declared lossless, to the acceptance that the token rule gives these drafts. Rows
 that were penalised or banned are those of the plain twin, but for one rounding to the logits' dtype; tokens alone would
-not tell, since a penalty on a token that nobody would have drawn changes none.
+not tell, since a penalty on a token that would not be drawn anyway changes none.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def floor_bytes(
     """The bytes that verifying one batch must read; see the module.
 
     Args:
-        rule: a RuleInfo, or its name; the token rule's floor stands for one that is not known.
+        rule: a RuleInfo, or its name; the token rule's floor stands for an unknown rule.
         itemsize: bytes of one logit.
         num_draft_tokens, num_accepted: one number a request.
         greedy: all requests have temperature 0.

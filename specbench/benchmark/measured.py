@@ -76,7 +76,7 @@ class Measured(TimedCalls):
         return with_interval("plain_us", median(plain, seed)) | with_interval("times_plain", times)
 
     def _token_acceptance(self) -> float | None:
-        """Accepted tokens over those that were decided on one by one: a rejection ends a block."""
+        """Accepted tokens over tokens decided on one by one: a rejection ends a block."""
         accepted = sum(self.num_accepted)
         decided = accepted + sum(count < self.spec.gamma for count in self.num_accepted)
         return accepted / decided if decided else None

@@ -154,7 +154,7 @@ class DeviceTimer:
     def repeats(
         self, captured: Captured, call: Call, seconds: float, most: int, restore: Callable[[], None] = nothing
     ) -> int:
-        """How many replays take about so many seconds, at least FEWEST and at most ``most``.
+        """How many replays take about ``seconds``, at least FEWEST and at most ``most``.
 
         Also a warm-up: a graph's first replays are slower.
         """
@@ -222,7 +222,7 @@ def calls_by_host(microseconds: Sequence[float], seconds: float, most: int) -> i
 
 
 def _is_quick(microseconds: float, seconds: float) -> bool:
-    """Whether ten calls are done in so many seconds, so that a few more do not matter."""
+    """Whether ten calls are done within ``seconds``, so that a few more do not matter."""
     return microseconds < 1e5 * seconds
 
 

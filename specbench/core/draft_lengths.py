@@ -44,7 +44,7 @@ class LengthPolicy:
     def enters(self, entropy: Any) -> Any:
         """Whether a token is drafted from a distribution of this entropy (nats), under the policy ``entropy``.
 
-        True for NaN, so that whoever looks at what was drafted finds it.
+        True for NaN, so that checks of the drafted tokens report it.
         """
         return ~(entropy > self.threshold)
 

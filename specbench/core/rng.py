@@ -90,15 +90,15 @@ def to_uniform(high: Tensor, low: Tensor) -> Float64[Tensor, " ..."]:
 class Streams:
     """The random numbers of one verification step of B requests.
 
-    Verifiers refuse seeds and positions outside of what is said here (arguments.py). Where nobody has looked, host and
-    kernels (kernels/tiles.py) still draw the same numbers: all 64 bits of a seed count, those of a negative one in
+    Verifiers refuse seeds and positions outside of what is said here (arguments.py). Where they were not checked, host
+    and kernels (kernels/tiles.py) still draw the same numbers: all 64 bits of a seed count, those of a negative one in
     two's complement, and the lowest 32 of a position, so that 2^32 draws what 0 does.
 
     Attributes:
         seeds: request seeds, 0 to 2^63 - 1.
         positions: index in the sequence (prompt included) of the first token that this step will emit, 0 to 2^32 - 1.
         width: how many offsets ``uniform`` may be asked for, at least max_draft_tokens + 1.
-        made: the uniforms by stream, if somebody has made them already.
+        made: the uniforms by stream, as far as they exist already.
     """
 
     seeds: Int64[Tensor, " B"]
@@ -132,7 +132,7 @@ class Streams:
         return self._table[stream]
 
     def reaching(self, width: int) -> Streams:
-        """The same streams for at least so many offsets: a tree has more tokens than a chain as deep."""
+        """The same streams for at least this many offsets: a tree has more tokens than a chain as deep."""
         return self if width <= self.width else Streams(self.seeds, self.positions, width)
 
     def select(self, requests: Int64[Tensor, " m"]) -> Streams:

@@ -104,7 +104,7 @@ class SamplingParams:
         logprobs_mode: what ``logprobs`` are of: ``raw_logprobs``, of the target's logits as they are, or
             ``processed_logprobs``, of the distribution that tokens are drawn from.
         skip_special_tokens: whether the text shown leaves them out.
-        truncate_prompt_tokens: the last tokens of the prompt that are kept, so many; None keeps all.
+        truncate_prompt_tokens: the number of last prompt tokens to keep; None keeps all.
 
     ``max_tokens``, ``n``, ``seed`` and ``truncate_prompt_tokens`` are read when requests are made.
 
@@ -248,7 +248,7 @@ def in_groups(*groups: str) -> tuple[str, ...]:
 TRUNCATIONS, PENALTIES, TOKEN_RULES = map(in_groups, (TRUNCATION, PENALTY, TOKEN_RULE))
 NUMBERS = in_groups(TEMPERATURE, TRUNCATION)
 SHAPING = in_groups(PENALTY, TOKEN_RULE, LIMIT)
-# Of NUMBERS, those that the formats of traces and of latency.parquet have by name.
+# Of NUMBERS, the names that the formats of traces and of latency.parquet have by name.
 RECORDED = ("temperature", "top_k", "top_p", "min_p")
 
 

@@ -1,6 +1,6 @@
 """Drafts as trees: who stands before whom, and on which path.
 
-A tree of m tokens is given by ``parents``: the index of the token that each one follows, -1 for those that follow the
+A tree of m tokens is given by ``parents``: the index of the token that each one follows, -1 for tokens that follow the
 text. A token stands behind its parent. A chain is the tree in which each token follows the one before it.
 """
 
@@ -43,7 +43,7 @@ def paths(seen: Bool[Tensor, "B m m"], depth: int) -> Int64[Tensor, "B m depth"]
         depth: no path has more tokens.
     """
     batch, m, _ = seen.shape
-    place = torch.where(seen, depths(seen)[:, None, :] - 1, depth)  # those that are on no path share the last place
+    place = torch.where(seen, depths(seen)[:, None, :] - 1, depth)  # tokens on no path share the last place
     ancestors = place.new_zeros((batch, m, depth + 1))
     ancestors.scatter_(2, place, torch.arange(m, device=seen.device).expand(batch, m, m))
     return ancestors[:, :, :depth]

@@ -125,7 +125,7 @@ class Decoder:
         """Decodes requests to their end; completions in their order.
 
         Args:
-            at_once: requests decoded together; others take the places of those that end. 0 is all.
+            at_once: requests decoded together; others take the places of ended ones. 0 is all.
         """
         width = at_once or max(len(requests), 1)
         completions, waiting = self.start(requests[:width]), requests[width:]
@@ -155,7 +155,7 @@ class Decoder:
         return completions
 
     def admit(self, requests: Sequence[Request]) -> list[Completion]:
-        """Adds requests to those that are under way.
+        """Adds requests to those under way.
 
         Their prompts are fed here, or in pieces, one before each :meth:`step` (``prompt_chunk`` of the engine).
 

@@ -43,7 +43,7 @@ class Observation:
     features: Features
 
     def after_last(self, feature: Feature, before: Float[Tensor, "n hidden"]) -> Float[Tensor, "n hidden"]:
-        """Returns the hidden state after each request's last token; that of ``before`` if it has no token here."""
+        """Returns the hidden state after each request's last token; the state in ``before`` if it has no token here."""
         states = self.features[feature]
         if states.shape[1] == 0:
             return before

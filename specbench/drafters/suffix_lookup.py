@@ -1,4 +1,4 @@
-"""Drafting without a model from the texts of this run: those that have ended, and the text itself.
+"""Drafting without a model from the texts of this run: finished texts, and the text itself.
 
 Oliaro et al., "SuffixDecoding", arXiv 2411.04975. The longest ending of the text that occurs anywhere is looked up, and
 its most frequent continuation is drafted. The length of the ending limits the number of drafted tokens, and the draft

@@ -105,7 +105,7 @@ class TextRows(RowCache):
 def most_frequent(following: Iterable[Sequence[int]], most: int, least_share: float) -> list[int]:
     """Returns the most frequent continuation of some lists, token by token.
 
-    Each token is the most frequent one after those before it; of equally frequent tokens, that of the later list.
+    Each token is the most frequent one after those before it; of equally frequent tokens, the one in the later list.
 
     Args:
         most: the length of the result, at most.

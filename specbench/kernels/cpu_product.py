@@ -32,7 +32,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 def find_compiler() -> str:
-    """Returns the path of a C++ compiler: that of CXX if it is set, else the first of g++, clang++ and c++.
+    """Returns the path of a C++ compiler: the one in CXX if it is set, else the first of g++, clang++ and c++.
 
     Raises:
         ConfigError: there is none, or Python's headers are missing, which torch.compile needs.

@@ -97,7 +97,7 @@ def _gather(values, maxima_keys, present, above, chosen, group, vocabulary):
     is_chosen = (maxima_keys >= above) & (present > 0)
     place = tl.cumsum(is_chosen.to(tl.int32), axis=0) - 1
     tl.store(chosen + place, group, mask=is_chosen)
-    tl.debug_barrier()  # the list is read by other threads than those that wrote it
+    tl.debug_barrier()  # the list is read by other threads than the writers
     slot = tl.arange(0, CANDIDATES * GROUP)
     used = slot // GROUP < tl.sum(is_chosen.to(tl.int32), axis=0)
     token = tl.load(chosen + slot // GROUP, mask=used, other=0) * GROUP + slot % GROUP

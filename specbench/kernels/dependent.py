@@ -11,8 +11,9 @@ ended.
 
 Kernels of torch.compile may stand between ours. If one reads what the kernel in front wrote, it waits before that; if
 not, it waits behind its first read (PyTorch 2.13, _inductor/codegen/triton.py). So each kernel that reads anything has
-waited before it writes, ends or lets the next one start. One that reads nothing may not wait at all, and the kernel
-behind it could start too early. So what torch.compile wrote is read before it is used (extras/compiled/early_code.py).
+waited before it writes, ends or lets the next one start. A program that reads nothing may not wait at all, and the
+kernel behind it could start too early. So what torch.compile wrote is read before it is used
+(extras/compiled/early_code.py).
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def length_by_mass(block, ws, request, drafted, tiles, TILES, GAMMA):
     pi = tl.load(ws.pi + request * GAMMA + i - 1, mask=valid, other=1.0, cache_modifier=".cg")
     whole = mass + 1 - pi
     h = tl.where(whole == 0, 1.0, mass / tl.where(whole == 0, 1.0, whole))
-    # The test of length i is that of the i-th drafted token, whose uniform has offset i - 1.
+    # The test of length i belongs to the i-th drafted token, whose uniform has offset i - 1.
     offset = tl.maximum(i - 1, 0)
     u = on_tiles.uniform(tl.load(block.seeds + request), tl.load(block.positions + request), offset, ACCEPT)
     return tl.max(tl.where(valid & (u < h), i, 0), axis=0)
@@ -218,7 +218,7 @@ def draw(
                 on_tiles.leave_group_masses(weights, groups + k * (TILE // GROUP), TILE, GROUP)
                 masses = tl.where(t == k, tl.sum(weights, axis=0).to(tl.float64), masses)
             total = tl.sum(masses, axis=0)
-            tl.debug_barrier()  # the group masses are read by other threads than those that left them
+            tl.debug_barrier()  # the group masses are read by other threads than the writers
         tile, rest = on_tiles.pick(masses, u * total, TILES)
         shift = tl.sum(tl.where((t == tile) & bonus, shifts, 0.0), axis=0)
         few = tl.load(groups + tile * (TILE // GROUP) + g, cache_modifier=".cg").to(tl.float64)

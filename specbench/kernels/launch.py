@@ -52,7 +52,7 @@ def verify(
     ends, reads and writes only the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
     ready for the next launch:
 
-    - A drafted id outside of the vocabulary is refused, as one that p gives no probability; the token in its place is
+    - A drafted id outside of the vocabulary is refused, as is an id of probability 0 under p; the token in its place is
       drawn from max(p - q, 0), where such an id takes nothing from p (one-hot q).
     - Without padding, of n = B * max_draft_tokens drafted tokens every request drafted max_draft_tokens: counts are not
       read. With padding a count below 0 is read as 0, one above max_draft_tokens as that.

@@ -20,11 +20,11 @@ row_kernel: Any = product.row_kernel
 few_kernel: Any = product.few_kernel
 rows_kernel: Any = product.rows_kernel
 MOST_ROWS = 64
-ROWS_OF_FLOAT32 = 8  # up to so many are multiplied without matrix units, which round float32
+ROWS_OF_FLOAT32 = 8  # up to this many rows are multiplied without matrix units, which round float32
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
-ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of so many
+ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
 SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, there
@@ -42,7 +42,7 @@ class Tiles:
 
 
 def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
-    """Those that were fastest on an H200 (experiments/decode_speed.md), and that fit.
+    """The sizes that were fastest on an H200 (experiments/decode_speed.md), and that fit.
 
     Nothing is timed here, so that all processes with GPUs of one kind choose alike.
 

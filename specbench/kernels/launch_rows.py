@@ -97,7 +97,7 @@ def sample(
     """One token a row by inverse CDF, and the rows' log_normalizer; one launch, one read of the rows.
 
     Args:
-        workspace: scratch memory; None takes one that is kept for the device's current stream.
+        workspace: scratch memory; None takes the memory kept for the device's current stream.
 
     Returns:
         Tokens (-1 for a row with NaN or +inf logits) and normalisers (0 for a greedy row, NaN for a bad one).

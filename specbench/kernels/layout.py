@@ -61,7 +61,7 @@ def extent(block, request, batch, gamma, n, PADDED: tl.constexpr):
     PADDED: each request has gamma rows, of which its count are drafted. If not, then of n = batch * gamma drafted
     tokens every request drafted gamma, and no count is read. Wherever one is read, below 0 is 0 and above gamma is
     gamma; without padding a request that finds fewer tokens left has those. So all programs of a request agree on how
-    many rows it has, and none waits for one that nobody scores.
+    many rows it has, and none waits for a row that is not scored.
     """
     if PADDED:
         first = request.to(tl.int64) * gamma

@@ -134,7 +134,7 @@ def shape_kernel(
     at = logits + (request * rows + row) * stride
     drafted = shaping.drafted + request * drafted_stride
     texts = shaping.texts + request * text_stride
-    # Loads that wait for no other come first, then those that do, then the stores: else each would cost a trip more.
+    # Loads that wait for no other come first, then loads that do, then the stores: else each would cost a trip more.
     prompt, length = tl.load(shaping.prompt_lengths + request), tl.load(shaping.text_lengths + request)
     offset = tl.load(shaping.offset + request * rows + row, mask=inside, other=0)
     place = length + offset

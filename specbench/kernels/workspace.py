@@ -51,7 +51,7 @@ class Workspace:
     _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
 
     def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
-        """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
+        """Memory for ``batch`` requests of ``gamma`` drafted tokens; tiles a row, groups a request (powers of two).
 
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.

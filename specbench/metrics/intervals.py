@@ -40,7 +40,7 @@ def columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def coverage(units: int) -> float:
-    """How often a percentile interval over so many units holds the truth: P(|t_(n-1)| <= z sqrt((n - 1) / n)).
+    """How often a percentile interval over n units holds the truth: P(|t_(n-1)| <= z sqrt((n - 1) / n)).
 
     Of a mean of normal units: the resamples' spread has n for n - 1, and z stands where Student's t is due. 0 below two
     units, which have no interval.

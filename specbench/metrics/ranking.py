@@ -3,7 +3,7 @@
 The highest of many noisy speedups is high by luck as well, so it is called the fastest only if it is shown to be faster
 than every other. Each comparison is a one-sided Student's t at the level 5% / number of settings. Take one of the
 settings that are truly the fastest: any other is wrongly shown to be faster than it with a probability below 5% in all,
-by Bonferroni. So it is among those that are not ruled out in 95% of sweeps, and a setting that is not the fastest, or
+by Bonferroni. So it is among the settings not ruled out in 95% of sweeps, and a setting that is not the fastest, or
 only one of several equals, is called the fastest in at most 5%. (That comparisons with the best suffice: Hsu,
 "Constrained simultaneous confidence intervals for multiple comparisons with the best", Annals of Statistics 12, 1984.)
 
@@ -52,7 +52,7 @@ class Ranking:
         best: of the highest speedup.
         rivals: of all others that are not shown to be slower than it.
         tied: of the rivals that are shown to be within TIE of it; shared rounds alone look for that.
-        pays: of those that are shown to be faster than plain decoding, all of them together.
+        pays: the settings shown to be faster than plain decoding, all of them together.
         disturbed: whether the machine was while any of them was timed.
         drift: how much plain decoding changed from run to run; None where no two have it in common.
     """
@@ -99,8 +99,8 @@ class Look:
     """How settings in shared rounds compare so far; places are those of the settings.
 
     Attributes:
-        best: of the highest speedup among those that are not beaten.
-        beaten: those that are shown to be slower than another.
+        best: of the highest speedup among settings not beaten.
+        beaten: settings shown to be slower than another.
         tied: whether all others are shown to be within TIE of the best.
     """
 

@@ -72,7 +72,7 @@ def _mean_of_ratios(top: np.ndarray, bottom: np.ndarray) -> Value:
 
 
 def acceptance_length(log: StepLog) -> Value:
-    """(sum a + N) / N: every step counts, also those that drafted nothing, and blocks as verified."""
+    """(sum a + N) / N: every step counts, also steps that drafted nothing, and blocks as verified."""
     return _ratio(log.accepted.sum() + len(log.accepted), len(log.accepted))
 
 

@@ -56,7 +56,7 @@ class RunRow:
     job: int
     created: str  # UTC, ISO 8601
     version: str | None = None  # of specbench; None in rows older than this column
-    commit: str  # "-dirty" behind it where the tree had changes; an installed package has that of its build
+    commit: str  # "-dirty" behind it where the tree had changes; an installed package has its build's
     python: str
     torch: str
     transformers: str
@@ -103,10 +103,10 @@ class RunRow:
     # Processes that decoded together, a GPU each; the row is of rank 0.
     ranks: int | None = _setting("parallel", follows="parallel")
     device: str = _setting("device")
-    dtype: str | None = _setting("dtype")  # a replay has that of its trace
+    dtype: str | None = _setting("dtype")  # a replay has its trace's
     draft_dtype: str | None = _setting("pair.draft_dtype", follows="dtype")  # of its weights; None: no draft
     threads: int = _setting()
-    threads_reason: str | None = None  # why so many, with what was timed; None without a model and in older rows
+    threads_reason: str | None = None  # why this number, with what was timed; None without a model and in older rows
     hardware: str = _setting()
     # All settings that determine the numbers, and the choices of conf, as JSON (runs/identity.py); None in rows older
     # than this column.
@@ -158,7 +158,7 @@ class RunRow:
     rounds_of: int | None = (
         None  # the job whose file has the rounds, if several jobs shared them (protocols/together.py)
     )
-    looks: int | None = None  # in shared rounds: comparisons with the others, up to the one that ended this setting
+    looks: int | None = None  # in shared rounds: comparisons with the others, up to the look that ended this setting
     round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round
     plain_round_error: float | None = None  # the same of plain_tokens_per_second
     batch_tokens: list[int] | None = None  # what the speed columns add up, group by group
@@ -224,7 +224,7 @@ def emptied(keys: Iterable[str]) -> dict[str, None]:
 
 
 def copied_columns(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that hold values of a configuration as they are, and those that are JSON of some.
+    """The columns that hold values of a configuration as they are, and the columns that are JSON of some.
 
     Args:
         config: what the column ``config`` holds (runs/identity.py).

@@ -67,7 +67,7 @@ def plain_work_columns(rows: pd.DataFrame, texts: bool = False) -> list[str]:
 
     Args:
         rows: of with_settings.
-        texts: whether to add those that decide its texts.
+        texts: whether to add settings that decide its texts.
     """
     work = {SAMPLER + name for name in PLAIN_WORK}
     return [
@@ -91,7 +91,7 @@ def _columns(rows: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _values(row: pd.Series) -> dict[str, Any]:
-    """The values of a row's configuration that have no column, by path; of the sampler those that are not off."""
+    """The values of a row's configuration that have no column, by path; of the sampler only values that are not off."""
     config = json.loads(row["config"]) if isinstance(row["config"], str) else {}
     values = dict(leaves({key: value for key, value in config.items() if key not in ("choices", "sampler")}))
     values |= {SAMPLER + name: value for name, value in sampling_of(row).items()}

@@ -287,7 +287,7 @@ class CachedModel(RowCache):
         return ModelOutput(self._without_padding(output.logits), hidden)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
-        """Returns the positions of n tokens after those that are cached."""
+        """Returns the positions of the next n tokens after the cached ones."""
         return lengths[:, None] + torch.arange(n, device=self.device)
 
     def _without_padding(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:

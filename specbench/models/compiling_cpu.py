@@ -66,7 +66,7 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:
-    """Keeps the conditions on what differs from pass to pass, among those that PyTorch would check in each pass.
+    """Keeps the conditions on what differs from pass to pass, among the conditions PyTorch would check in each pass.
 
     Those are the inputs and PyTorch's own state, which has no name. Modules, a model and the layers of its cache stay
     as they are; their thousand conditions take longer than a draft's pass.

@@ -2,9 +2,9 @@
 
 LayerSkip (Elhoushi et al., arXiv 2404.16710) exits behind layer E; Draft & Verify (Zhang et al., arXiv 2309.08168)
 skips layers anywhere. The exit needs no second cache: the first layers of the target compute the same keys and values
-whoever runs them. So the draft reads the target's cache and writes to it, and finds there all of the text but its last
-token. What it writes of drafted tokens, the target's pass writes again: the same numbers, but for the rounding of
-another shape. The layers behind the exit have never seen these tokens.
+in either model. So the draft reads the target's cache and writes to it, and finds there all of the text but
+its last token. What it writes of drafted tokens, the target's pass writes again: the same numbers, but for the rounding
+of another shape. The layers behind the exit have never seen these tokens.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def check_config(config: Mapping[str, Any], source: Origin) -> None:
     """Checks what transformers would stumble over, run away with, or pass over in silence.
 
     Raises:
-        ConfigError: no model_type, or one that transformers does not have; code of the checkpoint's own; numbers of
+        ConfigError: no model_type, or one unknown to transformers; code of the checkpoint's own; numbers of
             layers or heads that are none; a quantization_config that is no object.
     """
     kind = config.get("model_type")

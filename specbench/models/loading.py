@@ -123,7 +123,7 @@ def load_pair(
         chat: use the chat template; None uses it if the target's tokenizer has one.
         system: a system prompt for every prompt that has none of its own.
         thinking: tell the chat template to turn thinking on or off; None leaves it as the template has it.
-        thinking_tokens: the two that begin and end thinking; None takes those that are known, if the target has some.
+        thinking_tokens: the two that begin and end thinking; None takes the known ones, if the target has them.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
@@ -164,7 +164,7 @@ def load_pair(
     if of_draft is not None and vocabularies == SAME:
         check_same_vocabulary(tokenizer, of_draft.tokenizer)
         if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
-            problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
+            problem = f"its vocabulary has {of_draft.vocab_size} ids, and {target}'s {of_target.vocab_size}"
             raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     written = chat_of(tokenizer, chat, system, thinking)
     thought = thinking_ids(tokenizer, thinking_tokens, of_target.vocab_size)

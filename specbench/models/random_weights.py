@@ -54,7 +54,7 @@ class RandomModel:
             name: ``random:`` and a name of shapes.py.
 
         Raises:
-            ConfigError: no such shape; the message lists those that there are.
+            ConfigError: no such shape; the message lists the shapes.
         """
         source = Origin(key, name, "Use a smaller shape, dtype=bfloat16 or device=cpu.")
         return RandomModel(source, shape(source), load_tokenizer(_TOKENIZER, source))

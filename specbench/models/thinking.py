@@ -29,7 +29,7 @@ def thinking_ids(
         None if nothing is named, and the tokenizer has none of KNOWN.
 
     Raises:
-        ConfigError: not two texts, two that are the same, or one that is no single token.
+        ConfigError: not two texts, two equal texts, or a text that is no single token.
     """
     if named is None:
         vocabulary = tokenizer.get_vocab()

@@ -19,7 +19,7 @@ from specbench.models.cached_model import CachedModel
 
 SMALL_MODEL = 50_000_000  # parameters; such matrices gain little from a second thread on any machine
 MOST_TOKENS = 16  # of a timed pass
-PASSES = 5  # timed with each number of threads, after one that is not
+PASSES = 5  # timed with each number of threads, after one untimed pass
 TIMED = "a pass over "  # what the reason begins with if passes were timed
 
 

@@ -44,7 +44,7 @@ class BaselineRow:
         rounds: how often each batch was decoded under the clock.
         times_plain, times_plain_low, times_plain_high: tokens a second over those of plain decoding, which took turns
             with it, and the 95% interval; a single batch has none.
-        equal_texts: how many are those of plain decoding; None at a temperature above 0, where nobody can know.
+        equal_texts: how many equal plain decoding's; None at a temperature above 0, where texts differ by chance.
         note: why there are no numbers, or what to know of them.
     """
 

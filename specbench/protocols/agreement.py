@@ -45,7 +45,7 @@ class AgreementProtocol:
 
     Args:
         vocabulary: tokens of the synthetic logits; gamma, batch_size, dtype and the sampler are the run's own.
-        draws: at least so many are compared on them; 0 leaves them out.
+        draws: at least this many are compared on them; 0 leaves them out.
         steps: verifications of each request from the same logits.
         requests: put before both on each small fixture; 0 leaves these out.
         other: the verifier to compare with (``+verifier@protocol.other=block`` on the command line); None for the

@@ -26,7 +26,7 @@ class Together:
 
     Attributes:
         number: of this job.
-        jobs: this one and those that have no rows yet, in their order.
+        jobs: this one and the jobs without rows, in their order.
         sweep: the folder with their folders.
         context_of: makes the ModelContext of one of them. Raises SpecbenchError.
     """

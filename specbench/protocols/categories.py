@@ -1,7 +1,8 @@
 """Acceptance and speedup of each category of a workload: the rows of ``categories.parquet``.
 
-A category's speedup is that of the batches that hold no other category; if one of its batches does, what it gained
-there is not known, and the speedup is None. ``batch_size=1`` or ``protocol.group=category`` keeps categories apart.
+A category's speedup is the speedup of the batches that hold no other category; if one of its batches does, what it
+gained there is not known, and the speedup is None. ``batch_size=1`` or ``protocol.group=category`` keeps categories
+apart.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class CostProtocol:
         decoder.start(_requests(context, batch, length, limit))
         start, cached = dict(decoder.stopwatch.seconds), [_cached(context, batch)]
         timed, began = [], time.perf_counter()
-        # Nothing here waits for the device but the engine itself, as in decoding. One that runs ahead of the host tells
-        # of the step before: its times are from one step's report to the next one's.
+        # Nothing here waits for the device but the engine itself, as in decoding. An engine that runs ahead of the host
+        # tells of the step before: its times are from one step's report to the next one's.
         for _ in range(self.steps + WARMUP):
             before = dict(decoder.stopwatch.seconds)
             decoder.step()

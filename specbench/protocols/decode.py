@@ -227,7 +227,7 @@ def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = 
     if measured["speedup_low"] is None:
         parts.append("no interval, since all was timed in one batch")
     if synthetic:
-        parts.append("synthetic acceptance, so that the texts are nobody's")
+        parts.append("synthetic acceptance, so the texts are no model's")
     if timed.differing:
         parts.append(f"{timed.differing} texts of later rounds are not those of the first")
     return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))

@@ -43,7 +43,7 @@ class EprocessProtocol:
     Args:
         tokens: decoded at least, the workload again and again under fresh seeds; once at temperature 0.
         false_alarm: the evidence at which the verifier is rejected is its reciprocal; not used at temperature 0.
-        tolerance: by how much a scored logit may differ from the one that the verifier saw; None takes it from the
+        tolerance: by how much a scored logit may differ from the logit that the verifier saw; None takes it from the
             logits' dtype and size (exactness/texts/support.py).
     """
 

@@ -53,9 +53,9 @@ class LatencyProtocol:
         grid: the cases: a list of {axis: values}, each a cross product over the base case.
         samplers: what the axis ``sampler`` may name: changes to the run's own sampler, and draft_probabilities.
         rounds: times that all cases are gone through, each with new logits.
-        replays: at most so many a round and case.
+        replays: at most this many a round and case.
         seconds: at most about so long a round and case, for slow verifiers.
-        budget: after so many seconds only the first round is still completed, for verifiers that take a second a call.
+        budget: seconds after which only the first round is still completed, for verifiers that take a second a call.
         host_calls: calls timed with the host's part, a round and case.
         flush: how the cache is flushed, "write" or "read" (benchmark/timer.py).
         cpu_logits: on a CPU, cases of more logits are skipped.

@@ -1,7 +1,7 @@
 """The protocol ``predict``: measure costs, record a trace, predict every gamma's speedup; then decode some and compare.
 
 The prediction is complete before anything is decoded speculatively. The gamma that it recommends is always decoded,
-since it is the one that a user of predictions has. What went into a prediction is kept beside what was measured, term
+since it is the trace that a user of predictions has. What went into a prediction is kept beside what was measured, term
 by term, so that a miss has an address: steps taken, seconds a step, seconds a plain step, seconds of the prompts.
 """
 

@@ -3,7 +3,7 @@
 The verifier's rule is what is replayed, so this also holds any verifier of a known rule to the acceptance that its rule
 must have. The recorded texts are independent of the decoded ones. Each decoded text is scored as well, outside of the
 timing: given its text, the number of steps that a run took has a known expectation, which is the sharper test. So have
-the tokens that it drafted, and those that it accepted and kept: what a verifier accepted behind a stop token is not
+the tokens that it drafted, and the accepted tokens that it kept: what a verifier accepted behind a stop token is not
 counted, since the text does not tell of it (replay/summary.py says which numbers equal a decode run's).
 """
 

@@ -1,7 +1,7 @@
 """Decoding the same batches both ways under the clock, in paired rounds.
 
 A batch here is what is timed as one: requests side by side, or more of them, of which some are side by side at any
-time and others take the places of those that end (a continuous batch).
+time and others take the places of ended ones (a continuous batch).
 
 In a round every batch is decoded plainly and speculatively, one right after the other and in alternating order, so
 that a machine that warms up or is disturbed treats both alike. A round repeats the very work of the first: its texts
@@ -51,7 +51,7 @@ ROUND_SCHEMA = schema_of(RoundRow)
 
 @dataclass(frozen=True)
 class Timed:
-    """One batch decoded one way, in so many steps."""
+    """One batch decoded one way, with its seconds and steps."""
 
     completions: list[Completion]
     seconds: float
@@ -149,7 +149,7 @@ class DecoderFacts:
 
 
 def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
-    """Decodes one batch to its end under the clock, so many requests at once (0: all)."""
+    """Decodes one batch to its end under the clock, ``at_once`` requests at a time (0: all)."""
     before = decoder.steps
     synchronize(decoder.components.target.device)
     started = time.perf_counter()

@@ -124,7 +124,7 @@ def columns_of(
         p, q = p_rows.probs(), q_rows.probs()
         pieces.append(
             {
-                # Probabilities round to a little above 1, and a logarithm above 0 is refused by whoever reads it.
+                # Probabilities round to a little above 1, and a logarithm above 0 is refused by readers of traces.
                 "log_p": _emitted(p_rows, p, tokens[span], sampling).log().clamp(max=0),
                 "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
                 "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),

@@ -27,7 +27,7 @@ def evidence(
 
     Args:
         draft: None where drafts have no probabilities.
-        tolerance: by how much a logit may differ from the one that the verifier saw; None takes it from the dtype.
+        tolerance: by how much a logit may differ from the logit that the verifier saw; None takes it from the dtype.
         draft_sampling: of the draft; None is the request's.
     """
     p = _rows(_scored(target, completion), completion)

@@ -16,8 +16,8 @@ A log-probability may be a number; SGLang's [logprob, token_id, text] (``input_t
 {"logprob": -0.4, ...}, ...} (``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is
 allowed for the draft.
 
-Texts must have been sampled by the very sampler that the log-probabilities are of. Those that engines give for a prompt
-are of the raw logits, that is of temperature 1 without truncation, whatever sampler the request names:
+Texts must have been sampled by the very sampler that the log-probabilities are of. Log-probabilities that engines give
+for a prompt are of the raw logits, that is of temperature 1 without truncation, whatever sampler the request names:
 
     vLLM    processed_logprobs and raw_logprobs are alike there, as its own pull request 47680 (July 2026) has it:
             "processed logprobs is not apply to prompt logprobs"; 37082, open since March 2026, would add a temperature

@@ -1,6 +1,6 @@
 """What tables and reports say of verifiers beside each other.
 
-Whether those that promise the same tokens keep to it, and which rule yields more tokens a step.
+Whether verifiers that promise the same tokens keep to it, and which rule yields more tokens a step.
 """
 
 from __future__ import annotations

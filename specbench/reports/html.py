@@ -1,7 +1,7 @@
 """A report as one HTML page that needs nothing beside it: styles, script and figures are inside.
 
 Every text goes through Jinja's escaping. The page's own policy (CSP) forbids it to load anything and to run any script
-but the one that sorts tables, which is known by its hash; so a text that got through would still do nothing.
+but the script that sorts tables, which is known by its hash; so a text that got through would still do nothing.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Prose:
         content: HTML, in which everything that was text is escaped.
         paragraphs: words of each paragraph, for :meth:`labelled`.
         files: what it links to in its own folder, other than pages; paths relative to that folder.
-        date: the last one that it names, as ISO 8601; empty if it names none.
+        date: the last date that it names, as ISO 8601; empty if it names none.
     """
 
     title: str

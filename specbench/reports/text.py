@@ -23,7 +23,7 @@ def inlines(text: Text) -> tuple[Inline, ...]:
 
 
 def join(texts: Iterable[Text], between: str = " ") -> Text:
-    """Texts one after the other; those that are empty are left out."""
+    """Texts one after the other, without empty ones."""
     parts: list[Inline] = []
     for text in filter(None, texts):
         parts += [*([between] if parts else []), *inlines(text)]
@@ -36,7 +36,7 @@ def literal(text: Text) -> str:
 
 
 def lines_of(lines: Iterable[str]) -> Iterator[str]:
-    """Lines as they stand, those that hold line breaks taken apart."""
+    """Lines as they stand, split at line breaks."""
     for line in lines:
         yield from re.split(r"\r\n|\n|\r", line)
 
@@ -52,6 +52,6 @@ def printable(text: str) -> str:
 
 
 def section(heading: str, *content: Block | Text) -> Section:
-    """A section; texts are its paragraphs, and those that are empty are left out."""
+    """A section whose paragraphs are the texts, without empty ones."""
     blocks = (Paragraph(part) if isinstance(part, str | tuple) else part for part in content if part)
     return Section(heading, tuple(blocks))

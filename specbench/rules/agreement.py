@@ -7,7 +7,7 @@ the size of this error, computed in float64: 0 for the rule's own outcome, some 
 no error leads to it (a token that the target forbids, a token that was not drafted). A difference is rounding if both
 outcomes need at most ``TOLERANCE``. A larger one is a bug in one of the two.
 
-``Rule.decision_errors`` says which error of p and q a rule's decisions need. Without it, the error is that of the
+``Rule.decision_errors`` says which error of p and q a rule's decisions need. Without it, the error is the one of the
 rule's thresholds. Notation: p target, q draft, u the uniforms of Streams.
 """
 

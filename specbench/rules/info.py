@@ -151,7 +151,7 @@ def rules_by_verifier() -> dict[str, RuleInfo]:
 
 
 def rules_followed(verifiers: Iterable[str]) -> list[str]:
-    """The names of the registered rules that verifiers follow, without those that follow none."""
+    """The names of the registered rules that verifiers follow."""
     rules = rules_by_verifier()
     return list(dict.fromkeys(rules[name].name for name in verifiers if name in rules))
 

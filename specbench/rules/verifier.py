@@ -105,6 +105,6 @@ class Capabilities:
 
 
 def capabilities(verifier: object) -> Capabilities:
-    """The capabilities of a verifier: its attributes, and the defaults of those that it does not have."""
+    """The capabilities of a verifier: its attributes, and defaults for the attributes it lacks."""
     names = [field.name for field in dataclasses.fields(Capabilities)]
     return Capabilities(**{name: getattr(verifier, name) for name in names if hasattr(verifier, name)})

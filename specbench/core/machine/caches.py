@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-# The variable that moves a cache, those that would move it as well, its folder in the home folder, and whether that is
-# used only if it is there.
+# The variable that moves a cache, other variables that would move it, its folder in the home folder, and whether that
+# is used only if it is there.
 CACHES = (
     ("TRITON_CACHE_DIR", ("TRITON_HOME",), ".triton", False),
     ("MPLCONFIGDIR", ("XDG_CACHE_HOME",), ".cache/matplotlib", True),

@@ -1,4 +1,4 @@
-"""Small files that are whole or not there, whoever is killed while writing them."""
+"""Small files that are whole or absent, even if their writer is killed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def writing(place: Path) -> Generator[None]:
 def beside(path: Path) -> Generator[Path]:
     """A name beside ``path`` to write to, which then takes the place of ``path`` in one step.
 
-    The name is nobody else's: other processes, on other machines too, may write the same file at the same time, and the
-    last one stands. A file that is there already is kept until the new one is whole.
+    The name is unique to this call: other processes, on other machines too, may write the same file at the same time,
+    and the last one stands. A file that is there already is kept until the new one is whole.
 
     Raises:
         WriteError: something could not be written.
@@ -77,7 +77,7 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's
         return True
     return True
 

@@ -27,7 +27,7 @@ def request_seed(seed: int, name: str) -> int:
 def commit() -> str:
     """The commit this package runs from, with ``-dirty`` behind it where files changed.
 
-    In an installed package that of the checkout that it was built from; ``unknown`` where neither is known.
+    An installed package has the commit it was built from; ``unknown`` where neither is known.
     """
     here = Path(__file__).resolve().parent
     try:

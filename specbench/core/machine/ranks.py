@@ -104,7 +104,7 @@ def outcomes(own: str, seconds: float) -> dict[int, str]:
     """What every rank says of how the scope ended, by its number.
 
     Args:
-        seconds: how long the others are waited for. Those that say nothing until then are missing.
+        seconds: how long the others are waited for. Ranks that say nothing until then are missing.
     """
     place, until = _next_place("ended"), time.monotonic() + seconds
     _post(f"{place}/{rank()}", own)

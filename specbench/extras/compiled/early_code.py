@@ -1,6 +1,6 @@
 """Whether kernels that torch.compile wrote may start before the ones in front of them have ended.
 
-One that writes, or lets the next one start, before it has waited could be in the way of a kernel that still runs
+A kernel that writes, or lets the next one start, before it has waited could be in the way of a kernel that still runs
 (kernels/dependent.py). PyTorch looks for what each kernel needs of the one in front by the names of its buffers, and
 promises nothing more. So what it wrote is read here.
 """

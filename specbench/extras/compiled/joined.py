@@ -5,7 +5,7 @@ token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (
 transformers stay as they are but for these layers, whose weights become views of one matrix: no memory is added, and
 checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
 
-Layers of a sharded model are joined on each rank: those that are cut by their outputs are given the same whole input,
+Layers of a sharded model are joined on each rank: layers cut by their outputs are given the same whole input,
 and each of their outputs is this rank's own. So the product of the joined shards has what each would have computed.
 """
 
@@ -60,7 +60,7 @@ class JoinedLinear(nn.Module):
     """In place of a linear layer: its output is a part of a shared product.
 
     Args:
-        layer: the one that it replaces; parameters are cut between ranks as that one's.
+        layer: the layer to replace; parameters are cut between ranks as that one's.
         place: which part of the product is its own.
     """
 

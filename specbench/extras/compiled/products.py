@@ -62,7 +62,7 @@ class OwnLinear(nn.Module):
 def install(model: nn.Module) -> int:
     """Replaces the linear layers that our kernels have code for, in place, and says how many; again does nothing.
 
-    Layers are left alone that are no plain nn.Linear (quantised or adapted ones, and those that are replaced already),
+    Layers are left alone that are no plain nn.Linear (quantised or adapted ones, and layers already replaced),
     that have hooks, or that are cut between ranks. Weights stay where they are.
     """
     layers = [

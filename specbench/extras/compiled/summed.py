@@ -20,7 +20,7 @@ class SummedLinear(nn.Module):
     """In place of a linear layer that is cut by its inputs: this rank's part of the input gives the whole output.
 
     Args:
-        layer: the one that it replaces, whose parameters it keeps.
+        layer: the layer to replace, whose parameters it keeps.
     """
 
     def __init__(self, layer: nn.Linear):

@@ -58,7 +58,7 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
         try:
             plain.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
-            beside.chmod(0o755)  # mkdtemp's are for nobody else
+            beside.chmod(0o755)  # mkdtemp's can be read by their owner alone
             beside.rename(out)
         finally:
             shutil.rmtree(beside, ignore_errors=True)

@@ -66,7 +66,7 @@ def join(device: torch.device) -> None:
         return
     nccl = device.type == "cuda"
     if not nccl and sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks are on one machine: nobody else is listened to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks are on one machine, so only it is listened to
     dist.init_process_group(
         "nccl" if nccl else "gloo",
         store=dist.PrefixStore("group", ranks.store()),

@@ -1,6 +1,6 @@
 """``structured_outputs`` as a grammar: a JSON schema, a regular expression, EBNF or a choice of texts.
 
-A grammar needs no vocabulary, so that one that cannot be compiled is refused before any model is loaded.
+A grammar needs no vocabulary, so a grammar that cannot be compiled is refused before any model is loaded.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ class IntersectionModel(CachedModel):
             self._inner.feed(read, rows, begun)
 
     def _fits(self, draft_tokens: _Count, tokens: _Count) -> Any:
-        """Whether the rest of a text finds memory after so many of its tokens, which take so many of the draft's."""
+        """Whether the rest of a text finds memory after its first tokens, given their number and that of the
+        draft's."""
         return draft_tokens + (self._ends.shape[1] - tokens) <= self._ends.shape[1] * self._room
 
     def show(self, rows: int, longest: int | None = None) -> None:
@@ -218,7 +219,7 @@ class IntersectionModel(CachedModel):
         return logits[..., self._draft_ids].masked_fill(self._missing, -torch.inf)  # MISSING reads the last one
 
     def _ended(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """Draft tokens that so many tokens of each text were fed as."""
+        """The number of draft tokens that the first tokens of each text were fed as."""
         last = self._ends[: len(lengths)].gather(1, (lengths - 1).clamp(min=0)[:, None])[:, 0]
         return torch.where(lengths > 0, last, 0)
 

@@ -35,7 +35,7 @@ class Spelling:
         tokens: the bytes of each id; empty for an id that stands for nothing.
         ids: the id of each spelling. Of several tokens that are spelled alike, it is the one that text is made of: not
             a single byte's, and the lowest.
-        roles: the spelling of the token that has each role, of those that there are.
+        roles: the spelling of the token that has each role, of the roles that the vocabulary has.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int):

@@ -81,7 +81,8 @@ class StringsDrafter(Drafter):
     """Each step drafts as many tokens of the draft model as the target may accept, and reads them as target tokens.
 
     Texts are stored and read on the host. Of the sampling parameters, temperature, top-k, top-p and min-p shape the
-    draft. Those that depend on tokens of the target (penalties, bans, grammars, processors) shape the target alone.
+    draft. Parameters that depend on tokens of the target (penalties, bans, grammars, processors) shape the target
+    alone.
 
     Args:
         sampled: draw the draft's tokens at the request's temperature; False takes the likeliest ones, which are

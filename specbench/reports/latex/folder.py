@@ -111,7 +111,7 @@ def _changed(out: Path, path: str, earlier: Mapping[str, list[str]]) -> bool:
         return _digest((out / path).read_bytes()) not in earlier.get(path, [])
     except FileNotFoundError:
         return False
-    except OSError:  # a folder of that name, or one that cannot be read
+    except OSError:  # a folder of that name, or an unreadable file
         return True
 
 

@@ -109,7 +109,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
     Returns:
         No two of a figure are alike, nor are their markers while there are enough. Names of ``named_looks`` have the
-        same look in every figure. The look of another name is chosen by the name, among those that the figure has left.
+        same look in every figure. The look of another name is chosen by the name, among the looks that the figure has
+        left.
     """
     every, named = list(dict.fromkeys(map(str, names))), named_looks()
     given: dict[str, Look] = {}

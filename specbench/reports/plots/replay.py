@@ -18,7 +18,7 @@ from specbench.rules import RULES
 
 
 def _title(rule: str) -> str:
-    """The title of a rule; of one that is not registered, its name."""
+    """The title of a rule, or its name if it is not registered."""
     titles = {info.name: info.title for info in (*RULES.values(), ARGMAX)}
     return titles.get(rule, f"{rule} rule")
 

@@ -17,7 +17,7 @@ LIMITS = {"offline": 300, "online": 900}  # seconds for one run; W&B itself woul
 LATER = 60  # seconds for further runs, once W&B has not ended in time: its process may be stopped
 PROCESS = Path(__file__).with_name("wandb_process.py")
 _stalled: list[int | float] = []  # the limits that W&B has overrun in this process
-_left: list[subprocess.Popen[bytes]] = []  # they end by themselves; nobody waits for them
+_left: list[subprocess.Popen[bytes]] = []  # they end by themselves and are not waited for
 
 
 class Process:
@@ -82,7 +82,7 @@ class Process:
         return reply
 
     def leave(self) -> None:
-        """Says nothing more. It finishes the run as one that was broken off, and nobody waits for that."""
+        """Says nothing more. It finishes the run as broken off, and is not waited for."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

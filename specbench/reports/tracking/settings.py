@@ -21,7 +21,7 @@ class WandbWorkspace:
 
     Attributes:
         mode: one of MODES.
-        entity: a user or a team; None is the one that the key belongs to.
+        entity: a user or a team; None is the key's owner.
         group: the sweep, whose runs W&B then shows together.
         texts: how many sample texts of a job are logged.
         live: whether curves are sent while a job runs; None sends them if the job measures no times. Offline nothing is

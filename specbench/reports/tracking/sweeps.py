@@ -87,6 +87,6 @@ def best_row(rows: pa.Table) -> dict[str, Any]:
 
 
 def _scalars(rows: pa.Table) -> pa.Table:
-    """Without columns of lists, and without those that no row has."""
+    """Without columns of lists, and without empty columns."""
     kept = [f.name for f in rows.schema if not pa.types.is_list(f.type) and rows[f.name].null_count < len(rows)]
     return rows.select(kept)

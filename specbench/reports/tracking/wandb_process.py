@@ -55,7 +55,7 @@ def run(first: Message, second: Callable[[float], Message | None]) -> None:
     """Logs one run, and waits until W&B has written or sent all of it.
 
     Args:
-        second: the message that ends the run; raises queue.Empty if it has not come after so many seconds.
+        second: the message that ends the run; raises queue.Empty if it has not come in time.
 
     Raises:
         NotTrackedError: W&B said nothing, but its log has an error: a full disk ends a run's file in the middle.
@@ -143,7 +143,7 @@ def report(first: Message, _second: object) -> None:
     the report got there, by which the next one of the same sweep takes its place.
 
     Raises:
-        NotTrackedError: nobody says, and W&B does not know, whose report it is.
+        NotTrackedError: no entity is given, and W&B does not know the report's owner.
     """
     import wandb
     import wandb_workspaces.reports.v2 as wr
@@ -178,7 +178,7 @@ def report(first: Message, _second: object) -> None:
             ],
         )
 
-    model = made()._to_model()  # runs without a place are of the report's own project, and nobody is asked for it
+    model = made()._to_model()  # runs without a place are of the report's own project, and W&B is not asked for it
     written = {
         "displayName": model.display_name,
         "description": model.description,
@@ -260,7 +260,7 @@ def main() -> None:
         os.dup2(2, 1)
         threading.Thread(target=read, daemon=True).start()
         first = messages.get()
-        if first is None:  # whoever started it is gone
+        if first is None:  # the process that started it is gone
             return
         sys.argv = first.get("argv", sys.argv)  # W&B notes a run's command
         tempfile.tempdir = first["scratch"]  # before wandb makes its folders; process.py removes it, also after a crash

@@ -2,7 +2,7 @@
 
 Token verification (Leviathan et al., arXiv 2211.17192). Its path from logits to tokens: the bonus rows are gathered and
 sampled by the engine's ordinary Sampler; the drafted rows are gathered, copied to fp32, cloned (for log-probabilities,
-also where nobody asks for them), divided by the temperature in place and softmaxed; exponential noise of vocabulary
+also where they are not asked for), divided by the temperature in place and softmaxed; exponential noise of vocabulary
 size is drawn for each request; one kernel finds a recovered token for every drafted token, another accepts.
 
 Read in the source:
@@ -12,7 +12,7 @@ Read in the source:
 - the recovered token is the argmax of max(p - q, 0) / noise (sample_recovered_tokens_kernel). Where p equals q all
   scores are 0 and it would be token 0; only a ratio that rounds below u gets there.
 - ``generate_uniform_probs`` and ``sample_recovered_tokens`` draw from the default generator for every request, and
-  then overwrite the draws of those that have a generator of their own.
+  then overwrite the draws of requests with a generator of their own.
 - the engine keeps q from drafting as fp32 probabilities of vocabulary size, from logits that were divided by the
   temperature in the model's dtype; here they are divided in fp32, since that is what the drafts were sampled from.
 """

@@ -51,7 +51,7 @@ def verify_one(
     left, mass = p[0], 1.0  # r is left / mass
     for i, (token, parent) in enumerate(zip(drafted, parents, strict=True)):
         if parent != (path[-1] if path else -1):
-            continue  # a child of a token that was not accepted, or of one that has an accepted child already
+            continue  # a child of a token that was not accepted, or of a token with an accepted child
         if accept_u[i] * float(q[i, token]) * mass < float(left[token]):
             path.append(i)
             left, mass = p[i + 1], 1.0
