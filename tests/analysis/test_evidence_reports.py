@@ -131,7 +131,7 @@ def findings(tmp_path: Path, *jobs: tuple[bool, dict]) -> str:
 def test_a_flawed_verifier_that_is_not_seen_is_named(tmp_path):
     text = findings(tmp_path, (True, certificate()), (False, certificate()))
     assert "0 of 1 runs rejected; evidence reached at most 10^0.50, where 10^6 rejects" in text
-    assert "Flawed verifiers: 0 of 1 runs rejected. **Not seen** in so many tokens: v1 at T=1 float32" in text
+    assert "Flawed verifiers: 0 of 1 runs rejected. **Not seen** in these tokens: v1 at T=1 float32" in text
 
 
 def test_a_false_alarm_and_rounding_beyond_the_tolerance_stand_out(tmp_path):
