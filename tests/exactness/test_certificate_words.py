@@ -445,8 +445,8 @@ FORMS = [
      r"'tiny'\.", lambda m, e: (counts(m["k"]), counts(m["n"])) == (e.inputs[0].structural, e.inputs[0].requests)),
     (r"It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form here, or it draws "
      r"drafts by itself\.", lambda m, e: of_d(e).tv is None),
-    (r"The time limit came before all (?P<what>.+) were made; bounds are of those made\.",
-     lambda m, e: m["what"].split(" and all ") == e.cut),
+    (r"A time limit ended early: (?P<what>.+)\. Bounds are of what was done by then\.",
+     lambda m, e: m["what"].split(", ") == e.cut),
     (r"The verifier took none of the small pairs, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),
     (rf"Before that it verified (?P<n>{NUMBER}) requests; the tables below have what they showed\.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness.certificate.caveats import caveats, of_habits
+from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
 from specbench.exactness.certificate.tests import EXPLAINED
 from specbench.exactness.certificate.verdict import (
     BROKEN,
@@ -60,6 +60,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
             *_where_in_d(evidence),
             *_proofs(evidence),
             *of_habits(evidence),
+            *of_time(evidence),
         ]
     if not evidence.bounds:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())

@@ -55,7 +55,7 @@ def p_values(
         tier.draw({fixture.name: draws for fixture in fixtures}, None)
         chunk = tier.chunk
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
-        rows += serial_rows(verifier, 2 * draws, this, device, 0)
+        rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
         found += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
     return found

@@ -23,7 +23,6 @@ SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have stre
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
 FEW = 8  # requests on which it shows whether arguments are altered
-QUICK = 1.0  # seconds; a chunk after one as quick is four times as large
 
 
 class SmallTier:
@@ -34,8 +33,7 @@ class SmallTier:
 
     Args:
         probes: by fixture; those without one are only counted.
-        chunk: steps drawn at once at first; later chunks are larger while they are quick. ``chunk`` is then the last
-            one's.
+        chunk: steps drawn at once at first; each further chunk is twice as large, up to LARGEST.
     """
 
     def __init__(
@@ -67,12 +65,12 @@ class SmallTier:
             }
             if not open_:
                 return False
-            if deadline is not None and self.drawn and time.perf_counter() > deadline:
-                return True
-            started = time.perf_counter()
             size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
             streams = {}
             for name, tally in open_.items():
+                if deadline is not None and tally.draws and time.perf_counter() > deadline:
+                    self.drawn += size
+                    return True
                 width = max(SHORT, tally.fixture.gamma + 1)
                 if width not in streams:
                     streams[width] = request_streams(self.seed, COUNTED + self.drawn, size, width, self.device)
@@ -81,7 +79,7 @@ class SmallTier:
                 self._add(name, tally, streams[width], sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.drawn += size
-            self._grow(time.perf_counter() - started)
+            self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
 
     def _add(self, name: str, tally: Tally, streams: Streams, sizes: list[int]) -> None:
         try:
@@ -96,11 +94,6 @@ class SmallTier:
         tally.add(steps)
         if name in self.probes:
             self.probes[name].check(steps, streams, sizes)
-
-    def _grow(self, seconds: float) -> None:
-        """Larger chunks while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
-        if seconds < QUICK:
-            self.chunk = min(self.chunk * 4, LARGEST[self.device.type])
 
     def rows(self) -> list[Row]:
         """The tests of what was drawn so far."""
