@@ -37,7 +37,7 @@ class Settings:
     seconds: float | int = 300
     locating_seconds: float | int = 120
     calls: int = 30_000
-    input_seconds: float | int = 600
+    input_seconds: float | int = 900
     serial_draws: int = 300_000
     serial_seconds: float | int = 60
     use_calls: int = 100_000
