@@ -31,8 +31,6 @@ _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are mad
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # one call in so many is a recorded batch
 _REQUESTS = 128  # of each small fixture
-# Slow code (interpreted kernels) has these numbers in place of those above.
-_SLOW_RECORDED, _SLOW_FIXTURES, _SLOW_REQUESTS, _SLOW_BATCH = 3, 4, 1, 2
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,6 @@ class LongUse:
         verifier: under test.
         unused: a copy of it that was never called (``unused_copy``); None if there is none.
         fixtures: small ones, on the device; those that the verifier refuses are left out.
-        slow: whether few requests and small batches are used.
 
     Raises:
         VerifierFault: the verifier did what no verifier may.
@@ -108,7 +105,6 @@ class LongUse:
         fixtures: Sequence[Fixture],
         seed: int,
         device: torch.device,
-        slow: bool = False,
     ):
         self.verifier, self.seed, self.device = verifier, seed, device
         self.unused = unused  # never called itself: others copy it
@@ -119,11 +115,7 @@ class LongUse:
         self._refused: set[int] = set()
         self._next_request = FIRST_REQUEST + READY
         self._others = ready_streams(seed, device)
-        self._slow = slow
-        if slow:
-            fixtures = fixtures[:_SLOW_FIXTURES]
-        requests = _SLOW_REQUESTS if slow else _REQUESTS
-        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, requests))]
+        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
         self._shapes = self._prepared()
 
     @watch.one_thread()
@@ -189,9 +181,8 @@ class LongUse:
         generator = torch.Generator().manual_seed(self.seed)
         for number in range(_SHAPES):
             fixture = mixed_shape(self._random, generator, limits).to(self.device)
-            size = self._random.randint(1, _SLOW_BATCH if self._slow else MOST_REQUESTS)
-            recorded = number < (_SLOW_RECORDED if self._slow else _RECORDED)
-            batch = self._recording(fixture, size) if recorded else self._batch(fixture, size)
+            size = self._random.randint(1, MOST_REQUESTS)
+            batch = (self._recording if number < _RECORDED else self._batch)(fixture, size)
             if batch is not None:
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind

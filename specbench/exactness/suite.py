@@ -48,7 +48,7 @@ from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.rules.verifier import Verifier
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
@@ -60,7 +60,7 @@ LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 # What a Python call of slow code is reckoned at, several times what it takes on a quiet machine; and a request of code
 # that handles batches at once. How many requests fit into a time limit follows from these and not from a clock.
 SECONDS_A_CALL, SECONDS_A_REQUEST = 2e-5, 4e-6
-_SLOW = 0.02  # seconds a request, so reckoned, from which on an object is little used
+_SLOW = 0.02  # seconds a request, so reckoned, from which on there is no long use (interpreted kernels)
 _HABITS_SECONDS, _COMPARED_SECONDS = 0.1, 0.25  # reckoned, for batches of slow code in these parts
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
@@ -143,13 +143,11 @@ class _Examination:
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
-        used = self.settings.use_calls and not capabilities(self.verifier).interpreted
-        self.unused = unused_copy(self.verifier) if used else None
+        self.unused = unused_copy(self.verifier) if self.settings.use_calls else None
         calls = self._first(calls_a_request)
         self.seconds_a_request = max(SECONDS_A_REQUEST, SECONDS_A_CALL * (calls or 0.0))
-        if used:
-            slow = self.seconds_a_request > _SLOW
-            self.use = LongUse(self.verifier, self.unused, self.fixtures, self.seed, self.device, slow)
+        if self.settings.use_calls and self.seconds_a_request < _SLOW:
+            self.use = LongUse(self.verifier, self.unused, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, injectable, self.seed, self._fitting(_HABITS_SECONDS, 8))

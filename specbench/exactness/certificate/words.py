@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
-from specbench.exactness.certificate.tests import EXPLAINED
+from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
@@ -94,11 +94,11 @@ def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> lis
             f"thresholds imply, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
         )
     if verdict.row is not None:
-        row, explained = verdict.row, EXPLAINED[verdict.row.test]
+        row = verdict.row
         lead = "It is also rejected" if found else "Not lossless: it is rejected"
         found.append(
             f"{lead} by the test {row.test!r} on {row.fixture!r} {_how(row, settings)}. It compares "
-            f"{explained.compares}."
+            f"{COMPARES[row.test]}."
         )
     others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
     if others:

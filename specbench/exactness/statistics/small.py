@@ -22,6 +22,7 @@ from specbench.rules.verifier import Verifier
 SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
+FIRST = 32  # steps of the first chunk
 FEW = 8  # requests on which it shows whether arguments are altered
 
 
@@ -33,7 +34,6 @@ class SmallTier:
 
     Args:
         probes: by fixture; those without one are only counted.
-        chunk: steps drawn at once at first; each further chunk is twice as large, up to LARGEST.
     """
 
     def __init__(
@@ -43,14 +43,13 @@ class SmallTier:
         seed: int,
         device: torch.device,
         evidence: Evidence,
-        chunk: int = 32,
         probes: dict[str, Probe] | None = None,
     ):
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
         self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
         self.probes = probes or {}
         self.drawn = 0
-        self.chunk = chunk
+        self.chunk = FIRST  # steps drawn at once; each further chunk is twice as large, up to LARGEST
 
     def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
