@@ -13,7 +13,7 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
-from specbench.exactness.certificate.tests import EXPLAINED
+from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Bound, Evidence, Habit, Row, StratumRow
 from specbench.exactness.habits import KINDS
@@ -303,7 +303,7 @@ def biased_sentence(m: re.Match, e: Evidence) -> bool:
 def rejected_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.rows if (row.fixture, row.test) == (m["fixture"], m["test"]))
     good = row.gates and row.rejected_at is not None and row.p_value == min(each.p_value for each in e.rows)
-    good &= m["compares"] == EXPLAINED[row.test].compares
+    good &= m["compares"] == COMPARES[row.test]
     if m["failed"]:
         return good and counts(m["failed"]) == row.statistic > 0 and counts(m["of"]) == row.draws
     return good and counts(m["after"]) == row.rejected_at and float(m["p"]) == pytest.approx(row.p_value, rel=0.06)
