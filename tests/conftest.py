@@ -189,14 +189,6 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def few_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Habits are looked for on 2,048 requests of a fixture: enough for code that has them on one in a hundred."""
-    from specbench.exactness import habits
-
-    monkeypatch.setattr(habits, "_REQUESTS", 2048)
-
-
-@pytest.fixture
 def unchecked() -> Iterator[None]:
     """Without the checks of shapes, which take most of the time of many small calls; others test with them."""
     import jaxtyping

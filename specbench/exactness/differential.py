@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +21,7 @@ from specbench.rules.verifier import Verifier
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
 LARGEST = 4096  # requests in one batch
 STRUCTURAL, ANOTHER_RULE = "structural", "another rule"
-# Of each fixture, one after the other, until the time is up; the first number is compared in any case.
-_REQUESTS, _SECONDS = (64, 512, 4096), 10.0
+_REQUESTS = 64, 512, 4096  # of each fixture, one after the other
 _DENSE = 2**22  # logits of a batch
 
 
@@ -137,12 +135,13 @@ def compare(
 
 
 def first_divergence(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int = LARGEST
 ) -> str | None:
     """Returns the first fork of a verifier and a rule that rounding does not explain, in a line.
 
     Args:
         rule: one whose formulas are known.
+        most: requests of a fixture that are compared at once, for slow code; 64 are in any case.
 
     Returns:
         None if there is none in the requests that were compared.
@@ -150,7 +149,7 @@ def first_divergence(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    for comparison in _with_rule(verifier, rule, fixtures, seed, device):
+    for comparison in _with_rule(verifier, rule, fixtures, seed, device, most):
         for divergence in comparison.divergences:
             if divergence.cause == STRUCTURAL:
                 return f"The two part first at {divergence.described(f'the {rule.title}')}."
@@ -158,9 +157,12 @@ def first_divergence(
 
 
 def followed_rule(
-    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device
+    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int = LARGEST
 ) -> tuple[str, int] | None:
     """Returns the known rule, other than the verifier's own, that has all of its tokens but for rounding.
+
+    Args:
+        most: as in first_divergence.
 
     Returns:
         The rule's name and how many requests were compared; None if no known rule has all of the tokens.
@@ -172,7 +174,7 @@ def followed_rule(
         if rule is rule_of(verifier):
             continue
         requests = 0
-        for comparison in _with_rule(verifier, rule, fixtures, seed, device):
+        for comparison in _with_rule(verifier, rule, fixtures, seed, device, most):
             if comparison.count(STRUCTURAL):
                 break
             requests += comparison.requests
@@ -183,13 +185,13 @@ def followed_rule(
 
 
 def _with_rule(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int
 ) -> Iterator[Comparison]:
     """Comparisons with the plain code of a rule, short ones of all fixtures first; refused fixtures are left out."""
     assert rule.reference is not None
-    refused, started = set(), time.perf_counter()
+    refused = set()
     for requests, fixture in itertools.product(_REQUESTS, fixtures):
-        if requests > _REQUESTS[0] and time.perf_counter() - started > _SECONDS:
+        if requests > max(most, _REQUESTS[0]):
             return
         if fixture.name not in refused:
             begin = sum(_REQUESTS[: _REQUESTS.index(requests)])

@@ -23,7 +23,7 @@ class Row:
     """One test of one fixture.
 
     Attributes:
-        fixture, test: see tests.EXPLAINED (certificate/tests.py) for what each compares.
+        fixture, test: see COMPARES (certificate/tests.py) for what each compares.
         draws: steps taken.
         statistic, dof: G and its degrees of freedom; failures and 0; or 0 and 0 for bets.
         p_value: of the last look; of bets 1 / the largest wealth.

@@ -10,7 +10,6 @@ with a habit is judged by what is drawn with real seeds, in batches.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,7 +87,7 @@ KINDS = {
         "depends on how many requests the batch has", "in a smaller batch", (TWICE, GENERATOR, COMPANY, PLACE)
     ),
 }
-_REQUESTS, _ALONE, _SECONDS = 16_384, 12, 0.2  # requests of a fixture, those verified alone, and the time for one call
+_REQUESTS, _ALONE = 2048, 12  # requests of a fixture at most, and those of them that are verified alone
 
 Arguments = tuple[Draft, LogitRows, Streams]
 
@@ -99,12 +98,15 @@ def established(habits: Sequence[Habit]) -> list[Habit]:
     return [habit for habit in habits if habit.differing and differing.isdisjoint(KINDS[habit.name].excluded_by)]
 
 
-def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: int) -> list[Habit]:
+def habits(
+    verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: int, requests: int = _REQUESTS
+) -> list[Habit]:
     """Every habit, over all fixtures together.
 
     Args:
         fixtures: on the device, such as differ in draft lengths and sampling parameters within a batch.
         injectable: whether the verifier draws from the streams that it is handed; if not, its seeds are its uniforms.
+        requests: of each fixture at most, for slow code.
 
     Raises:
         VerifierFault: the verifier did what no verifier may.
@@ -114,7 +116,7 @@ def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: 
     with torch.random.fork_rng():
         for number, fixture in enumerate(fixtures):
             try:
-                for name, counts in _of(verifier, fixture, injectable, seed, number):
+                for name, counts in _of(verifier, fixture, injectable, seed, number, min(requests, _REQUESTS)):
                     found[name] = [sum(each) for each in zip(found[name], counts, strict=True)]
             except ArgumentError:  # that it refuses the fixture is said where it is drawn on
                 continue
@@ -146,7 +148,7 @@ class _Condition:
 
 
 def _of(
-    verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int
+    verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int, size: int
 ) -> list[tuple[str, tuple[int, int, int]]]:
     """Requests of each comparison by habit: all, those that differ, and those of which one is not the rule's."""
     # torch.manual_seed writes a traceback for every kind of device, which takes longer than a request does.
@@ -161,7 +163,7 @@ def _of(
             torch.cat([result.token_ids for result in results]), torch.cat([result.num_accepted for result in results])
         )
 
-    conditions = _conditions(verifier, fixture, injectable, seed, number)
+    conditions = _conditions(verifier, fixture, injectable, seed, number, size)
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
     order = [0, *range(len(conditions)), *range(len(conditions))]
     random.Random(f"{seed} {number}").shuffle(order)
@@ -203,10 +205,11 @@ def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Te
     return torch.cat(found)
 
 
-def _conditions(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int) -> list[_Condition]:
+def _conditions(
+    verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int, size: int
+) -> list[_Condition]:
     """The usual batch, and then what is changed of it."""
     device, width = fixture.p.device, fixture.gamma + 1
-    size = _size(verifier, fixture, seed)
     # The second half of these requests takes the places of others, one on: every 64th seed is an end of its range.
     streams = request_streams(seed, HABITS + number * 2**30, 2 * size, width, device)
     drawn = draw(verifier, fixture, streams)
@@ -242,20 +245,6 @@ def _conditions(verifier: Verifier, fixture: Fixture, injectable: bool, seed: in
     alone = torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()
     conditions.append(_Condition(SIZE, [batch(request[None]) for request in alone], alone, every[: len(alone)]))
     return conditions
-
-
-def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
-    """Requests that a call verifies in about _SECONDS."""
-    size = 8
-    while size < _REQUESTS:
-        streams = request_streams(seed, HABITS - size, size, fixture.gamma + 1, fixture.p.device)
-        drawn = draw(verifier, fixture, streams)
-        started = time.perf_counter()
-        watch.verify(verifier, fixture.name, drawn.draft, drawn.target, streams)
-        if time.perf_counter() - started > _SECONDS / 4:
-            break
-        size *= 4
-    return size
 
 
 def _chosen(result: Verification, requests: Int64[Tensor, " m"]) -> Verification:

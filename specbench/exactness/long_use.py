@@ -31,8 +31,6 @@ _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are mad
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # one call in so many is a recorded batch
 _REQUESTS = 128  # of each small fixture
-_SLOW = 0.03  # seconds a request; slower code (interpreted kernels) has the numbers below in place of those above
-_SLOW_RECORDED, _SLOW_FIXTURES, _SLOW_REQUESTS, _SLOW_BATCH = 3, 4, 1, 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ class LongUse:
     Calls from elsewhere before ``compare`` count as use too, though not as calls.
 
     Args:
-        verifier: not called before.
+        verifier: under test.
+        unused: a copy of it that was never called (``unused_copy``); None if there is none.
         fixtures: small ones, on the device; those that the verifier refuses are left out.
 
     Raises:
@@ -99,9 +98,16 @@ class LongUse:
     """
 
     @watch.one_thread()
-    def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
+    def __init__(
+        self,
+        verifier: Verifier,
+        unused: Verifier | None,
+        fixtures: Sequence[Fixture],
+        seed: int,
+        device: torch.device,
+    ):
         self.verifier, self.seed, self.device = verifier, seed, device
-        self.unused = _copied(verifier)  # never called itself: others copy it
+        self.unused = unused  # never called itself: others copy it
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
         self.seconds, self.first_changed = 0.0, None
         self._random = random.Random(seed)
@@ -109,11 +115,7 @@ class LongUse:
         self._refused: set[int] = set()
         self._next_request = FIRST_REQUEST + READY
         self._others = ready_streams(seed, device)
-        self._slow = self._is_slow(fixtures)
-        if self._slow:
-            fixtures = fixtures[:_SLOW_FIXTURES]
-        requests = _SLOW_REQUESTS if self._slow else _REQUESTS
-        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, requests))]
+        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
         self._shapes = self._prepared()
 
     @watch.one_thread()
@@ -173,24 +175,14 @@ class LongUse:
             first_changed=self.first_changed,
         )
 
-    def _is_slow(self, fixtures: Sequence[Fixture]) -> bool:
-        """Whether a request takes longer than _SLOW, on the first fixture that the verifier does not refuse."""
-        for fixture in fixtures:
-            if self._recording(fixture, 1) is not None:  # kernels are compiled in a first call
-                started = time.perf_counter()
-                self._recording(fixture, 1)
-                return time.perf_counter() - started > 2 * _SLOW
-        return False
-
     def _prepared(self) -> list[_UsedBatch]:
         """Batches of mixed shapes, of which the first are recorded; those that the verifier refuses are left out."""
         limits, batches = capabilities(self.verifier).limits, []
         generator = torch.Generator().manual_seed(self.seed)
         for number in range(_SHAPES):
             fixture = mixed_shape(self._random, generator, limits).to(self.device)
-            size = self._random.randint(1, _SLOW_BATCH if self._slow else MOST_REQUESTS)
-            recorded = number < (_SLOW_RECORDED if self._slow else _RECORDED)
-            batch = self._recording(fixture, size) if recorded else self._batch(fixture, size)
+            size = self._random.randint(1, MOST_REQUESTS)
+            batch = (self._recording if number < _RECORDED else self._batch)(fixture, size)
             if batch is not None:
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
@@ -284,7 +276,8 @@ class LongUse:
             return None
 
 
-def _copied(verifier: Verifier) -> Verifier | None:
+def unused_copy(verifier: Verifier) -> Verifier | None:
+    """Returns a copy of a verifier that was not called yet; None if it cannot be copied."""
     try:
         fresh = copy.deepcopy(verifier)
     except Exception:  # whatever somebody's class raises: locks, generators and handles cannot be copied

@@ -13,6 +13,7 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,8 +71,10 @@ class Probe:
         fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
+        deadline: of ``time.perf_counter``, after which no search begins; None for none.
 
     Attributes:
+        late: whether the deadline came before all thresholds were looked for.
         method: LOCATED (against boxes of its own), RULE (against the rule that it names), COUNTED (against nothing:
             there is neither, and what is known is what counts of its tokens say).
         draws, surprises: requests since the model was made, and those on which the code did something else.
@@ -82,14 +85,14 @@ class Probe:
         calls: of the verifier since the model was made, and the number of models there have been.
     """
 
-    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float):
-        self.verifier, self.fixture = verifier, fixture
+    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float | None = None):
+        self.verifier, self.fixture, self.late = verifier, fixture, False
         self.models: dict[tuple[int, int], Model] = {}
         self.rule = rule_of(verifier)
         self.held = held_against(verifier)
         self.method = COUNTED if self.held is None else RULE
         if effort and fixture.enumerable:
-            self._locate(effort)
+            self._locate(effort, deadline)
         self.draws = self.surprises = self.explained = self.rounding = self.structural = self.impure = 0
         self.calls = CallCounts()
         self.fuzzy = self.method != LOCATED  # whether surprises are not followed up
@@ -100,10 +103,11 @@ class Probe:
         self._rate = 0.0
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
-    def _locate(self, effort: float) -> None:
+    def _locate(self, effort: float, deadline: float | None) -> None:
         for v in range(self.fixture.variants):
             for count in sorted(set(self.fixture.counts)):
-                model = locate(self.verifier, self.fixture.variant(v), count, effort=effort)
+                self.late = deadline is not None and time.perf_counter() > deadline
+                model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
                 if model is None:
                     self.models = {}
                     return

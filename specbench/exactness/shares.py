@@ -29,7 +29,7 @@ from specbench.exactness.watch import VerifierFault
 
 MOST = 16  # processes
 MEMORY_EACH = 4 * 2**30  # bytes of a GPU's memory
-FEWEST_EACH = 2_000  # pieces of work that are worth a process
+FEWEST_EACH = {"cpu": 2_000, "cuda": 100}  # pieces that are worth a process: on a GPU every third compiles a kernel
 _ORPHANED = 1.0  # seconds between looks whether the parent still lives
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def processes(pieces: int, device: torch.device) -> int:
         pieces: of work.
         device: of the work.
     """
-    most = min(torch.get_num_threads(), MOST, pieces // FEWEST_EACH)
+    most = min(torch.get_num_threads(), MOST, pieces // FEWEST_EACH[device.type])
     if multiprocessing.current_process().daemon:  # which may have no children
         return 1
     if device.type == "cuda":

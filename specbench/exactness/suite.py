@@ -24,8 +24,8 @@ from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.enumeration.injection import (
     Point,
+    calls_a_request,
     extreme_failures,
-    seconds_a_request,
     takes_injected_uniforms,
 )
 from specbench.exactness.enumeration.reference import held_against
@@ -35,10 +35,10 @@ from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
 from specbench.exactness.inputs import Takes
-from specbench.exactness.long_use import LongUse
+from specbench.exactness.long_use import LongUse, unused_copy
 from specbench.exactness.probes import Probe
 from specbench.exactness.sampled_failure import failure_of
-from specbench.exactness.settings import Settings
+from specbench.exactness.settings import MOST_DRAWS, Settings
 from specbench.exactness.small_bounds import LAST_LOOK, LOCATING, SmallBounds
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -48,18 +48,24 @@ from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
-from specbench.rules.verifier import capabilities
+from specbench.rules.verifier import Verifier
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
 FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
+FEWEST, _STEPS_A_PAIR = 2_000, 3  # requests of slow code in any time limit; steps of a pair and its share of twins
 # Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
 # the least effort (locate.py) with which it is begun.
 LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
+# What a Python call of slow code is reckoned at, several times what it takes on a quiet machine; and a request of code
+# that handles batches at once. How many requests fit into a time limit follows from these and not from a clock.
+SECONDS_A_CALL, SECONDS_A_REQUEST = 2e-5, 4e-6
+_SLOW = 0.02  # seconds a request, so reckoned, from which on there is no long use (interpreted kernels)
+_HABITS_SECONDS, _COMPARED_SECONDS = 0.1, 0.25  # reckoned, for batches of slow code in these parts
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
-_SMALL = "requests on small pairs"
+_SMALL, _THRESHOLDS, _PAIRS = "requests on small pairs", "the search for thresholds", "pairs of successive steps"
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
@@ -131,18 +137,25 @@ class _Examination:
         self.caught: dict[tuple[str, str], int] = {}
         self.trials: Trials | None = None
         self.use: LongUse | None = None
+        self.unused: Verifier | None = None
+        self.seconds_a_request = SECONDS_A_REQUEST
 
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
-        if self.settings.use_calls and not capabilities(self.verifier).interpreted:
-            self.use = LongUse(self.verifier, self.fixtures, self.seed, self.device)
+        self.unused = unused_copy(self.verifier) if self.settings.use_calls else None
+        calls = self._first(calls_a_request)
+        self.seconds_a_request = max(SECONDS_A_REQUEST, SECONDS_A_CALL * (calls or 0.0))
+        if self.settings.use_calls and self.seconds_a_request < _SLOW:
+            self.use = LongUse(self.verifier, self.unused, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
-        self.evidence.habits = habits(self.verifier, company, injectable, self.seed)
+        self.evidence.habits = habits(self.verifier, company, injectable, self.seed, self._fitting(_HABITS_SECONDS, 8))
         effort = self._effort() if injectable else 0.0
+        deadline = _deadline(self.settings.locating_seconds)
         for fixture in self.fixtures:
-            self._guarded(fixture.name, lambda fixture=fixture: self._begin(fixture, injectable, effort))
+            self._guarded(fixture.name, lambda fixture=fixture: self._begin(fixture, injectable, effort, deadline))
+        self._cut(_THRESHOLDS, any(probe.late for probe in self.probes.values()))
         self._serial()
         self._draw()
         if self.settings.calls and not (self.settings.stop_when_caught and self.rejected):
@@ -156,8 +169,7 @@ class _Examination:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
-        unused = None if self.use is None else self.use.unused
-        self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=unused)
+        self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=self.unused)
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
         self.evidence.left_out = Takes.of(self.verifier).left_out
@@ -205,16 +217,15 @@ class _Examination:
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
         if self.evidence.fault is None and names_another_rule(self.evidence):
-            asked = (self.fixtures, self.seed, self.device)
+            asked = (self.fixtures, self.seed, self.device, self._fitting(_COMPARED_SECONDS))
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
                 self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *asked)
                 self.evidence.follows = followed_rule(self.verifier, *asked)
         if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                unused = None if self.use is None else self.use.unused
-                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, unused)
+                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, self.unused)
                 self.evidence.failure = found or (
-                    None if self.trials is None else failure_of(self.verifier, self.trials, unused)
+                    None if self.trials is None else failure_of(self.verifier, self.trials, self.unused)
                 )
 
     @property
@@ -235,27 +246,33 @@ class _Examination:
 
     def _effort(self) -> float:
         """How thoroughly thresholds can be looked for in the time there is."""
-        seconds = self._first(seconds_a_request)
-        if seconds is None:
-            return 0.0
-        if not self.settings.locating_seconds:
-            return 1.0
-        effort = (self.settings.locating_seconds / seconds - LEAST_REQUESTS) / LOCATING_REQUESTS
+        requests = self._fitting(self.settings.locating_seconds)
+        effort = (requests - LEAST_REQUESTS) / LOCATING_REQUESTS
         return min(1.0, effort) if effort > LEAST_EFFORT else 0.0
 
-    def _begin(self, fixture: Fixture, injectable: bool, effort: float) -> None:
+    def _fitting(self, seconds: float | int, least: int = 0) -> int:
+        """Returns how many requests fit into a time limit, by the reckoned time of one; ``least`` or more."""
+        return max(least, int(seconds / self.seconds_a_request)) if seconds else MOST_DRAWS
+
+    def _begin(self, fixture: Fixture, injectable: bool, effort: float, deadline: float | None) -> None:
         if injectable:
             calls, failures = extreme_failures(self.verifier, fixture)
             self.extremes += failures
             row = Row(fixture.name, EXTREMES, calls, float(len(failures)), 0, float(not failures))
             self.extra.append(row)
-        self.probes[fixture.name] = Probe(self.verifier, fixture, effort)
+        self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
 
     def _serial(self) -> None:
         if self.settings.serial_draws:
             self.report("successive steps")
-            asked = (self.settings.serial_draws, self.seed, self.device, self.settings.serial_seconds)
-            self._guarded("serial", lambda: self.extra.extend(serial_rows(self.verifier, *asked)))
+            self._guarded("serial", self._successive)
+
+    def _successive(self) -> None:
+        seconds = self.settings.serial_seconds
+        draws = min(self.settings.serial_draws, self._fitting(seconds, FEWEST) // _STEPS_A_PAIR)
+        rows, late = serial_rows(self.verifier, draws, self.seed, self.device, seconds)
+        self.extra.extend(rows)
+        self._cut(_PAIRS, late)
 
     def _guarded(self, name: str, run: Callable[[], None]) -> None:
         try:
@@ -267,8 +284,7 @@ class _Examination:
         """The small fixtures, look after look."""
         drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
         self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, probes=self.probes)
-        draws = self.settings.draws
-        deadline = time.perf_counter() + self.settings.seconds if self.settings.seconds else None
+        draws, deadline = self._draws, _deadline(self.settings.seconds)
         for share, part in LOOKS:
             wanted = max(int(draws * share), min(FIRST_LOOK, draws))
             if wanted > self.small.drawn:
@@ -278,6 +294,11 @@ class _Examination:
             if cut or (self.settings.stop_when_caught and self.rejected):
                 return
             deadline = self._follow_up(final=share == 1.0, deadline=deadline)
+
+    @property
+    def _draws(self) -> int:
+        """Steps on each small fixture: those of the suite, or fewer of slow code."""
+        return min(self.settings.draws, self._fitting(self.settings.seconds, FEWEST) // len(self.fixtures))
 
     def _follow_up(self, final: bool, deadline: float | None) -> float | None:
         """Models anew where code did otherwise; after the last look they get their draws at once.
@@ -294,8 +315,8 @@ class _Examination:
                 deadline = max(deadline, time.perf_counter() + _FOR_NEW_MODELS * self.settings.seconds)
             if not anew or not final:
                 break
-            self.report(f"followed up on {', '.join(anew)}: {self.settings.draws:,} draws anew")
-            wanted = {name: self.small.tallies[name].draws + self.settings.draws for name in anew}
+            self.report(f"followed up on {', '.join(anew)}: {self._draws:,} draws anew")
+            wanted = {name: self.small.tallies[name].draws + self._draws for name in anew}
             self._cut(_SMALL, self.small.draw(wanted, deadline))
             self._look(AGAIN)
         return deadline
@@ -323,3 +344,8 @@ class _Examination:
             if row.key in rejected:
                 self.caught.setdefault(row.key, row.draws)
         self.evidence.rows = [replace(row, rejected_at=self.caught.get(row.key)) for row in rows]
+
+
+def _deadline(seconds: float | int) -> float | None:
+    """Returns when a time limit ends, by ``time.perf_counter``; None if there is none."""
+    return time.perf_counter() + seconds if seconds else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import math
 import subprocess
 import sys
 from typing import Any
@@ -18,7 +17,6 @@ from specbench.api.naming import renamed
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.statistics import small
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import Rule, rule_of
@@ -348,8 +346,7 @@ def bare(certificate: Any) -> dict[str, Any]:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
-def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line(monkeypatch):
-    monkeypatch.setattr(small, "QUICK", math.inf)  # batches grow whatever the clock says, which the page has
+def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line():
     run = run_context(MaskedVerifier(), gamma=4, batch_size=1)
     protocol = ExactnessProtocol(suite="quick", **SMALL)
     expected = protocol._question(run).answer(protocol._question(run).examine())

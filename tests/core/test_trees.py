@@ -11,13 +11,13 @@ from specbench.core import trees
 from specbench.core.rng import Streams
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
-from specbench.exactness.enumeration.trees import without_replacement
 from specbench.models import CachedModel
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.helpers.cases import bound
 from tests.helpers.markov_pair import MarkovModel, markov_pair
+from tests.helpers.tree_enumeration import without_replacement
 from tests.models.test_cached_model import PROMPTS, TOLERANCE, started
 
 # Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.

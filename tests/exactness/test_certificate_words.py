@@ -13,7 +13,7 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
-from specbench.exactness.certificate.tests import EXPLAINED
+from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Bound, Evidence, Habit, Row, StratumRow
 from specbench.exactness.habits import KINDS
@@ -303,7 +303,7 @@ def biased_sentence(m: re.Match, e: Evidence) -> bool:
 def rejected_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.rows if (row.fixture, row.test) == (m["fixture"], m["test"]))
     good = row.gates and row.rejected_at is not None and row.p_value == min(each.p_value for each in e.rows)
-    good &= m["compares"] == EXPLAINED[row.test].compares
+    good &= m["compares"] == COMPARES[row.test]
     if m["failed"]:
         return good and counts(m["failed"]) == row.statistic > 0 and counts(m["of"]) == row.draws
     return good and counts(m["after"]) == row.rejected_at and float(m["p"]) == pytest.approx(row.p_value, rel=0.06)
@@ -445,8 +445,8 @@ FORMS = [
      r"'tiny'\.", lambda m, e: (counts(m["k"]), counts(m["n"])) == (e.inputs[0].structural, e.inputs[0].requests)),
     (r"It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form here, or it draws "
      r"drafts by itself\.", lambda m, e: of_d(e).tv is None),
-    (r"The time limit came before all (?P<what>.+) were made; bounds are of those made\.",
-     lambda m, e: m["what"].split(" and all ") == e.cut),
+    (r"A time limit ended early: (?P<what>.+)\. Bounds are of what was done by then\.",
+     lambda m, e: m["what"].split(", ") == e.cut),
     (r"The verifier took none of the small pairs, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),
     (rf"Before that it verified (?P<n>{NUMBER}) requests; the tables below have what they showed\.",

@@ -6,6 +6,7 @@ here have fixed seeds and bounds that chance breaks with a probability far below
 
 import dataclasses
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from omegaconf import OmegaConf
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
-from specbench.exactness import suite
+from specbench.exactness import long_use, suite
 from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.enumeration.laws import all_drafts, law_of
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.probes import COUNTED
+from specbench.exactness.probes import COUNTED, RULE
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
@@ -97,8 +99,35 @@ def test_lossless_verifiers_pass_the_suite(name, steps, request):
         assert not any(habit.differing for habit in evidence.habits)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["masked", pytest.param("naive", marks=pytest.mark.thorough)])
+def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
+    """A clock that runs forty times as fast stands for a machine that is as busy."""
+    real = time.perf_counter
+    monkeypatch.setattr(long_use, "_SHAPES", 40)
+    monkeypatch.setattr(suite, "_deadline", lambda _: None)  # which ends on such a clock what counts alone decide here
+    monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
+    settings = Settings(
+        draws=10_000, seconds=1, locating_seconds=0.7, serial_draws=600, serial_seconds=0, calls=6,
+        use_calls=50, row_vocabulary=20, use_seconds=0, row_seconds=0, input_seconds=0,
+    )  # fmt: skip
+
+    def numbers(pace: int) -> Evidence:
+        monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
+        with torch.inference_mode():
+            found = examine(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1)
+        row, use = (dataclasses.replace(part, seconds=0.0) for part in (found.row, found.long_use))
+        return dataclasses.replace(found, tallies={}, seconds=0.0, row=row, long_use=use)
+
+    once, again = numbers(1), numbers(40)
+    assert once == again
+    assert not once.cut
+    slow = name == "naive"  # by its Python calls: fewer draws, and no search for thresholds
+    assert all((bound.draws < 5000) == slow == (bound.method == RULE) for bound in once.bounds)
+
+
 @pytest.mark.cases(4)
-@pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
+@pytest.mark.usefixtures("unchecked", "little_effort")
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):

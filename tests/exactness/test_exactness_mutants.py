@@ -26,7 +26,7 @@ LOOK = Settings(
     draws=30_000, false_alarm=1e-7, seconds=0, serial_draws=60_000, serial_seconds=0, calls=300,
     input_seconds=0, use_calls=0, row_vocabulary=0,
 )  # fmt: skip
-pytestmark = pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
+pytestmark = pytest.mark.usefixtures("unchecked", "little_effort")
 FEW = ("chain", "idle", "long", "mixed", "ragged")
 
 

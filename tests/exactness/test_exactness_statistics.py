@@ -132,7 +132,7 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 @pytest.mark.usefixtures("unchecked")
 def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch, thorough):
     """13 seeds, or 5, on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
-    monkeypatch.setattr(calibration, "serial_rows", lambda *_: [])
+    monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], False))
     monkeypatch.setattr(calibration, "CALLS", 0)
     seeds = 13 if thorough else 5
     found = p_values(MaskedVerifier(), seeds=seeds, draws=5000, seed=0, device=CPU)
@@ -247,7 +247,7 @@ class SixteenBits(TokenSteps):
     ids=lambda each: type(each).__name__,
 )
 def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
-    rows = serial_rows(verifier, 80_000, 0, CPU, 0)
+    rows, _ = serial_rows(verifier, 80_000, 0, CPU, 0)
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
@@ -259,7 +259,7 @@ def test_malformed_steps_are_counted_among_all_steps():
             result = super().verify(draft, target, streams)
             return dataclasses.replace(result, token_ids=torch.full_like(result.token_ids, PADDING))
 
-    forms = [row for row in serial_rows(Silent(), 8000, 0, CPU, 0) if row.test == FORM]
+    forms = [row for row in serial_rows(Silent(), 8000, 0, CPU, 0)[0] if row.test == FORM]
     assert all(row.statistic == row.draws > 4000 for row in forms)
 
 

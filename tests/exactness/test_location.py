@@ -10,7 +10,7 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness import examples
 from specbench.exactness.enumeration import differences
-from specbench.exactness.enumeration.injection import Point, extreme_failures, inject, seconds_a_request
+from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, inject
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
@@ -30,6 +30,7 @@ from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import rule_of
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 
@@ -390,7 +391,7 @@ def test_an_example_of_large_batches_says_which(size, place):
 
 
 class SlowAtFirst(MaskedVerifier):
-    """Takes a second for its first call of each size, as code does that sets something up, or is held up."""
+    """Makes many calls in its first verification of each size, as code does that sets something up."""
 
     def __init__(self):
         super().__init__()
@@ -399,9 +400,18 @@ class SlowAtFirst(MaskedVerifier):
     def verify(self, draft, target, streams):
         if (size := len(draft.num_draft_tokens)) not in self.sizes:
             self.sizes.add(size)
-            time.sleep(1)
+            time.sleep(0.05)
+            for each in range(1000 * size):
+                abs(each)
         return super().verify(draft, target, streams)
 
 
+@pytest.mark.parametrize(("verifier", "least", "most"), [(MaskedVerifier(), 0, 1), (NaiveVerifier(), 8, 200)])
+def test_python_calls_of_a_request_tell_slow_code(verifier, least, most):
+    calls = [calls_a_request(verifier, FIXTURES["chain"]) for _ in range(2)]
+    assert least <= calls[0] <= most
+    assert calls[0] == calls[1]
+
+
 def test_a_slow_first_call_does_not_make_code_slow():
-    assert seconds_a_request(SlowAtFirst(), next(iter(FIXTURES.values()))) < 1e-3
+    assert calls_a_request(SlowAtFirst(), FIXTURES["chain"]) < 1

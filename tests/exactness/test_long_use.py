@@ -11,7 +11,7 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.long_use import LongUse, LongUseRow
+from specbench.exactness.long_use import LongUse, LongUseRow, unused_copy
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
@@ -26,7 +26,7 @@ SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
 def used(verifier, calls: int = CALLS, fixtures=SOME) -> LongUseRow:
     with torch.inference_mode():
-        use = LongUse(verifier, fixtures, seed=5, device=CPU)
+        use = LongUse(verifier, unused_copy(verifier), fixtures, seed=5, device=CPU)
         use.exercise(calls)
         return use.compare()
 
@@ -207,7 +207,7 @@ def test_a_late_refusal_is_a_fault():
 
 def test_the_time_ends_it():
     with torch.inference_mode():
-        use = LongUse(MaskedVerifier(), [small_fixtures()[0]], 0, CPU)
+        use = LongUse(MaskedVerifier(), None, [small_fixtures()[0]], 0, CPU)
         use.exercise(1_000_000, 0.05)
         use.exercise(10)
         row = use.compare()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -121,12 +122,22 @@ def alive(pid: int) -> bool:
 
 def test_as_many_processes_as_threads_where_that_is_worth_it(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert shares.processes(100 * shares.FEWEST_EACH, CPU) == 4
-    assert shares.processes(2 * shares.FEWEST_EACH, CPU) == 2
-    assert shares.processes(shares.FEWEST_EACH, CPU) == 1
-    assert shares.processes(100 * shares.FEWEST_EACH, torch.device("cuda")) == 1
+    fewest = shares.FEWEST_EACH["cpu"]
+    assert [shares.processes(count * fewest, CPU) for count in (100, 2, 1)] == [4, 2, 1]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert shares.processes(100 * shares.FEWEST_EACH, CPU) == 1
+    assert shares.processes(100 * fewest, CPU) == 1
+
+
+def test_on_a_gpu_the_command_line_takes_processes_for_few_calls(monkeypatch):
+    """Every third call of D compiles a kernel there, so that the quick suite has processes too, as memory allows."""
+    gpu, memory = torch.device("cuda"), [80 * 2**30]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (memory[0], memory[0]))
+    assert shares.processes(1600, gpu) == 1  # a script would be imported anew
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="specbench.__main__"))
+    assert shares.processes(1600, gpu) == 16
+    memory[0] = 2 * shares.MEMORY_EACH
+    assert shares.processes(1600, gpu) == 2
 
 
 def squared(i: int) -> tuple[int, int]:

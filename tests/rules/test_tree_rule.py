@@ -10,8 +10,15 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft
-from specbench.exactness.enumeration import trees as enumeration
-from specbench.exactness.enumeration.trees import (
+from specbench.rules.rule import get_rule
+from specbench.rules.token import tree as tree_module
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.rules.token.tree_naive import NaiveTreeVerifier
+from specbench.sampling import RowParams, SamplingParams, logit_rows
+from tests.helpers import tree_enumeration as enumeration
+from tests.helpers.cases import FIXTURES, ragged_case
+from tests.helpers.tree_enumeration import (
     all_siblings,
     code_error,
     independently,
@@ -19,13 +26,6 @@ from specbench.exactness.enumeration.trees import (
     rule_error,
     without_replacement,
 )
-from specbench.rules.rule import get_rule
-from specbench.rules.token import tree as tree_module
-from specbench.rules.token.masked import MaskedVerifier
-from specbench.rules.token.tree import TreeVerifier
-from specbench.rules.token.tree_naive import NaiveTreeVerifier
-from specbench.sampling import RowParams, SamplingParams, logit_rows
-from tests.helpers.cases import FIXTURES, ragged_case
 
 TOKEN = get_rule("token")
 DRAWINGS = [without_replacement, independently, most_likely]

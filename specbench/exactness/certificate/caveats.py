@@ -82,11 +82,14 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
             "It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form "
             "here, or it draws drafts by itself."
         )
-    if evidence.cut:
-        found.append(
-            f"The time limit came before all {' and all '.join(evidence.cut)} were made; bounds are of those made."
-        )
-    return found
+    return [*found, *of_time(evidence)]
+
+
+def of_time(evidence: Evidence) -> list[str]:
+    """What a time limit cut short; all else has the numbers of its suite on any machine."""
+    if not evidence.cut:
+        return []
+    return [f"A time limit ended early: {', '.join(evidence.cut)}. Bounds are of what was done by then."]
 
 
 def _of_another_rule(evidence: Evidence) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.exactness.certificate.certify import Certificate
-from specbench.exactness.certificate.tests import EXPLAINED
+from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.certificate.verdict import ROUNDING
 from specbench.exactness.inputs import published
 from specbench.exactness.sampled_failure import DRAWN
@@ -71,8 +71,7 @@ def markdown(certificate: Certificate) -> str:
         sections += ["## Small fixtures", _table(c.bounds, list(c.bounds[0])), _BOUNDS]
     if c.tests:
         named = dict.fromkeys(row["test"] for row in c.tests)
-        explained = [f"- **{name}** compares {EXPLAINED[name].compares}. Usual causes: {EXPLAINED[name].usual_cause}."
-                     for name in named]  # fmt: skip
+        explained = [f"- **{name}** compares {COMPARES[name]}." for name in named]
         columns = [name for name in c.tests[0] if name != "gates"]
         sections += ["## Tests", "\n".join(explained), _table(c.tests, columns), _TESTS]
     if c.habits:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness.certificate.caveats import caveats, of_habits
-from specbench.exactness.certificate.tests import EXPLAINED
+from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
+from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
@@ -60,6 +60,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
             *_where_in_d(evidence),
             *_proofs(evidence),
             *of_habits(evidence),
+            *of_time(evidence),
         ]
     if not evidence.bounds:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
@@ -93,11 +94,11 @@ def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> lis
             f"thresholds imply, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
         )
     if verdict.row is not None:
-        row, explained = verdict.row, EXPLAINED[verdict.row.test]
+        row = verdict.row
         lead = "It is also rejected" if found else "Not lossless: it is rejected"
         found.append(
             f"{lead} by the test {row.test!r} on {row.fixture!r} {_how(row, settings)}. It compares "
-            f"{explained.compares}."
+            f"{COMPARES[row.test]}."
         )
     others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
     if others:

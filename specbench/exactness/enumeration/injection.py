@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
+import gc
+import sys
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -20,8 +21,7 @@ from specbench.rules.verifier import Verifier
 
 SMALLEST, LARGEST = 2.0**-53, 1 - 2.0**-53  # of the uniforms that a stream can yield
 _CHUNK = 2**16
-_SLOW = 1e-2  # seconds a request
-_TIMED_CALLS = 3  # of a size
+_COUNTED = 2, 10  # requests of the two batches whose Python calls are counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,25 +74,39 @@ def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:
     return bool(asked)
 
 
-def seconds_a_request(verifier: Verifier, fixture: Fixture) -> float:
-    """How long the verifier takes for a request of a large batch; of a small one if it is slow.
+def calls_a_request(verifier: Verifier, fixture: Fixture) -> float:
+    """Returns how many Python calls the verifier makes for each further request of a batch.
 
-    The quickest of a few calls: a busy machine, or what a first call sets up, must not make quick code look slow.
+    Code that handles requests one by one makes some 20, an interpreted kernel some 600,000, and code that handles a
+    batch at once none. It is a count and no time, so that what follows from it is the same on a busy machine.
     """
-    variant, count, seconds = fixture.variant(0), max(fixture.counts), 0.0
-    generator = torch.Generator().manual_seed(0)
-    for size in (16, 1024):
+    variant, count = fixture.variant(0), max(fixture.counts)
+    generator, counted = torch.Generator().manual_seed(0), []
+    for size in _COUNTED:
         shape = (len(Stream), size, fixture.gamma + 1)
         given = torch.rand(shape, generator=generator, dtype=torch.float64).clamp(min=SMALLEST)
-        quickest = math.inf
-        for _ in range(_TIMED_CALLS):
-            started = time.perf_counter()
-            inject(verifier, variant, given, count)
-            quickest = min(quickest, time.perf_counter() - started)
-        seconds = quickest / size
-        if seconds > _SLOW:
-            break
-    return seconds
+        inject(verifier, variant, given, count)  # what a first call sets up is not counted
+        counted.append(_python_calls(verifier, variant, given, count))
+    return max(0.0, (counted[1] - counted[0]) / (_COUNTED[1] - _COUNTED[0]))
+
+
+def _python_calls(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n width"], count: int) -> int:
+    calls = 0
+
+    def profile(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before, collecting = sys.getprofile(), gc.isenabled()
+    gc.disable()  # finalisers would be counted, and come when they like
+    sys.setprofile(profile)
+    try:
+        inject(verifier, fixture, given, count)
+    finally:
+        sys.setprofile(before)
+        if collecting:
+            gc.enable()
+    return calls
 
 
 def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Point]]:

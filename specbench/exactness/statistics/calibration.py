@@ -46,16 +46,15 @@ def p_values(
         seconds: no further seed is begun after this long; 0 is no limit.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    started, found, chunk = time.perf_counter(), [], 32
+    started, found = time.perf_counter(), []
     for number in range(seeds):
         if seconds and number and time.perf_counter() - started > seconds:
             break
         this = seed + FIRST_SEED + number
-        tier = SmallTier(verifier, fixtures, this, device, Evidence(), chunk)
+        tier = SmallTier(verifier, fixtures, this, device, Evidence())
         tier.draw({fixture.name: draws for fixture in fixtures}, None)
-        chunk = tier.chunk
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
-        rows += serial_rows(verifier, 2 * draws, this, device, 0)
+        rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
         found += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
     return found

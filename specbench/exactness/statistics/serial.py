@@ -63,7 +63,7 @@ class _Serial:
         self.verifier, self.seed, self.device = verifier, seed, device
         self.fixture, self.name = fixture.to(device), f"serial {fixture.name}"
         self.table, self.generator = PitTable(self.fixture), torch.Generator(device).manual_seed(seed % 2**63)
-        self.steps_made, self.malformed = 0, 0
+        self.steps_made, self.malformed, self.late = 0, 0, False
 
     def steps(self, streams: Streams) -> Steps:
         steps = verified_steps(self.verifier, self.fixture, streams)
@@ -82,8 +82,12 @@ class _Serial:
         return Streams(streams.seeds, streams.positions.clamp(max=2**32 - 256), streams.width)
 
 
-def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int) -> list[Row]:
-    """Pairs of steps that nothing should connect; a malformed one is left out.
+def serial_rows(
+    verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int
+) -> tuple[list[Row], bool]:
+    """Returns the tests of pairs of steps that nothing should connect, and whether the time was up before all pairs.
+
+    A malformed step is left out.
 
     Args:
         draws: pairs of successive steps, on both fixtures together; half as many of twins.
@@ -93,22 +97,26 @@ def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device,
         ArgumentError, VerifierFault: as steps.verified_steps.
     """
     found: list[Row] = []
+    late = False
     chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
         pairs, time_each = draws // len(chosen), seconds / len(chosen)
         rows = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
         rows += _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
-        malformed = serial.malformed
+        malformed, late = serial.malformed, late or serial.late
         found += [Row(serial.name, FORM, serial.steps_made, float(malformed), 0, float(malformed == 0)), *rows]
-    return found
+    return found, late
 
 
 def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
     started, done, chunk = time.perf_counter(), 0, 32
     firsts, lasts, nexts = [], [], []
     neighbours: dict[int, list[np.ndarray]] = {}
-    while done < draws and not (seconds and done and time.perf_counter() - started > seconds):
+    while done < draws:
+        if seconds and done and time.perf_counter() - started > seconds:
+            serial.late = True
+            break
         size = min(chunk, draws - done + (draws - done) % 2)
         streams = serial.streams(done, size)
         one = serial.steps(streams)
@@ -158,7 +166,8 @@ def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> lis
         )
         one, two = (serial.values(serial.steps(each))[0] for each in (streams, other))
         values.append((one, two))
-        if seconds and time.perf_counter() - started > seconds and number < len(_BITS) // 2:
+        if seconds and time.perf_counter() - started > seconds:
+            serial.late = True
             return []  # too slow for all bits, so it is tested on none
     tests = [pair_g_test(*each) for each in values]
     return [_row(serial, TWINS, pairs * len(tests), tests)]

@@ -22,8 +22,8 @@ from specbench.rules.verifier import Verifier
 SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
+FIRST = 32  # steps of the first chunk
 FEW = 8  # requests on which it shows whether arguments are altered
-QUICK = 1.0  # seconds; a chunk after one as quick is four times as large
 
 
 class SmallTier:
@@ -34,8 +34,6 @@ class SmallTier:
 
     Args:
         probes: by fixture; those without one are only counted.
-        chunk: steps drawn at once at first; later chunks are larger while they are quick. ``chunk`` is then the last
-            one's.
     """
 
     def __init__(
@@ -45,14 +43,13 @@ class SmallTier:
         seed: int,
         device: torch.device,
         evidence: Evidence,
-        chunk: int = 32,
         probes: dict[str, Probe] | None = None,
     ):
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
         self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
         self.probes = probes or {}
         self.drawn = 0
-        self.chunk = chunk
+        self.chunk = FIRST  # steps drawn at once; each further chunk is twice as large, up to LARGEST
 
     def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
@@ -67,12 +64,12 @@ class SmallTier:
             }
             if not open_:
                 return False
-            if deadline is not None and self.drawn and time.perf_counter() > deadline:
-                return True
-            started = time.perf_counter()
             size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
             streams = {}
             for name, tally in open_.items():
+                if deadline is not None and tally.draws and time.perf_counter() > deadline:
+                    self.drawn += size
+                    return True
                 width = max(SHORT, tally.fixture.gamma + 1)
                 if width not in streams:
                     streams[width] = request_streams(self.seed, COUNTED + self.drawn, size, width, self.device)
@@ -81,7 +78,7 @@ class SmallTier:
                 self._add(name, tally, streams[width], sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.drawn += size
-            self._grow(time.perf_counter() - started)
+            self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
 
     def _add(self, name: str, tally: Tally, streams: Streams, sizes: list[int]) -> None:
         try:
@@ -96,11 +93,6 @@ class SmallTier:
         tally.add(steps)
         if name in self.probes:
             self.probes[name].check(steps, streams, sizes)
-
-    def _grow(self, seconds: float) -> None:
-        """Larger chunks while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
-        if seconds < QUICK:
-            self.chunk = min(self.chunk * 4, LARGEST[self.device.type])
 
     def rows(self) -> list[Row]:
         """The tests of what was drawn so far."""
