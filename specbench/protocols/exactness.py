@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from specbench.core.checks import check_count, check_seconds
+from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
@@ -47,7 +47,6 @@ class ExactnessProtocol:
         inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
             how many steps each; 0 seeds skip it.
-        calibration_seconds: no further seed is begun after this long; 0 is no limit.
         elsewhere: also put the verifier before the tests of other projects (exactness/zoo/elsewhere.py).
         given: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
 
@@ -63,7 +62,6 @@ class ExactnessProtocol:
         inputs_seed: int | None = None,
         calibration_seeds: int = 0,
         calibration_draws: int = 20_000,
-        calibration_seconds: float | int = 20,
         elsewhere: Any = False,
         **given: Any,
     ):
@@ -74,7 +72,6 @@ class ExactnessProtocol:
         self.own_conditions = {} if self.settings.calls else dict.fromkeys(CONFIGURED_KEYS, NO_CALLS)
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
-        self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
         if not isinstance(elsewhere, bool):
             raise ConfigError("protocol.elsewhere", elsewhere, "not true or false", "Use true, or leave it out.")
         self.elsewhere = elsewhere
@@ -103,7 +100,6 @@ class ExactnessProtocol:
                 self.calibration_draws,
                 context.seed,
                 context.device,
-                self.calibration_seconds,
             )
         search = self.elsewhere and not evidence.fault
         others = elsewhere(context.verifier, context.seed, context.device) if search else {}

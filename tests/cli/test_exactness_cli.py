@@ -56,7 +56,6 @@ REFUSED = [
     refused("protocol.calls", "-1", "Use 0 to 100,000,000,000."),
     refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),
     refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
-    refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
     refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
     ignored("gamma", "7"),
     ignored("sampler", "chat"),

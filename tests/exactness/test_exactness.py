@@ -42,19 +42,21 @@ from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
 CONF = Path(__file__).parents[2] / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
-# What is seen must not depend on how busy the machine is, so that nothing but the naive verifier meets the clock: it is
-# too slow for so many steps, and gets two seconds on the small fixtures.
+# What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into two seconds
+# by the count of its Python calls.
 SHORT = Settings(
     false_alarm=1e-8, draws=40_000, seconds=120, serial_draws=20_000, serial_seconds=60, calls=120,
-    input_seconds=120, locating_seconds=2, use_calls=1000, row_vocabulary=200,
+    input_seconds=120, locating_seconds=0, use_calls=1000, row_vocabulary=200,
 )  # fmt: skip
-NAIVE = dataclasses.replace(SHORT, seconds=2, serial_seconds=1, use_calls=100)
+NAIVE = dataclasses.replace(SHORT, seconds=2, locating_seconds=2, serial_seconds=1, use_calls=100)
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, seconds=1)
 ALL = small_fixtures()
 FEW = tuple(
     fixture for fixture in ALL if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
 )
-HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0)
+HUNT = Settings(
+    draws=100_000, seconds=0, locating_seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0
+)
 
 
 @pytest.mark.cases(6)

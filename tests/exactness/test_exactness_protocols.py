@@ -67,7 +67,7 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 
 
 def exactness(**more) -> ExactnessProtocol:
-    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50, "calibration_draws": 500, "calibration_seconds": 0}
+    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50, "calibration_draws": 500}
     return ExactnessProtocol(**{**SMALL, **few, **more})
 
 

@@ -34,7 +34,6 @@ from specbench.sampling import inverse_cdf
 from tests.helpers.cases import FIXTURES
 
 COUPLED = ["ragged", "mixed"]
-pytestmark = pytest.mark.usefixtures("few_asked_twice")
 
 
 def seen(verifier, injectable: bool | None = None) -> list[Habit]:

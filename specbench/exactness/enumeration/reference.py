@@ -63,6 +63,16 @@ def beyond_rounding(
     return torch.cat(found)
 
 
+def outcome(
+    tokens: Int64[Tensor, "B gamma"], num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]
+) -> Verification:
+    """Returns the accepted draft tokens of each request, then the emitted one, then PADDING."""
+    batch, gamma = tokens.shape
+    stand = torch.arange(gamma, device=tokens.device) < num_accepted[:, None]
+    ids = torch.cat([torch.where(stand, tokens, PADDING), tokens.new_full((batch, 1), PADDING)], dim=1)
+    return Verification(ids.scatter(1, num_accepted[:, None], emitted[:, None]), num_accepted)
+
+
 def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Verification:
     """The outcome of a rule, with drafts from the fixture's own rows. Waits for no device.
 
@@ -76,8 +86,7 @@ def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Ve
         _expected(rule, fixture, drawn, chosen, accept[chosen], emit[chosen])
         for chosen in torch.arange(len(emit), device=emit.device).split(size)
     ]
-    tokens, lengths = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Verification(tokens, lengths)
+    return Verification(torch.cat([part.token_ids for part in parts]), torch.cat([part.num_accepted for part in parts]))
 
 
 def expected_of(
@@ -97,11 +106,10 @@ def _expected(
     chosen: Int64[Tensor, " m"],
     accept: Float64[Tensor, "m offsets"],
     emit: Float64[Tensor, " m"],
-) -> tuple[Int64[Tensor, "m width"], Int64[Tensor, " m"]]:
+) -> Verification:
     tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
-    gamma = tokens.shape[1]
     along = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
-    tau = rule.num_accepted(rule.limits(along), accept[:, :gamma])
+    tau = rule.num_accepted(rule.limits(along), accept[:, : tokens.shape[1]])
     if rule.prefix_weights is None:  # the residual is the row's own: each is summed up once for all requests
         at = rows.gather(1, tau[:, None])[:, 0]
         bonus = fixture.target_cdf.draw(at, emit)
@@ -111,7 +119,4 @@ def _expected(
         emitted = torch.where(tau == counts, bonus, recovered)
     else:
         emitted = Cdf.of(rule.weights_after(along, tau)).draw(torch.arange(len(tau), device=tau.device), emit)
-    out = torch.full((len(tau), gamma + 1), PADDING, dtype=torch.int64, device=tau.device)
-    out[:, :gamma] = torch.where(torch.arange(gamma, device=tau.device) < tau[:, None], tokens, PADDING)
-    out.scatter_(1, tau[:, None], emitted[:, None])
-    return out, tau
+    return outcome(tokens, tau, emitted)

@@ -7,7 +7,8 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.core.types import PADDING, Verification
+from specbench.core.types import Verification
+from specbench.exactness.enumeration.reference import outcome
 from specbench.exactness.inputs.call import Call
 from specbench.exactness.inputs.rows import first_above
 from specbench.rules.draft_path import DraftPath
@@ -66,10 +67,7 @@ def expected(rule: Rule, call: Call, path: CallPath | None = None) -> Verificati
         path: of the call, if it is at hand.
     """
     path = path or CallPath(call)
-    gamma = call.draft.max_draft_tokens
-    u = call.streams.uniform(Stream.ACCEPT)[:, :gamma]
+    u = call.streams.uniform(Stream.ACCEPT)[:, : call.draft.max_draft_tokens]
     tau = rule.num_accepted(rule.limits(path), u)
     emitted = first_above(rule.weights_after(path, tau), call.streams.uniform(Stream.EMIT)[:, 0])
-    out = torch.full((len(tau), gamma + 1), PADDING, dtype=torch.int64, device=tau.device)
-    out[:, :gamma] = torch.where(torch.arange(gamma, device=tau.device) < tau[:, None], path.tokens, PADDING)
-    return Verification(out.scatter_(1, tau[:, None], emitted[:, None]), tau)
+    return outcome(path.tokens, tau, emitted)

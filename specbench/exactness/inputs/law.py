@@ -130,19 +130,12 @@ def same_in_batch(rule: Rule, call: Call, batch: DraftPath, request: int) -> boo
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
-    counts = call.counts
-    count = int(counts[request])
-    first = int(counts[:request].sum())
-    device = counts.device
-    p = call.p.probs(torch.arange(first + request, first + request + count + 1, device=device))
-    ids = call.draft.token_ids
-    start = request * call.draft.max_draft_tokens if call.draft.padded else first
-    tokens = ids[start : start + count]
-    if call.q is None:
-        q = torch.nn.functional.one_hot(tokens, p.shape[1]).double() if count else p[:0]
-    else:
-        q = call.q.probs(torch.arange(first, first + count, device=device))
-    return p, q, tokens
+    """p, q and tokens along the draft of one request."""
+    one = call.alone(request)
+    p, tokens = one.p.probs(torch.arange(len(one.p.totals), device=call.counts.device)), one.draft.token_ids
+    if one.q is not None:
+        return p, one.q.probs(torch.arange(len(tokens), device=tokens.device)), tokens
+    return p, torch.nn.functional.one_hot(tokens, p.shape[1]).double() if len(tokens) else p[:0], tokens
 
 
 def _errors(rule: Rule, path: _Path) -> list[float]:

@@ -6,7 +6,6 @@ wealth of bets are small no more often than a uniform variable, and may be less 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -35,21 +34,16 @@ class PValue:
     p_value: float
 
 
-def p_values(
-    verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device, seconds: float | int = 0
-) -> list[PValue]:
+def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device) -> list[PValue]:
     """The tests of the small fixtures, of successive steps and of some strata of D, over and over.
 
     Args:
-        seeds: how often, at most.
+        seeds: how often.
         draws: steps a fixture each time, and pairs of successive steps on each of two.
-        seconds: no further seed is begun after this long; 0 is no limit.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    started, found = time.perf_counter(), []
+    found = []
     for number in range(seeds):
-        if seconds and number and time.perf_counter() - started > seconds:
-            break
         this = seed + FIRST_SEED + number
         tier = SmallTier(verifier, fixtures, this, device, Evidence())
         tier.draw({fixture.name: draws for fixture in fixtures}, None)
