@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
-from specbench.models import packed
+from specbench.models import cpu_model, packed
 from specbench.models.cached_model import CachedModel
 
 SHAPES = 64  # kinds of passes that models of one process may be compiled for
@@ -34,10 +34,12 @@ def compile_on_cpu(cached: CachedModel) -> None:
         ConfigError, ModelError: see :func:`specbench.kernels.cpu_product.load`.
     """
     cpu_product.load()
+    if cpu_model.takes(cached):
+        cached.native = cpu_model.CpuModel(cached)
+        return
     packed.install(cached.model)
     cached.fixed_forward = functools.partial(_packed_call, cached.model, _compiled(cached.model))
     cached.least_width = LEAST_WIDTH
-    prepared_capacities.setdefault(cached.model, set()).add(cached.capacity)
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:

@@ -96,7 +96,8 @@ class RowParams:
     def spread(self, width: int) -> RowParams:
         """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
-        return RowParams(*(getattr(self, name).repeat_interleave(width) for name in NUMBERS), truncates=self.truncates)
+        parts = (getattr(self, name)[:, None].expand(-1, width).flatten() for name in NUMBERS)
+        return RowParams(*parts, truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""

@@ -150,7 +150,7 @@ def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with pytest.raises(ModelError, match="cannot build cpu_product.cpp: .*wrong instruction.*CXX"):
+    with pytest.raises(ModelError, match="cannot build cpu_model.cpp: .*wrong instruction.*CXX"):
         cpu_product.load.__wrapped__()
 
 

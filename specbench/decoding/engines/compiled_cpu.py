@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int64
@@ -16,6 +18,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.kernels import cpu_product, cpu_rows
+from specbench.models import CachedModel
 from specbench.models.compiling_cpu import compile_on_cpu, prepared_capacities
 
 SPARE = 32  # tokens
@@ -45,6 +48,23 @@ class CompiledCpuEngine(StaticEngine):
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         super()._attach(components, stopwatch)
         self._prepared: set[tuple[object, ...]] = set()
+        with self._preparing():
+            for model in self._models:
+                compile_on_cpu(model)
+
+    @property
+    def _models(self) -> list[CachedModel]:
+        drafter = self.components.drafter
+        return [self.components.target, *filter(None, [drafter and drafter.model])]
+
+    def _place(self, *prompts: Any) -> None:
+        with cpu_rows.drawing():
+            super()._place(*prompts)
+
+    def feed(self) -> None:
+        """See :class:`DecodingEngine`."""
+        with cpu_rows.drawing():
+            super().feed()
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
         """See StaticEngine. Takes a capacity that the target is compiled for, if one is large enough.
@@ -72,18 +92,21 @@ class CompiledCpuEngine(StaticEngine):
 
     @torch.inference_mode()
     def _prepare(self) -> None:
-        """Compiles the models by a trial step, unless this process or the cache folder has their code."""
-        began, drafter = time.perf_counter(), self.components.drafter
-        draft = None if drafter is None else drafter.model
-        for model in filter(None, (self.components.target, draft)):
-            compile_on_cpu(model)
-        with self._trial():
+        """Takes a trial step, which compiles what torch.compile has to, unless there is code for it."""
+        for model in self._models:
+            prepared_capacities.setdefault(model.model, set()).add(model.capacity)
+        with self._preparing(), self._trial():
             try:
                 self._step_of(self._size)
             except SpecbenchError:
                 raise
             except Exception as error:
                 raise ModelError(_advice(error)) from error
+
+    @contextmanager
+    def _preparing(self) -> Generator[None]:
+        began = time.perf_counter()
+        yield
         seconds = time.perf_counter() - began
         self.preparation += seconds
         if seconds > 1:
