@@ -28,7 +28,10 @@ from specbench.core.machine.caches import OF_PYTORCH
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
 HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_product.h", "cpu_rows.h"))
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-std=c++20", "-shared", "-fPIC")
+_FLAGS = (
+    *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+    *("-std=c++20", "-shared", "-fPIC"),
+)
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -86,7 +89,8 @@ def load() -> ctypes.CDLL:
     compiler, torch_folder = find_compiler(), Path(torch.__file__).parent
     command = [compiler, *_FLAGS, f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
     # Code for one processor does not run on another, and a cache folder may be shared.
-    facts = [*(source.read_text() for source in (*SOURCES, *HEADERS)), *command, torch.__version__, platform.machine(), _processor()]
+    texts = [source.read_text() for source in (*SOURCES, *HEADERS)]
+    facts = [*texts, *command, torch.__version__, platform.machine(), _processor()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     library = cache_folder() / f"specbench_{key}.so"
     if not library.is_file():

@@ -46,7 +46,9 @@ def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> In
     return torch.ops.specbench_cpu.inverse_cdf(weights, u)
 
 
-def uniforms(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Float64[Tensor, "streams B width"]:
+def uniforms(
+    seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int
+) -> Float64[Tensor, "streams B width"]:
     """Returns the numbers of :class:`specbench.core.rng.Streams`, to the last bit."""
     return torch.ops.specbench_cpu.uniforms(seeds, positions, len(Stream), width)
 
@@ -67,7 +69,8 @@ def token_rule(
         accept, emit: the uniforms of each drafted token and of the token behind the accepted ones.
     """
     q = _NO_ROWS if draft.rows is None else _parts(draft.rows)
-    return torch.ops.specbench_cpu.token_rule(draft.token_ids, draft.num_draft_tokens, *q, *_parts(target), accept, emit)
+    drafted = (draft.token_ids, draft.num_draft_tokens)
+    return torch.ops.specbench_cpu.token_rule(*drafted, *q, *_parts(target), accept, emit)
 
 
 def commit(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -20,7 +20,6 @@ from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
-ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change with the length of a text
 
 
 class _Model(ctypes.Structure):
@@ -67,9 +66,12 @@ def takes(cached: CachedModel) -> bool:
             return False
         if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             return False
-    windows = {getattr(layer.self_attn, "sliding_window", None) for layer in model.model.layers}
-    biased = any(linear.bias is not None for layer in model.model.layers for linear in layer.mlp.children() if isinstance(linear, nn.Linear))
-    return windows == {None} and not biased and model.model.rotary_emb.rope_type in ROPES
+    biased = any(linear.bias is not None for layer in model.model.layers for linear in _linears(layer.mlp))
+    return getattr(config, "sliding_window", None) is None and not biased
+
+
+def _linears(mlp: Any) -> tuple[nn.Linear, ...]:
+    return mlp.gate_proj, mlp.up_proj, mlp.down_proj
 
 
 class CpuModel:

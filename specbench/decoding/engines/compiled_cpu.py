@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int64
@@ -20,6 +20,7 @@ from specbench.decoding.stopwatch import Stopwatch
 from specbench.kernels import cpu_product, cpu_rows
 from specbench.models import CachedModel
 from specbench.models.compiling_cpu import compile_on_cpu, prepared_capacities
+from specbench.sampling.batch import Batch
 
 SPARE = 32  # tokens
 
@@ -54,12 +55,13 @@ class CompiledCpuEngine(StaticEngine):
 
     @property
     def _models(self) -> list[CachedModel]:
-        drafter = self.components.drafter
-        return [self.components.target, *filter(None, [drafter and drafter.model])]
+        target, drafter = self.components.target, self.components.drafter
+        return [target] if drafter is None or drafter.model is None else [target, drafter.model]
 
-    def _place(self, *prompts: Any) -> None:
+    def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """See :class:`DecodingEngine`."""
         with cpu_rows.drawing():
-            super()._place(*prompts)
+            return super().admit(batch, prompts)
 
     def feed(self) -> None:
         """See :class:`DecodingEngine`."""
