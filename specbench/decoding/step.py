@@ -65,6 +65,11 @@ class StepComponents:
         """Whether the readers of the target's rows apply ``LogitRows.allowed``."""
         return self.verifier is None or capabilities(self.verifier).takes_masks
 
+    @cached_property
+    def takes_padded(self) -> bool:
+        """Whether the verifier takes padded drafts."""
+        return self.verifier is not None and capabilities(self.verifier).takes_padded
+
     @property
     def features(self) -> tuple[Feature, ...]:
         """The hidden states of the target that the drafter observes."""
@@ -86,7 +91,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
-    verification = _verify(components.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
+    verification = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
     kept = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
@@ -126,7 +131,7 @@ def score(
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
         drafted = draft.token_ids.view(len(batch), width)
         rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
-        return normalized(rows) if width else rows, output.features
+        return normalized(rows), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
@@ -141,11 +146,12 @@ def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:
     return torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
 
 
-def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+def _verify(components: StepComponents, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+    verifier = components.verifier
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not capabilities(verifier).takes_padded:
+    if not components.takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 
@@ -203,7 +209,9 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 def _surely_finite(rows: LogitRows) -> bool:
     """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
     known = rows.log_normalizer
-    return known is not None and known.is_cpu and bool((known < torch.inf).all())
+    if known is None or not known.is_cpu:
+        return False
+    return cpu_rows.below_infinity(known) if cpu_rows.drawing.on else bool((known < torch.inf).all())
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:

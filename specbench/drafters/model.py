@@ -91,8 +91,7 @@ class ModelDrafter(Drafter):
         temperature, width = batch.params.temperature, uniforms.shape[1] - 1
         native = self._bound_model.native
         tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, temperature, uniforms)
-        rows = logit_rows(logits.flatten(0, 1), batch.params.spread(width))
-        rows = dataclasses.replace(rows, log_normalizer=normalizers.flatten())
+        rows = logit_rows(logits.flatten(0, 1), batch.params.spread(width), log_normalizer=normalizers.flatten())
         return Draft(tokens.flatten(), rows, counts, width, padded=True)
 
     @property

@@ -71,6 +71,21 @@ Tensor uniforms(const Tensor seeds, const Tensor positions, int64_t streams, int
   return result;
 }
 
+Tensor free_tokens(const Tensor limits, const Tensor lengths, const Tensor gammas, const Tensor finished) {
+  Tensor result = torch::stable::new_empty(lengths, {lengths.size(0)});
+  for (int64_t i = 0; i < lengths.size(0); i++) {
+    const int64_t left = numbers<int64_t>(limits)[i] - numbers<int64_t>(lengths)[i] - 1;
+    const bool running = numbers<int64_t>(finished)[i] == 0;
+    numbers<int64_t>(result)[i] = running ? std::min(std::max<int64_t>(left, 0), numbers<int64_t>(gammas)[i]) : 0;
+  }
+  return result;
+}
+
+bool below_infinity(const Tensor values) {
+  const double* its = numbers<double>(values);
+  return std::all_of(its, its + values.numel(), [](double value) { return value < INFINITY; });
+}
+
 // Rows of logits with what makes distributions of them, as LogitRows has them.
 struct Rows {
   const float* logits;
@@ -183,6 +198,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
   library.def("draw(Tensor logits, Tensor temperature, Tensor cutoff, Tensor u) -> (Tensor, Tensor)");
   library.def("inverse_cdf(Tensor weights, Tensor u) -> Tensor");
   library.def("uniforms(Tensor seeds, Tensor positions, int streams, int width) -> Tensor");
+  library.def("free_tokens(Tensor limits, Tensor lengths, Tensor gammas, Tensor finished) -> Tensor");
+  library.def("below_infinity(Tensor values) -> bool");
   library.def(
       "commit(Tensor texts, Tensor lengths, Tensor limits, Tensor finished, Tensor stop_ids, Tensor emitted, Tensor "
       "accepted, Tensor bad) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -197,6 +214,8 @@ STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {
   library.impl("draw", TORCH_BOX(&draw));
   library.impl("inverse_cdf", TORCH_BOX(&inverse_cdf));
   library.impl("uniforms", TORCH_BOX(&uniforms));
+  library.impl("free_tokens", TORCH_BOX(&free_tokens));
+  library.impl("below_infinity", TORCH_BOX(&below_infinity));
   library.impl("commit", TORCH_BOX(&commit));
   library.impl("token_rule", TORCH_BOX(&token_rule));
 }

@@ -53,6 +53,16 @@ def uniforms(
     return torch.ops.specbench_cpu.uniforms(seeds, positions, len(Stream), width)
 
 
+def free_tokens(*tensors: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Returns ``Batch.free_tokens``, from limits, lengths, gammas and finished."""
+    return torch.ops.specbench_cpu.free_tokens(*tensors)
+
+
+def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
+    """Returns whether all numbers are below infinity; NaN is not."""
+    return torch.ops.specbench_cpu.below_infinity(normalizers.contiguous())
+
+
 def takes_rule(draft: Draft, target: LogitRows) -> bool:
     """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and a padded chain."""
     rows = (target,) if draft.rows is None else (target, draft.rows)

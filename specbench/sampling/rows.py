@@ -94,10 +94,14 @@ class RowParams:
         return dataclasses.replace(plain, shaping=self.shaping)
 
     def spread(self, width: int) -> RowParams:
-        """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
+        """Returns ``width`` rows for each request, one after another; for parameters that do not look back.
+
+        If nothing truncates, the temperature alone: nothing else is read.
+        """
         assert not self.looks_back
-        parts = (getattr(self, name)[:, None].expand(-1, width).flatten() for name in NUMBERS)
-        return RowParams(*parts, truncates=self.truncates)
+        read = NUMBERS if self.truncates else NUMBERS[:1]
+        parts = {name: getattr(self, name)[:, None].expand(-1, width).flatten() for name in read}
+        return dataclasses.replace(self, **parts)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
@@ -155,6 +159,7 @@ def logit_rows(
     history: History | None = None,
     in_place: bool = False,
     masks: bool = False,
+    log_normalizer: Float64[Tensor, " n"] | None = None,
 ) -> LogitRows:
     """Returns the distributions that tokens are sampled from: the one door from logits to probabilities.
 
@@ -186,7 +191,7 @@ def logit_rows(
     logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return LogitRows(logits, params.temperature, cutoff, None, allowed)
+        return LogitRows(logits, params.temperature, cutoff, log_normalizer, allowed)
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
