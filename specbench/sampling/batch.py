@@ -79,7 +79,7 @@ class Batch:
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
         """Returns ``width`` tokens of each text from position ``first``; any valid ids beyond a text's end."""
         columns = first[:, None]
-        if width > 1:
+        if width != 1:
             columns = columns + torch.arange(width, device=first.device)
         return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
 

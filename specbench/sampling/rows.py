@@ -94,14 +94,11 @@ class RowParams:
         return dataclasses.replace(plain, shaping=self.shaping)
 
     def spread(self, width: int) -> RowParams:
-        """Returns ``width`` rows for each request, one after another; for parameters that do not look back.
-
-        If nothing truncates, the temperature alone: nothing else is read.
-        """
+        """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
-        read = NUMBERS if self.truncates else NUMBERS[:1]
-        parts = {name: getattr(self, name)[:, None].expand(-1, width).flatten() for name in read}
-        return dataclasses.replace(self, **parts)
+        numbers = (getattr(self, name) for name in NUMBERS)
+        parts = (own.expand(width) if own.is_cpu and len(own) == 1 else own.repeat_interleave(width) for own in numbers)
+        return RowParams(*parts, truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""

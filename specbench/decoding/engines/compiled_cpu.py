@@ -1,4 +1,4 @@
-"""Steps on a CPU whose models went through torch.compile and read packed weights; ``engine=compiled`` there."""
+"""Steps on a CPU whose passes are C++ code of ours or went through torch.compile; ``engine=compiled`` there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPARE = 32  # tokens
 
 
 class CompiledCpuEngine(StaticEngine):
-    """Compiles both models when the first request comes; later jobs of a process with the same shapes use their code.
+    """Compiles what is needed, at the latest when the first request comes; later jobs of a process use the same code.
 
     The host waits for each step before it begins the next, since both run on the CPU.
 
@@ -49,9 +49,11 @@ class CompiledCpuEngine(StaticEngine):
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         super()._attach(components, stopwatch)
         self._prepared: set[tuple[object, ...]] = set()
+        drafter = components.drafter
+        chains = not components.features and not (drafter is not None and drafter.drafts_trees)
         with self._preparing():
             for model in self._models:
-                compile_on_cpu(model)
+                compile_on_cpu(model, chains)
 
     @property
     def _models(self) -> list[CachedModel]:
