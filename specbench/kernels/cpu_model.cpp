@@ -19,7 +19,7 @@ struct Layer {
 };
 
 struct Model {
-  int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, capacity;
+  int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, embedded, capacity;
   double epsilon, scale;
   const Layer* layers;
   const float *embeddings, *norm, *unembeddings, *cos, *sin;  // cos, sin: [capacity, head_dim]
@@ -109,6 +109,13 @@ void attend(const float* query, const float* keys, const float* values, float* y
   }
 }
 
+// Whether tokens and positions lie inside of the model's tables and its cache.
+bool valid(const Model& model, const std::vector<Row>& rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](const Row& row) {
+    return 0 <= row.token && row.token < model.embedded && 0 <= row.position && row.position < model.capacity;
+  });
+}
+
 // Writes the logits of some rows; those of all rows if `wanted` is empty, and none to a null pointer.
 void pass(const Model& model, const std::vector<Row>& rows, const std::vector<int64_t>& wanted, float* logits) {
   const int64_t n = rows.size(), hidden = model.hidden, dim = model.head_dim, inner = model.inner;
@@ -172,30 +179,31 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
 
 }  // namespace
 
+// The functions return false, having done nothing, if a token or a position is not valid.
 extern "C" {
 
 int64_t specbench_columns() { return COLUMNS; }
 
 // Feeds `width` tokens [requests, width] behind `lengths` [requests] and writes the logits after each.
-void specbench_extend(const Model* model, const int64_t* tokens, const int64_t* lengths, int64_t requests, int64_t width,
+bool specbench_extend(const Model* model, const int64_t* tokens, const int64_t* lengths, int64_t requests, int64_t width,
                       float* logits) {
   std::vector<Row> rows;
   for (int64_t request = 0; request < requests; request++)
     for (int64_t i = 0; i < width; i++)
       rows.push_back({request, std::min(lengths[request] + i, model->capacity - 1), tokens[request * width + i]});
-  pass(*model, rows, {}, logits);
+  return valid(*model, rows) && (pass(*model, rows, {}, logits), true);
 }
 
 // Feeds the tokens of a request from position `first` on, as part of a prompt.
-void specbench_feed(const Model* model, const int64_t* tokens, int64_t count, int64_t request, int64_t first) {
+bool specbench_feed(const Model* model, const int64_t* tokens, int64_t count, int64_t request, int64_t first) {
   std::vector<Row> rows;
   for (int64_t i = 0; i < count; i++) rows.push_back({request, first + i, tokens[i]});
-  pass(*model, rows, {}, nullptr);
+  return valid(*model, rows) && (pass(*model, rows, {}, nullptr), true);
 }
 
 // Feeds what is not cached of each text, at most two tokens, and drafts `counts` tokens behind it: `width` at most, each
 // drawn from its logits [requests, width, vocabulary] by its uniform.
-void specbench_draft(const Model* model, const int64_t* texts, int64_t stride, const int64_t* text_lengths,
+bool specbench_draft(const Model* model, const int64_t* texts, int64_t stride, const int64_t* text_lengths,
                      int64_t* lengths, const int64_t* counts, int64_t requests, int64_t width, const double* temperature,
                      const double* uniforms, int64_t uniforms_stride, int64_t* drafted, float* logits,
                      double* normalizers) {
@@ -217,6 +225,7 @@ void specbench_draft(const Model* model, const int64_t* texts, int64_t stride, c
       owners.push_back(request);
     }
     if (rows.empty()) break;
+    if (!valid(*model, rows)) return false;
     pass(*model, rows, wanted, fresh.data());
     for (size_t j = 0; j < owners.size(); j++) {
       const int64_t request = owners[j], at = request * width + i;
@@ -228,5 +237,6 @@ void specbench_draft(const Model* model, const int64_t* texts, int64_t stride, c
       drafted[at] = std::max<int64_t>(drawn.token, 0);  // a row with NaN has no token to feed
     }
   }
+  return true;
 }
 }

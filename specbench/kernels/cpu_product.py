@@ -120,7 +120,7 @@ def load() -> ctypes.CDLL:
         *(pointer, pointer, number, pointer, pointer, pointer),
     ]
     for function in (loaded.specbench_extend, loaded.specbench_feed, loaded.specbench_draft):
-        function.restype = None
+        function.restype = ctypes.c_bool
     return loaded
 
 

@@ -128,6 +128,8 @@ std::tuple<Tensor, Tensor> token_rule(
     const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
     int64_t *emitted = numbers<int64_t>(tokens) + request * (width + 1), i = 0;
     std::fill_n(emitted, width + 1, PADDING);
+    STD_TORCH_CHECK(count <= width && std::all_of(its, its + count, [&](int64_t x) { return 0 <= x && x < size; }),
+                    "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
     for (; i < count; i++) {
       double p_of_token, q_of_token = 1.0;
       p.probs(request * (width + 1) + i, its[i], its[i] + 1, &p_of_token);

@@ -25,7 +25,7 @@ FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 class _Model(ctypes.Structure):
     """As in kernels/cpu_model.cpp."""
 
-    _sizes = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary", "capacity")
+    _sizes = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary", "embedded", "capacity")
     _pointers = ("layers", "embeddings", "norm", "unembeddings", "cos", "sin")
     _fields_ = (
         *((name, ctypes.c_int64) for name in _sizes),
@@ -90,16 +90,16 @@ class CpuModel:
         """Feeds tokens behind those that are cached and returns the logits after each; lengths stay as they are."""
         tokens, lengths, model = token_ids.contiguous(), self._cached.lengths, self._model()
         logits = torch.empty((*tokens.shape, self._cached.vocab_size))
-        self._library.specbench_extend(
-            ctypes.byref(model), *_pointers(tokens, lengths), *tokens.shape, *_pointers(logits)
-        )
+        arguments = (*_pointers(tokens, lengths), *tokens.shape, *_pointers(logits))
+        _check(self._library.specbench_extend(ctypes.byref(model), *arguments))
         return logits
 
     def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Feeds pieces of prompts; arguments as of :meth:`CachedModel.feed`. Lengths stay as they are."""
         for piece, row, begin in zip(pieces, rows, first, strict=True):
             tokens = torch.tensor(list(piece), dtype=torch.int64)
-            self._library.specbench_feed(ctypes.byref(self._model()), tokens.data_ptr(), len(piece), row, begin)
+            arguments = (tokens.data_ptr(), len(piece), row, begin)
+            _check(self._library.specbench_feed(ctypes.byref(self._model()), *arguments))
 
     def draft(
         self,
@@ -121,8 +121,7 @@ class CpuModel:
         batch, width = len(counts), uniforms.shape[1] - 1
         tokens, normalizers = counts.new_zeros((batch, width)), uniforms.new_zeros((batch, width))
         logits = torch.zeros((batch, width, self._cached.vocab_size))
-        self._library.specbench_draft(
-            ctypes.byref(self._model()),
+        arguments = (
             texts.data_ptr(),
             texts.stride(0),
             *_pointers(text_lengths, self._cached.lengths, counts),
@@ -132,6 +131,7 @@ class CpuModel:
             uniforms.stride(0),
             *_pointers(tokens, logits, normalizers),
         )
+        _check(self._library.specbench_draft(ctypes.byref(self._model()), *arguments))
         return tokens, logits, normalizers
 
     def _model(self) -> _Model:
@@ -141,6 +141,11 @@ class CpuModel:
             self._structure, self._held = _structure(cached, self._weights)
             self._layout = cached.layout
         return self._structure
+
+
+def _check(valid: bool) -> None:
+    if not valid:
+        raise IndexError("a token outside of the model's vocabulary, or a text longer than its cache")
 
 
 def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any]]:
@@ -157,8 +162,12 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
         for tensor in (*tensors, *its)
     ]
     layers = (ctypes.c_void_p * len(addresses))(*addresses)
-    hidden, inner = model.config.hidden_size, model.config.intermediate_size
-    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, cached.vocab_size, capacity)
+    hidden, inner, tokens = (
+        model.config.hidden_size,
+        model.config.intermediate_size,
+        (cached.vocab_size, len(weights.outer[0])),
+    )
+    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, *tokens, capacity)
     pointers = (ctypes.addressof(layers), *_pointers(*weights.outer, *rotation))
     return _Model(*sizes, model.config.rms_norm_eps, attention.scaling, *pointers), [layers, rotation, memory]
 

@@ -64,3 +64,16 @@ def test_weights_that_change_are_read_anew():
             logits = engine.extend(ids, torch.tensor([3])).logits[0]
             torch.testing.assert_close(logits, model(input_ids=ids).logits[0], atol=1e-3, rtol=1e-3)
             model.model.layers[1].mlp.down_proj.weight.mul_(2)
+
+
+def test_tokens_and_texts_beyond_the_model_are_refused():
+    engine = cached(families.made("llama"))
+    engine.native = cpu_model.CpuModel(engine)
+    with cpu_rows.drawing():
+        engine.start([[3, 4]], 8)
+        engine.show(1)
+        for token in (-1, families.VOCABULARY):
+            with pytest.raises(IndexError, match="vocabulary"):
+                engine.extend(torch.tensor([[token]]), torch.tensor([1]))
+        with pytest.raises(IndexError, match="longer"):
+            engine.place([list(range(10))], [0])
