@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from specbench.core import trees
@@ -21,6 +21,7 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding.stamps import Stamps
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
 from specbench.drafters import Drafter, Observation
+from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import normalized, sample, streams_of
@@ -64,6 +65,11 @@ class StepComponents:
         """Whether the readers of the target's rows apply ``LogitRows.allowed``."""
         return self.verifier is None or capabilities(self.verifier).takes_masks
 
+    @cached_property
+    def takes_padded(self) -> bool:
+        """Whether the verifier takes padded drafts."""
+        return self.verifier is not None and capabilities(self.verifier).takes_padded
+
     @property
     def features(self) -> tuple[Feature, ...]:
         """The hidden states of the target that the drafter observes."""
@@ -85,7 +91,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
-    verification = _verify(components.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
+    verification = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
     kept = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
@@ -125,7 +131,7 @@ def score(
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
         drafted = draft.token_ids.view(len(batch), width)
         rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
-        return normalized(rows) if width else rows, output.features
+        return normalized(rows), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
@@ -140,11 +146,12 @@ def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:
     return torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
 
 
-def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+def _verify(components: StepComponents, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+    verifier = components.verifier
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not capabilities(verifier).takes_padded:
+    if not components.takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 
@@ -169,24 +176,15 @@ def _commit(
     stamps: Stamps,
 ) -> tuple[Batch, StepResult]:
     """Returns the batch with the emitted tokens up to the first stop token, and what the step did."""
-    emitted, accepted = verification.token_ids, verification.num_accepted
-    places = torch.arange(emitted.shape[1], device=emitted.device)
-    block = (places <= accepted[:, None]) & batch.running[:, None]
-    stops = block & (emitted[:, :, None] == batch.stop_ids[:, None]).any(dim=2)
-    kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
-    num_emitted = kept.sum(dim=1)
-    lengths = batch.lengths + num_emitted
-    ended = torch.where(lengths >= batch.limits, FULL, RUNNING)
-    ended = torch.where(stops.any(dim=1), STOPPED, ended)
-    nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
+    emitted, accepted, bad = verification.token_ids, verification.num_accepted, _bad(draft, rows)
     if components.target.compare_ranks is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
         differ = components.target.compare_ranks(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
-    ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
-    finished = torch.where(batch.running, ended, batch.finished)
+    write = cpu_rows.commit if cpu_rows.drawing.on else _written
+    texts = (batch.tokens, batch.lengths, batch.limits, batch.finished, batch.stop_ids)
+    tokens, lengths, num_emitted, finished = write(*texts, emitted, accepted, bad)
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
-    tokens = _written(batch, emitted, kept & ~nothing)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
     return after, StepResult(emitted, *numbers, stamps=stamps.tensor())
@@ -211,7 +209,9 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 def _surely_finite(rows: LogitRows) -> bool:
     """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
     known = rows.log_normalizer
-    return known is not None and known.is_cpu and bool((known < torch.inf).all())
+    if known is None or not known.is_cpu:
+        return False
+    return cpu_rows.below_infinity(known) if cpu_rows.drawing.on else bool((known < torch.inf).all())
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
@@ -219,8 +219,32 @@ def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
     return rows.unflatten(1, (math.gcd(rows.shape[1], 256), -1)).amax(dim=2).amax(dim=1)
 
 
-def _written(batch: Batch, emitted: Int64[Tensor, "B width"], kept: Bool[Tensor, "B width"]) -> Tensor:
-    """Returns the texts with the emitted tokens that are kept."""
-    columns = batch.lengths[:, None] + torch.arange(emitted.shape[1], device=emitted.device)
-    before = batch.tokens.gather(1, columns)
-    return batch.tokens.scatter(1, columns, torch.where(kept, emitted, before))
+def _written(
+    texts: Int64[Tensor, "B capacity"],
+    lengths: Int64[Tensor, " B"],
+    limits: Int64[Tensor, " B"],
+    finished: Int64[Tensor, " B"],
+    stop_ids: Int64[Tensor, "B stops"],
+    emitted: Int64[Tensor, "B width"],
+    accepted: Int64[Tensor, " B"],
+    bad: Int64[Tensor, " B"],
+) -> tuple[Int64[Tensor, "B capacity"], Int64[Tensor, " B"], Int64[Tensor, " B"], Int64[Tensor, " B"]]:
+    """Returns the texts with the emitted tokens up to the first stop token.
+
+    Returns:
+        The texts, their lengths, the number of tokens that each received, and Batch.finished.
+    """
+    running = finished == RUNNING
+    places = torch.arange(emitted.shape[1], device=emitted.device)
+    block = (places <= accepted[:, None]) & running[:, None]
+    stops = block & (emitted[:, :, None] == stop_ids[:, None]).any(dim=2)
+    kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
+    num_emitted = kept.sum(dim=1)
+    longer = lengths + num_emitted
+    ended = torch.where(longer >= limits, FULL, RUNNING)
+    ended = torch.where(stops.any(dim=1), STOPPED, ended)
+    nothing = block & (emitted == PADDING)
+    ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
+    columns = lengths[:, None] + places
+    tokens = torch.where(kept & ~nothing, emitted, texts.gather(1, columns))
+    return texts.scatter(1, columns, tokens), longer, num_emitted, torch.where(running, ended, finished)

@@ -6,6 +6,7 @@ PyTorch's own float32 product of few rows reads weights several times slower tha
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -24,10 +25,13 @@ from torch.nn.functional import pad
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine.caches import OF_PYTORCH
 
-SOURCES = (Path(__file__).with_suffix(".cpp"), Path(__file__).with_name("cpu_rows.cpp"))
-COLUMNS = 32  # of a block; as in the source
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_product.h", "cpu_rows.h"))
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-std=c++20", "-shared", "-fPIC")
+_FLAGS = (
+    *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+    *("-std=c++20", "-shared", "-fPIC"),
+)
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -72,8 +76,11 @@ def cache_folder() -> Path:
 
 
 @functools.cache
-def load() -> None:
+def load() -> ctypes.CDLL:
     """Builds the library unless the cache folder has it, and registers its operations with PyTorch.
+
+    Returns:
+        The library, whose functions with plain arguments are called without PyTorch.
 
     Raises:
         ConfigError: see :func:`find_compiler` and :func:`cache_folder`.
@@ -82,7 +89,8 @@ def load() -> None:
     compiler, torch_folder = find_compiler(), Path(torch.__file__).parent
     command = [compiler, *_FLAGS, f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
     # Code for one processor does not run on another, and a cache folder may be shared.
-    facts = [*(source.read_text() for source in SOURCES), *command, torch.__version__, platform.machine(), _processor()]
+    texts = [source.read_text() for source in (*SOURCES, *HEADERS)]
+    facts = [*texts, *command, torch.__version__, platform.machine(), _processor()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     library = cache_folder() / f"specbench_{key}.so"
     if not library.is_file():
@@ -102,6 +110,19 @@ def load() -> None:
     def _shape(x: Tensor, weight: Tensor, outputs: int) -> Tensor:
         return x.new_empty(x.shape[0], outputs)
 
+    loaded = ctypes.CDLL(str(library))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    loaded.specbench_columns.restype = number
+    loaded.specbench_extend.argtypes = [pointer] * 3 + [number] * 2 + [pointer]
+    loaded.specbench_feed.argtypes = [pointer] * 2 + [number] * 3
+    loaded.specbench_draft.argtypes = [
+        *(pointer, pointer, number, pointer, pointer, pointer, number, number),
+        *(pointer, pointer, number, pointer, pointer, pointer),
+    ]
+    for function in (loaded.specbench_extend, loaded.specbench_feed, loaded.specbench_draft):
+        function.restype = ctypes.c_bool
+    return loaded
+
 
 def first_error(text: str) -> str:
     """Returns the first line of a compiler's output that names an error."""
@@ -119,14 +140,15 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def pack(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "blocks inputs 32"]:
+def pack(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "blocks inputs columns"]:
     """Returns a copy of a weight matrix in the order in which the product reads it, filled up with zeros."""
-    weight = pad(weight.detach(), (0, 0, 0, -len(weight) % COLUMNS))
-    return weight.unflatten(0, (-1, COLUMNS)).transpose(1, 2).contiguous()
+    columns = load().specbench_columns()
+    weight = pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
+    return weight.unflatten(0, (-1, columns)).transpose(1, 2).contiguous()
 
 
 def product(
-    x: Float[Tensor, "*n inputs"], packed: Float[Tensor, "blocks inputs 32"], outputs: int
+    x: Float[Tensor, "*n inputs"], packed: Float[Tensor, "blocks inputs columns"], outputs: int
 ) -> Float[Tensor, "*n outputs"]:
     """Returns ``x @ weight.T`` for the weight matrix that was packed; float32. :func:`load` first."""
     rows = x.reshape(-1, x.shape[-1]).contiguous()

@@ -1,15 +1,11 @@
-// Draws from rows of logits on a CPU, one pass for each: cpu_rows.py describes this file.
-//
-// Weights and their sums are float64 and are added up in the order of the vocabulary, as PyTorch's cumsum does.
+// Draws, verifies and commits a step of decoding on a CPU, one operation each: cpu_rows.py describes this file.
+
+#include "cpu_rows.h"
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -18,96 +14,23 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-constexpr double NONE = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t PADDING = -1, LANES = 16;
-
 template <typename T>
-const T* numbers(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.data_ptr());
-}
-
-// exp(x) for -708 < x <= 0, and 0 for what is less: compilers make vectors of loops over it.
-inline double exponential(double x) {
-  constexpr double SHIFT = 0x1.8p52, LOG2E = 0x1.71547652b82fep0, HIGH = 0x1.62e42fefa39efp-1, LOW = 0x1.abc9e3b39803fp-56;
-  constexpr double TERMS[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
-                              1.0 / 40320,      1.0 / 5040,      1.0 / 720,      1.0 / 120,     1.0 / 24,
-                              1.0 / 6,          1.0 / 2,         1.0,            1.0};
-  const double bounded = x > -708.0 ? x : -708.0;
-  const double shifted = bounded * LOG2E + SHIFT, k = shifted - SHIFT;
-  const double rest = (bounded - k * HIGH) - k * LOW;  // at most half of log 2
-  double sum = TERMS[0];
-  for (int i = 1; i < 14; i++) sum = sum * rest + TERMS[i];
-  const double power = std::bit_cast<double>(std::bit_cast<int64_t>(sum) + (std::bit_cast<int64_t>(shifted) << 52));
-  return x > -708.0 ? power : 0.0;
-}
-
-// The weight of every token, exp(logit / temperature - highest), and its normaliser without log(sum of weights). The
-// normaliser is -inf for a row of -inf alone and NaN for a row with NaN or +inf, which have no weights.
-double weigh(const float* logits, int64_t size, double temperature, double cutoff, double* weights) {
-  float highest = -INFINITY;
-  int64_t unusual = 0;
-  for (int64_t i = 0; i < size; i++) unusual += !(logits[i] < INFINITY);
-  float lanes[LANES];
-  std::fill_n(lanes, LANES, highest);
-  for (int64_t i = 0; i + LANES <= size; i += LANES)
-    for (int64_t lane = 0; lane < LANES; lane++)
-      lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
-  for (int64_t i = size - size % LANES; i < size; i++) highest = std::max(highest, logits[i]);
-  highest = std::max(highest, *std::max_element(lanes, lanes + LANES));
-  if (unusual) return NONE;
-  if (highest == -INFINITY) return -INFINITY;
-  const double scaled = highest / temperature;
-  for (int64_t i = 0; i < size; i++) {
-    const double weight = exponential(logits[i] / temperature - scaled);
-    weights[i] = logits[i] >= cutoff ? weight : 0.0;
-  }
-  return scaled;
-}
-
-struct Sum {
-  double total = 0.0;
-  int64_t last = 0;  // the first place at which the sum is whole
-};
-
-Sum sum_of(const double* weights, int64_t size) {
-  Sum sum;
-  for (int64_t i = 0; i < size; i++) {
-    const double next = sum.total + weights[i];
-    sum.last = next > sum.total ? i : sum.last;
-    sum.total = next;
-  }
-  return sum;
-}
-
-int64_t place(const double* weights, const Sum& sum, double u) {
-  if (!std::isfinite(sum.total)) return PADDING;
-  const double wanted = u * sum.total;
-  double before = 0.0;
-  for (int64_t i = 0; i < sum.last; i++)
-    if ((before += weights[i]) > wanted) return i;
-  return sum.last;
+T* numbers(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
 }
 
 std::tuple<Tensor, Tensor> draw(const Tensor logits, const Tensor temperature, const Tensor cutoff, const Tensor u) {
   const int64_t rows = logits.size(0), size = logits.size(1), stride = logits.stride(0);
   Tensor tokens = torch::stable::new_empty(logits, {rows}, ScalarType::Long);
   Tensor normalizers = torch::stable::new_empty(logits, {rows}, ScalarType::Double);
-  int64_t* token = static_cast<int64_t*>(tokens.data_ptr());
-  double* normalizer = static_cast<double*>(normalizers.data_ptr());
   std::vector<double> weights(size);
-  const bool draws = u.size(0) > 0;
   for (int64_t row = 0; row < rows; row++) {
-    const float* its = numbers<float>(logits) + row * stride;
-    const double wanted = numbers<double>(temperature)[row * temperature.stride(0)];
-    const double least = numbers<double>(cutoff)[row * cutoff.stride(0)];
-    normalizer[row] = weigh(its, size, wanted > 0 ? wanted : 1.0, least, weights.data());
-    token[row] = PADDING;
-    if (!std::isfinite(normalizer[row])) continue;
-    const Sum sum = sum_of(weights.data(), size);
-    normalizer[row] += std::log(sum.total);
-    if (!draws) continue;
-    token[row] = wanted > 0 ? place(weights.data(), sum, numbers<double>(u)[row * u.stride(0)])
-                            : std::max_element(its, its + size) - its;
+    const Drawn drawn = draw_one(numbers<float>(logits) + row * stride, size,
+                                 numbers<double>(temperature)[row * temperature.stride(0)],
+                                 numbers<double>(cutoff)[row * cutoff.stride(0)],
+                                 u.size(0) > 0 ? numbers<double>(u) + row * u.stride(0) : nullptr, weights.data());
+    numbers<int64_t>(tokens)[row] = drawn.token;
+    numbers<double>(normalizers)[row] = drawn.normalizer;
   }
   return {tokens, normalizers};
 }
@@ -117,20 +40,184 @@ Tensor inverse_cdf(const Tensor weights, const Tensor u) {
   Tensor tokens = torch::stable::new_empty(weights, {rows}, ScalarType::Long);
   for (int64_t row = 0; row < rows; row++) {
     const double* its = numbers<double>(weights) + row * weights.stride(0);
-    static_cast<int64_t*>(tokens.data_ptr())[row] =
-        place(its, sum_of(its, size), numbers<double>(u)[row * u.stride(0)]);
+    numbers<int64_t>(tokens)[row] = place(its, sum_of(its, size), numbers<double>(u)[row * u.stride(0)]);
   }
   return tokens;
+}
+
+// Philox4x32-10 by (seed, position, offset, stream), as specbench/core/rng.py has it.
+Tensor uniforms(const Tensor seeds, const Tensor positions, int64_t streams, int64_t width) {
+  const int64_t requests = seeds.size(0);
+  Tensor result = torch::stable::new_empty(seeds, {streams, requests, width}, ScalarType::Double);
+  double* uniform = numbers<double>(result);
+  for (int64_t stream = 0; stream < streams; stream++)
+    for (int64_t request = 0; request < requests; request++)
+      for (uint32_t offset = 0; offset < width; offset++) {
+        const uint64_t seed = numbers<int64_t>(seeds)[request * seeds.stride(0)];
+        uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)};
+        const uint64_t position = numbers<int64_t>(positions)[request * positions.stride(0)];
+        uint32_t counter[] = {uint32_t(position), offset, uint32_t(stream), 0};
+        for (int round = 0; round < 10; round++) {
+          const uint64_t even = uint64_t(0xD2511F53) * counter[0], odd = uint64_t(0xCD9E8D57) * counter[2];
+          const uint32_t next[] = {uint32_t(odd >> 32) ^ counter[1] ^ key[0], uint32_t(odd),
+                                   uint32_t(even >> 32) ^ counter[3] ^ key[1], uint32_t(even)};
+          std::copy_n(next, 4, counter);
+          key[0] += 0x9E3779B9;
+          key[1] += 0xBB67AE85;
+        }
+        const uint64_t bits = uint64_t(counter[0]) << 20 | counter[1] >> 12;
+        *uniform++ = (double(bits) + 0.5) * 0x1p-52;
+      }
+  return result;
+}
+
+Tensor free_tokens(const Tensor limits, const Tensor lengths, const Tensor gammas, const Tensor finished) {
+  Tensor result = torch::stable::new_empty(lengths, {lengths.size(0)});
+  for (int64_t i = 0; i < lengths.size(0); i++) {
+    const int64_t left = numbers<int64_t>(limits)[i] - numbers<int64_t>(lengths)[i] - 1;
+    const bool running = numbers<int64_t>(finished)[i] == 0;
+    numbers<int64_t>(result)[i] = running ? std::min(std::max<int64_t>(left, 0), numbers<int64_t>(gammas)[i]) : 0;
+  }
+  return result;
+}
+
+bool below_infinity(const Tensor values) {
+  const double* its = numbers<double>(values);
+  return std::all_of(its, its + values.numel(), [](double value) { return value < INFINITY; });
+}
+
+// Rows of logits with what makes distributions of them, as LogitRows has them.
+struct Rows {
+  const float* logits;
+  int64_t stride, size;
+  const Tensor &temperature, &cutoff, &normalizer;
+
+  Rows(const Tensor& logits, const Tensor& temperature, const Tensor& cutoff, const Tensor& normalizer)
+      : logits(numbers<float>(logits)), stride(logits.stride(0)), size(logits.size(1)), temperature(temperature),
+        cutoff(cutoff), normalizer(normalizer) {}
+
+  // Returns the probability of the tokens from `begin` to `end`.
+  void probs(int64_t row, int64_t begin, int64_t end, double* result) const {
+    const float* its = logits + row * stride;
+    const double wanted = numbers<double>(temperature)[row * temperature.stride(0)];
+    if (wanted > 0) {
+      const double least = numbers<double>(cutoff)[row * cutoff.stride(0)];
+      const double log_sum = numbers<double>(normalizer)[row * normalizer.stride(0)];
+      for (int64_t i = begin; i < end; i++) {
+        const double prob = exponential(its[i] / wanted - log_sum);
+        result[i - begin] = std::isnan(log_sum) ? log_sum : its[i] >= least ? prob : 0.0;
+      }
+    } else {
+      const int64_t largest = std::max_element(its, its + size) - its;
+      for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest;
+    }
+  }
+};
+
+// The token rule for a padded chain; a draft without rows is deterministic. The plain twin is rules/token/masked.py.
+std::tuple<Tensor, Tensor> token_rule(
+    const Tensor drafted, const Tensor counts, const Tensor q_logits, const Tensor q_temperature, const Tensor q_cutoff,
+    const Tensor q_normalizer, const Tensor p_logits, const Tensor p_temperature, const Tensor p_cutoff,
+    const Tensor p_normalizer, const Tensor accept, const Tensor emit) {
+  const int64_t requests = counts.size(0), width = drafted.size(0) / requests, size = p_logits.size(1);
+  const Rows p(p_logits, p_temperature, p_cutoff, p_normalizer), q(q_logits, q_temperature, q_cutoff, q_normalizer);
+  const bool samples = q_logits.size(0) > 0;
+  Tensor tokens = torch::stable::new_empty(counts, {requests, width + 1}), accepted = torch::stable::new_empty(counts, {requests});
+  std::vector<double> weights(size), subtracted(size);
+  for (int64_t request = 0; request < requests; request++) {
+    const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
+    int64_t *emitted = numbers<int64_t>(tokens) + request * (width + 1), i = 0;
+    std::fill_n(emitted, width + 1, PADDING);
+    STD_TORCH_CHECK(count <= width && std::all_of(its, its + count, [&](int64_t x) { return 0 <= x && x < size; }),
+                    "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
+    for (; i < count; i++) {
+      double p_of_token, q_of_token = 1.0;
+      p.probs(request * (width + 1) + i, its[i], its[i] + 1, &p_of_token);
+      if (samples) q.probs(request * width + i, its[i], its[i] + 1, &q_of_token);
+      if (!(numbers<double>(accept)[request * accept.stride(0) + i] * q_of_token < p_of_token)) break;
+      emitted[i] = its[i];
+    }
+    p.probs(request * (width + 1) + i, 0, size, weights.data());
+    if (i < count) {
+      std::fill(subtracted.begin(), subtracted.end(), 0.0);
+      if (samples)
+        q.probs(request * width + i, 0, size, subtracted.data());
+      else
+        subtracted[its[i]] = 1.0;
+      double total = 0.0;
+      for (int64_t j = 0; j < size; j++) {
+        const double rest = weights[j] - subtracted[j];
+        subtracted[j] = rest < 0 ? 0.0 : rest;
+      }
+      for (int64_t j = 0; j < size; j++) total += subtracted[j];
+      if (total != 0) weights.swap(subtracted);  // 0 is rounding, where p equals q
+    }
+    emitted[i] = place(weights.data(), sum_of(weights.data(), size), numbers<double>(emit)[request * emit.stride(0)]);
+    numbers<int64_t>(accepted)[request] = i;
+  }
+  return {tokens, accepted};
+}
+
+// Writes the emitted tokens up to the first stop token behind the texts; the plain twin is in specbench/decoding/step.py.
+// Returns the texts, their lengths, the numbers of tokens written and how each request ended, as Batch has it.
+std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
+    const Tensor texts, const Tensor lengths, const Tensor limits, const Tensor finished, const Tensor stop_ids,
+    const Tensor emitted, const Tensor accepted, const Tensor bad) {
+  enum { RUNNING, STOPPED, FULL, FAILED };
+  const int64_t requests = lengths.size(0), capacity = texts.size(1), width = emitted.size(1), stops = stop_ids.size(1);
+  Tensor text = torch::stable::clone(texts), length = torch::stable::clone(lengths);
+  Tensor count = torch::stable::new_empty(lengths, {requests}), ended = torch::stable::clone(finished);
+  for (int64_t request = 0; request < requests; request++) {
+    int64_t &written = numbers<int64_t>(count)[request] = 0, &its = numbers<int64_t>(length)[request];
+    int64_t& end = numbers<int64_t>(ended)[request];
+    if (end != RUNNING) continue;
+    const int64_t *block = numbers<int64_t>(emitted) + request * width, *stop = numbers<int64_t>(stop_ids) + request * stops;
+    bool stopped = false, nothing = numbers<int64_t>(bad)[request] != 0;
+    for (int64_t i = 0; i <= numbers<int64_t>(accepted)[request]; i++) {
+      nothing |= block[i] == PADDING;
+      if (stopped) continue;
+      stopped = std::find(stop, stop + stops, block[i]) != stop + stops;
+      if (block[i] != PADDING) numbers<int64_t>(text)[request * capacity + its + i] = block[i];
+      written++;
+    }
+    its += written;
+    end = nothing ? FAILED : stopped ? STOPPED : its >= numbers<int64_t>(limits)[request] ? FULL : RUNNING;
+  }
+  return {text, length, count, ended};
+}
+
+Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
+  STD_TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "specbench::cpu_product: contiguous tensors needed");
+  Tensor y = torch::stable::new_empty(x, {x.size(0), outputs});
+  multiply(numbers<float>(x), numbers<float>(weight), numbers<float>(y), x.size(0), x.size(1), outputs);
+  return y;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
+  library.def("product(Tensor x, Tensor weight, int outputs) -> Tensor");
   library.def("draw(Tensor logits, Tensor temperature, Tensor cutoff, Tensor u) -> (Tensor, Tensor)");
   library.def("inverse_cdf(Tensor weights, Tensor u) -> Tensor");
+  library.def("uniforms(Tensor seeds, Tensor positions, int streams, int width) -> Tensor");
+  library.def("free_tokens(Tensor limits, Tensor lengths, Tensor gammas, Tensor finished) -> Tensor");
+  library.def("below_infinity(Tensor values) -> bool");
+  library.def(
+      "commit(Tensor texts, Tensor lengths, Tensor limits, Tensor finished, Tensor stop_ids, Tensor emitted, Tensor "
+      "accepted, Tensor bad) -> (Tensor, Tensor, Tensor, Tensor)");
+  library.def(
+      "token_rule(Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor q_cutoff, Tensor "
+      "q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor accept, Tensor "
+      "emit) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {
+  library.impl("product", TORCH_BOX(&product));
   library.impl("draw", TORCH_BOX(&draw));
   library.impl("inverse_cdf", TORCH_BOX(&inverse_cdf));
+  library.impl("uniforms", TORCH_BOX(&uniforms));
+  library.impl("free_tokens", TORCH_BOX(&free_tokens));
+  library.impl("below_infinity", TORCH_BOX(&below_infinity));
+  library.impl("commit", TORCH_BOX(&commit));
+  library.impl("token_rule", TORCH_BOX(&token_rule));
 }

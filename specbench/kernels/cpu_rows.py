@@ -1,7 +1,7 @@
-"""Draws from rows of logits on a CPU in C++ (cpu_rows.cpp), one operation in place of thirty.
+"""Draws, verifies and commits on a CPU in C++ (cpu_rows.cpp), one operation in place of thirty.
 
-Only a compiled step uses them, inside ``drawing()``, so that an eager step needs no compiler and never differs. The
-plain twins are ``LogitRows.normalizer`` and :func:`specbench.sampling.inverse_cdf`; sums may differ by rounding.
+Only a compiled step uses them, inside ``drawing()``, so that an eager step needs no compiler and never differs. Each
+names its plain twin; sums may differ by rounding.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
 from specbench.core.switch import Switch
-from specbench.core.types import LogitRows
+from specbench.core.types import Draft, LogitRows
 
 drawing = Switch()  # inside, samplers draw by the library; cpu_product.load() first
 _NO_DRAW = torch.zeros(0, dtype=torch.float64)
+_NO_ROWS = (torch.zeros((0, 1)), _NO_DRAW, _NO_DRAW, _NO_DRAW)
 
 
 def takes(rows: LogitRows) -> bool:
@@ -42,3 +44,49 @@ def normalizer(rows: LogitRows) -> Float64[Tensor, " n"]:
 def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
     """Returns an index for each row of weights; see :func:`specbench.sampling.inverse_cdf`."""
     return torch.ops.specbench_cpu.inverse_cdf(weights, u)
+
+
+def uniforms(
+    seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int
+) -> Float64[Tensor, "streams B width"]:
+    """Returns the numbers of :class:`specbench.core.rng.Streams`, to the last bit."""
+    return torch.ops.specbench_cpu.uniforms(seeds, positions, len(Stream), width)
+
+
+def free_tokens(*tensors: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Returns ``Batch.free_tokens``, from limits, lengths, gammas and finished."""
+    return torch.ops.specbench_cpu.free_tokens(*tensors)
+
+
+def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
+    """Returns whether all numbers are below infinity; NaN is not."""
+    return torch.ops.specbench_cpu.below_infinity(normalizers.contiguous())
+
+
+def takes_rule(draft: Draft, target: LogitRows) -> bool:
+    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and a padded chain."""
+    rows = (target,) if draft.rows is None else (target, draft.rows)
+    known = all(takes(its) and its.log_normalizer is not None for its in rows)
+    return known and draft.padded and draft.parents is None and draft.max_draft_tokens > 0
+
+
+def token_rule(
+    draft: Draft, target: LogitRows, accept: Float64[Tensor, "B width"], emit: Float64[Tensor, " B"]
+) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, " B"]]:
+    """Returns the tokens that the token rule emits and the numbers of accepted ones; see rules/token/masked.py.
+
+    Args:
+        accept, emit: the uniforms of each drafted token and of the token behind the accepted ones.
+    """
+    q = _NO_ROWS if draft.rows is None else _parts(draft.rows)
+    drafted = (draft.token_ids, draft.num_draft_tokens)
+    return torch.ops.specbench_cpu.token_rule(*drafted, *q, *_parts(target), accept, emit)
+
+
+def commit(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns what a step leaves; arguments and results are those of ``_written`` of specbench/decoding/step.py."""
+    return torch.ops.specbench_cpu.commit(*(tensor.contiguous() for tensor in tensors))
+
+
+def _parts(rows: LogitRows) -> tuple[Tensor | None, ...]:
+    return rows.logits, rows.temperature, rows.cutoff, rows.log_normalizer

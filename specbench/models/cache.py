@@ -111,6 +111,14 @@ class RaggedCache(Cache):
         for layer in self._written():
             layer.keys, layer.values = (torch.nn.functional.pad(states, more) for states in (layer.keys, layer.values))
 
+    def memory(self, like: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Returns the keys and values of each layer; a layer without any gets those of heads such as ``like`` has."""
+        layers: list[Any] = self.layers
+        for layer in layers:
+            if not layer.is_initialized:
+                layer.lazy_initialization(like, like)
+        return [(layer.keys, layer.values) for layer in layers]
+
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
         """Sets rows to zero: a NaN left there would reach even attention that gives it no weight."""
         for layer in self._written():

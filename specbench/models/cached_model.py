@@ -19,11 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.core import trees
+from specbench.kernels import cpu_rows
 from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.row_cache import RowCache
-from specbench.sampling.batch import known_max
+from specbench.sampling.batch import Batch, known_max
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -80,8 +81,12 @@ class CachedModel(RowCache):
             [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
             ``model`` itself.
+        native: takes the passes of steps of fixed shapes over chains in one call each (models/cpu_model.py); None for
+            a model that has none.
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
     """
+
+    native: Any = None
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         self.model, self.vocab_size, self.name = model, vocab_size, name
@@ -106,9 +111,18 @@ class CachedModel(RowCache):
         return (self.lengths,)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the logits."""
+        return self._dtype or self.model.dtype
+
+    @property
     def capacity(self) -> int:
         """The most tokens of a request that there is memory for."""
         return self._cache.capacity
+
+    def memory(self, kv_heads: int, head_dim: int) -> list[tuple[Tensor, Tensor]]:
+        """Returns the keys and values of each layer, [rows, kv_heads, capacity, head_dim], allocated if need be."""
+        return self._cache.memory(torch.empty((0, kv_heads, 0, head_dim), dtype=self.model.dtype, device=self.device))
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
@@ -158,6 +172,8 @@ class CachedModel(RowCache):
         """
         if not prompts:
             return {}
+        if self._is_native(features):
+            return self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
         index_of = {prompt: i for i, prompt in enumerate(unique)}
         at = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
@@ -189,6 +205,9 @@ class CachedModel(RowCache):
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
         """
+        if self._is_native(features):
+            self.native.feed(pieces, rows, first)
+            return self._fed(pieces, rows, first)
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
         at, begin, cleared = (
             torch.tensor(list(numbers), dtype=torch.int64, device=self.device) for numbers in (rows, first, begun)
@@ -202,10 +221,15 @@ class CachedModel(RowCache):
             hidden = self._forward(fed, begin, written, features, last=True).features
         else:
             hidden = self._no_features(len(pieces), features)
-        lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
-        self._lengths[at] = torch.tensor(lengths, device=self.device)
-        self._longest = max(self._longest, *lengths)
+        self._fed(pieces, rows, first)
         return hidden
+
+    def _fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> Features:
+        """Sets the lengths of texts of which pieces were fed; there are no features."""
+        lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
+        self._lengths[list(rows)] = torch.tensor(lengths, device=self.device)
+        self._longest = max(self._longest, *lengths)
+        return {}
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
@@ -219,6 +243,14 @@ class CachedModel(RowCache):
             at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
             self._lengths[to] = self._lengths[at]
             self._cache.move(at, to)
+
+    def drafts(self, batch: Batch) -> bool:
+        """Returns whether ``native.draft`` drafts for these requests: logits alone decide what is drawn."""
+        plain = not batch.params.truncates and not batch.params.looks_back
+        return self._is_native() and batch.fixed and plain
+
+    def _is_native(self, features: Sequence[Feature] = ()) -> bool:
+        return self.native is not None and cpu_rows.drawing.on and not features
 
     @torch.inference_mode()
     def extend(
@@ -240,6 +272,10 @@ class CachedModel(RowCache):
         Returns:
             Logits and hidden states; rows at or beyond a request's count are meaningless.
         """
+        if self._is_native(features) and self._fixed and ancestors is None:
+            logits = self.native.extend(token_ids)
+            self.lengths += counts
+            return ModelOutput(logits, {})
         n, capacity = token_ids.shape[1], self.capacity
         padding = max(self.least_width - n, 0) if self._fixed and ancestors is None else 0
         fed = torch.nn.functional.pad(token_ids, (0, padding)) if padding else token_ids

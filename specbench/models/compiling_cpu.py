@@ -1,4 +1,4 @@
-"""Compiles a cached model for a CPU: torch.compile fuses its small operations, and our products read its weights."""
+"""Prepares a cached model for compiled steps on a CPU: by C++ code of ours, or through torch.compile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
-from specbench.models import packed
+from specbench.models import cpu_model, packed
 from specbench.models.cached_model import CachedModel
 
 SHAPES = 64  # kinds of passes that models of one process may be compiled for
@@ -24,20 +24,26 @@ prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weak
 _compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
-def compile_on_cpu(cached: CachedModel) -> None:
-    """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a kind of pass first comes.
+def compile_on_cpu(cached: CachedModel, chains: bool = True) -> None:
+    """Has passes be taken by C++ code if there is some (cpu_model.py), else by code that torch.compile makes.
 
-    One code serves all widths from two tokens on. Another capacity, or another number of rows, is compiled anew.
-    Float32 products are ours (kernels/cpu_product.py), and those of other dtypes PyTorch's.
+    torch.compile makes it when a kind of pass first comes. One code serves all widths from two tokens on; another
+    capacity, or another number of rows, is compiled anew. Float32 products are ours (kernels/cpu_product.h), and those
+    of other dtypes PyTorch's.
+
+    Args:
+        chains: whether all that is fed are chains of which no hidden states are read, as C++ code takes them.
 
     Raises:
         ConfigError, ModelError: see :func:`specbench.kernels.cpu_product.load`.
     """
     cpu_product.load()
+    if chains and cpu_model.takes(cached):
+        cached.native = cpu_model.CpuModel(cached)
+        return
     packed.install(cached.model)
     cached.fixed_forward = functools.partial(_packed_call, cached.model, _compiled(cached.model))
     cached.least_width = LEAST_WIDTH
-    prepared_capacities.setdefault(cached.model, set()).add(cached.capacity)
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specbench.core.types import PADDING, LogitRows
+from specbench.kernels import cpu_rows
 from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
 
 # Batch.finished: not yet, by a stop token, by max_new_tokens, by logits from which no token can be sampled
@@ -65,17 +66,21 @@ class Batch:
 
         A step emits one token more than it accepts.
         """
+        if cpu_rows.drawing.on:
+            return cpu_rows.free_tokens(self.limits, self.lengths, self.gammas, self.finished)
         left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
         return torch.where(self.running, left, 0)
 
     def counted(self, vocabulary: int) -> Batch:
         """Returns the batch with the counts of its texts' tokens, for all penalties of a step, if kernels apply any."""
         counts = tally(self.params, self.tokens, self.prompt_lengths, self.lengths, vocabulary)
-        return dataclasses.replace(self, tally=counts)
+        return self if counts is self.tally else dataclasses.replace(self, tally=counts)
 
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
         """Returns ``width`` tokens of each text from position ``first``; any valid ids beyond a text's end."""
-        columns = first[:, None] + torch.arange(width, device=first.device)
+        columns = first[:, None]
+        if width != 1:
+            columns = columns + torch.arange(width, device=first.device)
         return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
 
     def rows(

@@ -56,7 +56,9 @@ def normalized(rows: LogitRows) -> LogitRows:
 
 
 def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:
-    """Returns the random streams of a step; on a GPU one launch computes all their numbers."""
+    """Returns the random streams of a step; on a GPU, and in a compiled step, one operation computes all numbers."""
+    if cpu_rows.drawing.on and seeds.is_cpu:
+        return Streams(seeds, positions, width, cpu_rows.uniforms(seeds, positions, width))
     if not where.by_kernels(seeds):
         return Streams(seeds, positions, width)
     from specbench.kernels import launch_rows

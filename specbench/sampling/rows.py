@@ -96,7 +96,9 @@ class RowParams:
     def spread(self, width: int) -> RowParams:
         """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
-        return RowParams(*(getattr(self, name).repeat_interleave(width) for name in NUMBERS), truncates=self.truncates)
+        numbers = (getattr(self, name) for name in NUMBERS)
+        parts = (own.expand(width) if own.is_cpu and len(own) == 1 else own.repeat_interleave(width) for own in numbers)
+        return RowParams(*parts, truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
@@ -154,6 +156,7 @@ def logit_rows(
     history: History | None = None,
     in_place: bool = False,
     masks: bool = False,
+    log_normalizer: Float64[Tensor, " n"] | None = None,
 ) -> LogitRows:
     """Returns the distributions that tokens are sampled from: the one door from logits to probabilities.
 
@@ -185,7 +188,7 @@ def logit_rows(
     logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return LogitRows(logits, params.temperature, cutoff, None, allowed)
+        return LogitRows(logits, params.temperature, cutoff, log_normalizer, allowed)
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 

@@ -31,9 +31,9 @@ DRAFTS = {
 }
 
 
-def toy_pair(pair: Pair) -> Pair:
-    """Two tiny models in float32 that mostly agree, in place of a pair's; a window in every other layer."""
-    target, draft = families.made("gemma2"), families.made("gemma2")
+def toy_pair(pair: Pair, family: str = "gemma2") -> Pair:
+    """Two tiny models in float32 that mostly agree, in place of a pair's; of gemma2, a window in every other layer."""
+    target, draft = families.made(family), families.made(family)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in draft.parameters():

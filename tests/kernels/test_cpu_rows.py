@@ -1,13 +1,17 @@
-"""The draws of kernels/cpu_rows.cpp are those of the plain sampler, which they replace in a compiled step."""
+"""The operations of kernels/cpu_rows.cpp give what their plain twins do, which they replace in a compiled step."""
 
 import math
 
 import pytest
 import torch
 
-from specbench.core.types import PADDING, LogitRows
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows
+from specbench.decoding.step import _written
 from specbench.kernels import cpu_product, cpu_rows
-from specbench.sampling import draw, inverse_cdf, normalized
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import draw, inverse_cdf, normalized, streams_of
+from specbench.sampling.batch import FULL, RUNNING
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +80,70 @@ def test_an_index_is_that_of_the_plain_twin():
 def test_nothing_draws_by_the_library_outside():
     rows = LogitRows(torch.zeros(1, 8), *(torch.ones(1, dtype=torch.float64),) * 2, None)
     assert not cpu_rows.takes(rows)
+
+
+def test_uniforms_are_those_of_the_plain_streams():
+    seeds = torch.tensor([0, 1, 2**63 - 1, 2**40 + 5, -3])
+    positions = torch.tensor([0, 7, 2**32 - 1, 2**32, 123456])
+    with cpu_rows.drawing():
+        own = streams_of(seeds, positions, 9)
+    assert own.made is not None
+    assert torch.equal(own.made, Streams(seeds, positions, 9)._table)
+
+
+def rows_of(logits, generator, greedy):
+    n = len(logits)
+    temperature = torch.rand(n, generator=generator, dtype=torch.float64) + 0.5
+    temperature[greedy.repeat_interleave(n // len(greedy))] = 0
+    cutoff = torch.where(torch.rand(n, generator=generator) < 0.5, -math.inf, logits.double().quantile(0.3, dim=1))
+    rows = LogitRows(logits, temperature, cutoff, None)
+    return LogitRows(logits, temperature, cutoff, rows.normalizer)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
+    """Drafts of all lengths with and without q; equal rows, greedy requests, cutoffs, and rows with NaN."""
+    generator, requests, width, vocabulary = torch.Generator().manual_seed(1), 7, 4, 23
+    accepted = []
+    for case in range(60):
+        q_logits = torch.randn(requests * width, vocabulary, generator=generator)
+        noise = torch.randn(requests, width + 1, vocabulary, generator=generator) * (case % 3)
+        p_logits = torch.nn.functional.pad(q_logits.view(requests, width, vocabulary), (0, 0, 0, 1)) + noise
+        if case % 10 == 9:
+            p_logits[2, 1, 5] = math.nan
+        greedy = torch.arange(requests) % 3 == 0
+        q, p = (rows_of(logits.reshape(-1, vocabulary), generator, greedy) for logits in (q_logits, p_logits))
+        drafted = draw(q, torch.rand(len(q), generator=generator, dtype=torch.float64))[0]
+        counts = torch.randint(0, width + 1, (requests,), generator=generator)
+        draft = Draft(drafted, q if sampled else None, counts, width, padded=True)
+        streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
+        plain = MaskedVerifier().verify(draft, p, streams)
+        with cpu_rows.drawing():
+            assert cpu_rows.takes_rule(draft, p)
+            own = MaskedVerifier().verify(draft, p, streams)
+        assert torch.equal(own.num_accepted, plain.num_accepted)
+        assert torch.equal(own.token_ids, plain.token_ids)
+        accepted += own.num_accepted.tolist()
+    assert set(accepted) == set(range(width + 1))
+
+
+def test_a_block_is_written_as_the_plain_step_does():
+    """Blocks with stop tokens, without a token, beyond the limit, with bad logits, and of requests that have ended."""
+    generator, requests = torch.Generator().manual_seed(2), 400
+
+    def integers(high, *shape):
+        return torch.randint(0, high, shape, generator=generator)
+
+    emitted = integers(9, requests, 5) - (integers(12, requests, 5) == 0).long() * 20
+    emitted = torch.where(emitted < 0, PADDING, emitted)
+    stop_ids = torch.where(integers(2, requests, 2) == 0, PADDING, integers(9, requests, 2))
+    lengths, finished = integers(20, requests) + 1, torch.where(integers(5, requests) == 0, FULL, RUNNING)
+    bad = (integers(9, requests) == 0).long()
+    arguments = (integers(9, requests, 40), lengths, lengths + integers(8, requests), finished, stop_ids)
+    before = [tensor.clone() for tensor in arguments]
+    block = (emitted, integers(5, requests), bad)
+    own, plain = cpu_rows.commit(*arguments, *block), _written(*arguments, *block)
+    for mine, its in zip(own, plain, strict=True):
+        assert torch.equal(mine, its)
+    assert all(map(torch.equal, arguments, before))
+    assert len(own[3].unique()) == 4

@@ -9,9 +9,10 @@ from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 
-# On a CPU a compiled step takes some 5 ms less than an eager one, and preparing some 45 s (experiments/cpu_speed).
+# On a CPU a compiled step takes some 5 ms less than an eager one. Preparing takes some 45 s, or 10 if there is code for
+# the models in C++, which is not known yet here (experiments/cpu_speed).
 PAYS_FROM = 10_000  # tokens
-MOST_REQUESTS = 1  # together; with more, products have more rows than kernels/cpu_product.cpp was measured with
+MOST_REQUESTS = 1  # together; with more, products have more rows than kernels/cpu_product.h was measured with
 
 
 class AutoEngine(DecodingEngine):

@@ -1,8 +1,10 @@
-"""Steps on a CPU whose models went through torch.compile and read packed weights; ``engine=compiled`` there."""
+"""Steps on a CPU whose passes are C++ code of ours or went through torch.compile; ``engine=compiled`` there."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -16,13 +18,15 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.kernels import cpu_product, cpu_rows
+from specbench.models import CachedModel
 from specbench.models.compiling_cpu import compile_on_cpu, prepared_capacities
+from specbench.sampling.batch import Batch
 
 SPARE = 32  # tokens
 
 
 class CompiledCpuEngine(StaticEngine):
-    """Compiles both models when the first request comes; later jobs of a process with the same shapes use their code.
+    """Compiles what is needed, at the latest when the first request comes; later jobs of a process use the same code.
 
     The host waits for each step before it begins the next, since both run on the CPU.
 
@@ -45,6 +49,26 @@ class CompiledCpuEngine(StaticEngine):
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         super()._attach(components, stopwatch)
         self._prepared: set[tuple[object, ...]] = set()
+        drafter = components.drafter
+        chains = not components.features and not (drafter is not None and drafter.drafts_trees)
+        with self._preparing():
+            for model in self._models:
+                compile_on_cpu(model, chains)
+
+    @property
+    def _models(self) -> list[CachedModel]:
+        target, drafter = self.components.target, self.components.drafter
+        return [target] if drafter is None or drafter.model is None else [target, drafter.model]
+
+    def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """See :class:`DecodingEngine`."""
+        with cpu_rows.drawing():
+            return super().admit(batch, prompts)
+
+    def feed(self) -> None:
+        """See :class:`DecodingEngine`."""
+        with cpu_rows.drawing():
+            super().feed()
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
         """See StaticEngine. Takes a capacity that the target is compiled for, if one is large enough.
@@ -72,18 +96,21 @@ class CompiledCpuEngine(StaticEngine):
 
     @torch.inference_mode()
     def _prepare(self) -> None:
-        """Compiles the models by a trial step, unless this process or the cache folder has their code."""
-        began, drafter = time.perf_counter(), self.components.drafter
-        draft = None if drafter is None else drafter.model
-        for model in filter(None, (self.components.target, draft)):
-            compile_on_cpu(model)
-        with self._trial():
+        """Takes a trial step, which compiles what torch.compile has to, unless there is code for it."""
+        for model in self._models:
+            prepared_capacities.setdefault(model.model, set()).add(model.capacity)
+        with self._preparing(), self._trial():
             try:
                 self._step_of(self._size)
             except SpecbenchError:
                 raise
             except Exception as error:
                 raise ModelError(_advice(error)) from error
+
+    @contextmanager
+    def _preparing(self) -> Generator[None]:
+        began = time.perf_counter()
+        yield
         seconds = time.perf_counter() - began
         self.preparation += seconds
         if seconds > 1:

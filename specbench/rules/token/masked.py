@@ -12,6 +12,7 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.kernels import cpu_rows
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 
@@ -35,6 +36,9 @@ class MaskedVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
+        if cpu_rows.takes_rule(draft, target):
+            accept, emit = streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0]
+            return Verification(*cpu_rows.token_rule(draft, target, accept, emit))
         arguments.check(draft, target, streams)
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))

@@ -1,0 +1,242 @@
+// A forward pass of a Llama-like model over few new tokens, and a draft of several tokens: cpu_model.py describes it.
+//
+// One call computes a pass, so that nothing but the arithmetic takes time. Sums are float32, as PyTorch's are.
+
+#include "cpu_product.h"
+#include "cpu_rows.h"
+
+#include <cmath>
+#include <vector>
+
+namespace {
+
+using Floats = std::vector<float>;
+
+// The order of a layer's tensors, and of those of the model behind its layers; as in cpu_model.py. A bias may be null.
+struct Layer {
+  const float *input_norm, *qkv, *qkv_bias, *query_norm, *key_norm, *output, *output_bias, *inner_norm, *gate_up, *down;
+  float *keys, *values;  // [requests, kv_heads, capacity, head_dim]
+};
+
+struct Model {
+  int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, embedded, capacity;
+  double epsilon, scale;
+  const Layer* layers;
+  const float *embeddings, *norm, *unembeddings, *cos, *sin;  // cos, sin: [capacity, head_dim]
+};
+
+// The rows of a pass: token `offset` of request `request`, at `position` of its text.
+struct Row {
+  int64_t request, position, token;
+};
+
+void normalize(const float* x, const float* weight, float* y, int64_t size, double epsilon) {
+  float lanes[16] = {}, square = 0;
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16)
+    for (int64_t lane = 0; lane < 16; lane++) lanes[lane] += x[i + lane] * x[i + lane];
+  for (; i < size; i++) square += x[i] * x[i];
+  for (float lane : lanes) square += lane;
+  const float factor = 1.0f / std::sqrt(square / size + float(epsilon));
+  for (i = 0; i < size; i++) y[i] = weight[i] * (x[i] * factor);
+}
+
+void add(float* y, const float* x, int64_t size) {
+  for (int64_t i = 0; i < size; i++) y[i] += x[i];
+}
+
+void rotate(float* x, const float* cos, const float* sin, int64_t size) {
+  const int64_t half = size / 2;
+  for (int64_t i = 0; i < half; i++) {
+    const float left = x[i], right = x[i + half];
+    x[i] = left * cos[i] - right * sin[i];
+    x[i + half] = right * cos[i + half] + left * sin[i + half];
+  }
+}
+
+// exp(x) for x <= 0 to the last bits of a float: compilers make vectors of loops over it.
+inline float small_exponential(float x) {
+  constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62e4p-1f, LOW = 0x1.7f7d1cp-20f;
+  constexpr float TERMS[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  const float bounded = x > -87.0f ? x : -87.0f;
+  const float shifted = bounded * LOG2E + SHIFT, k = shifted - SHIFT;
+  const float rest = (bounded - k * HIGH) - k * LOW;
+  float sum = TERMS[0];
+  for (int i = 1; i < 8; i++) sum = sum * rest + TERMS[i];
+  return std::bit_cast<float>(std::bit_cast<int32_t>(sum) + (std::bit_cast<int32_t>(shifted) << 23));
+}
+
+float dot(const float* x, const float* y, int64_t size) {
+  Vector sums[2] = {};
+  int64_t i = 0;
+  for (; i + COLUMNS <= size; i += COLUMNS) {
+    sums[0] += load(x + i) * load(y + i);
+    sums[1] += load(x + i + LANES) * load(y + i + LANES);
+  }
+  sums[0] += sums[1];
+  typedef float Part __attribute__((vector_size(16)));
+  Part parts[LANES / 4];
+  std::memcpy(parts, sums, sizeof(parts));
+  for (int64_t part = 1; part < LANES / 4; part++) parts[0] += parts[part];
+  float sum = (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+  for (; i < size; i++) sum += x[i] * y[i];
+  return sum;
+}
+
+// y[width] = the sum of weights[j] * values[j][size], of `COUNT` vectors or of a single number.
+template <int COUNT>
+void combine(const float* values, const float* weights, float* y, int64_t visible, int64_t size) {
+  Vector sums[COUNT] = {};
+  for (int64_t j = 0; j < visible; j++)
+    for (int i = 0; i < COUNT; i++) sums[i] += load(values + j * size + i * LANES) * weights[j];
+  std::memcpy(y, sums, sizeof(sums));
+}
+
+// Attention of one query to the cached tokens up to its own position.
+void attend(const float* query, const float* keys, const float* values, float* y, float* weights, int64_t visible,
+            int64_t size, float scale) {
+  float highest = -INFINITY, total = 0.0f;
+  for (int64_t j = 0; j < visible; j++) highest = std::max(highest, weights[j] = dot(query, keys + j * size, size) * scale);
+  for (int64_t j = 0; j < visible; j++) weights[j] = small_exponential(weights[j] - highest);
+  for (int64_t j = 0; j < visible; j++) total += weights[j];
+  for (int64_t j = 0; j < visible; j++) weights[j] /= total;
+  int64_t i = 0;
+  for (; i + 4 * LANES <= size; i += 4 * LANES) combine<4>(values + i, weights, y + i, visible, size);
+  for (; i + LANES <= size; i += LANES) combine<1>(values + i, weights, y + i, visible, size);
+  for (; i < size; i++) {
+    y[i] = 0.0f;
+    for (int64_t j = 0; j < visible; j++) y[i] += values[j * size + i] * weights[j];
+  }
+}
+
+// Whether tokens and positions lie inside of the model's tables and its cache.
+bool valid(const Model& model, const std::vector<Row>& rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](const Row& row) {
+    return 0 <= row.token && row.token < model.embedded && 0 <= row.position && row.position < model.capacity;
+  });
+}
+
+// Writes the logits of some rows; those of all rows if `wanted` is empty, and none to a null pointer.
+void pass(const Model& model, const std::vector<Row>& rows, const std::vector<int64_t>& wanted, float* logits) {
+  const int64_t n = rows.size(), hidden = model.hidden, dim = model.head_dim, inner = model.inner;
+  const int64_t own = model.heads * dim, shared = model.kv_heads * dim, joined = own + 2 * shared;
+  Floats state(n * hidden), x(n * std::max(hidden, std::max(own, inner))), y(n * hidden), qkv(n * joined);
+  Floats gate_up(n * 2 * inner), weights(model.capacity);
+  for (int64_t row = 0; row < n; row++)
+    std::copy_n(model.embeddings + rows[row].token * hidden, hidden, state.data() + row * hidden);
+  auto normalize_all = [&](const float* weight) {
+    for (int64_t row = 0; row < n; row++)
+      normalize(state.data() + row * hidden, weight, x.data() + row * hidden, hidden, model.epsilon);
+  };
+  for (int64_t i = 0; i < model.num_layers; i++) {
+    const Layer& layer = model.layers[i];
+    normalize_all(layer.input_norm);
+    multiply(x.data(), layer.qkv, qkv.data(), n, hidden, joined);
+    for (int64_t row = 0; row < n; row++) {
+      float* its = qkv.data() + row * joined;
+      const int64_t position = rows[row].position;
+      if (layer.qkv_bias) add(its, layer.qkv_bias, joined);
+      for (int64_t head = 0; head < model.heads + model.kv_heads; head++) {
+        const float* norm = head < model.heads ? layer.query_norm : layer.key_norm;
+        if (norm) normalize(its + head * dim, norm, its + head * dim, dim, model.epsilon);
+        rotate(its + head * dim, model.cos + position * dim, model.sin + position * dim, dim);
+      }
+      for (int64_t head = 0; head < model.kv_heads; head++) {
+        const int64_t at = ((rows[row].request * model.kv_heads + head) * model.capacity + position) * dim;
+        std::copy_n(its + own + head * dim, dim, layer.keys + at);
+        std::copy_n(its + own + shared + head * dim, dim, layer.values + at);
+      }
+    }
+    for (int64_t row = 0; row < n; row++)
+      for (int64_t head = 0; head < model.heads; head++) {
+        const int64_t kv_head = head * model.kv_heads / model.heads;
+        const int64_t at = (rows[row].request * model.kv_heads + kv_head) * model.capacity * dim;
+        attend(qkv.data() + row * joined + head * dim, layer.keys + at, layer.values + at,
+               x.data() + row * own + head * dim, weights.data(), rows[row].position + 1, dim, float(model.scale));
+      }
+    multiply(x.data(), layer.output, y.data(), n, own, hidden);
+    for (int64_t row = 0; layer.output_bias && row < n; row++) add(y.data() + row * hidden, layer.output_bias, hidden);
+    add(state.data(), y.data(), n * hidden);
+    normalize_all(layer.inner_norm);
+    multiply(x.data(), layer.gate_up, gate_up.data(), n, hidden, 2 * inner);
+    for (int64_t row = 0; row < n; row++) {
+      const float *gate = gate_up.data() + row * 2 * inner, *up = gate + inner;
+      for (int64_t j = 0; j < inner; j++) {
+        const float small = small_exponential(-std::abs(gate[j]));
+        x[row * inner + j] = gate[j] * ((gate[j] < 0 ? small : 1.0f) / (1.0f + small)) * up[j];
+      }
+    }
+    multiply(x.data(), layer.down, y.data(), n, inner, hidden);
+    add(state.data(), y.data(), n * hidden);
+  }
+  if (!logits) return;
+  const int64_t count = wanted.empty() ? n : wanted.size();
+  for (int64_t i = 0; i < count; i++)
+    normalize(state.data() + (wanted.empty() ? i : wanted[i]) * hidden, model.norm, x.data() + i * hidden, hidden,
+              model.epsilon);
+  multiply(x.data(), model.unembeddings, logits, count, hidden, model.vocabulary);
+}
+
+}  // namespace
+
+// The functions return false, having done nothing, if a token or a position is not valid.
+extern "C" {
+
+int64_t specbench_columns() { return COLUMNS; }
+
+// Feeds `width` tokens [requests, width] behind `lengths` [requests] and writes the logits after each.
+bool specbench_extend(const Model* model, const int64_t* tokens, const int64_t* lengths, int64_t requests, int64_t width,
+                      float* logits) {
+  std::vector<Row> rows;
+  for (int64_t request = 0; request < requests; request++)
+    for (int64_t i = 0; i < width; i++)
+      rows.push_back({request, std::min(lengths[request] + i, model->capacity - 1), tokens[request * width + i]});
+  return valid(*model, rows) && (pass(*model, rows, {}, logits), true);
+}
+
+// Feeds the tokens of a request from position `first` on, as part of a prompt.
+bool specbench_feed(const Model* model, const int64_t* tokens, int64_t count, int64_t request, int64_t first) {
+  std::vector<Row> rows;
+  for (int64_t i = 0; i < count; i++) rows.push_back({request, first + i, tokens[i]});
+  return valid(*model, rows) && (pass(*model, rows, {}, nullptr), true);
+}
+
+// Feeds what is not cached of each text, at most two tokens, and drafts `counts` tokens behind it: `width` at most, each
+// drawn from its logits [requests, width, vocabulary] by its uniform.
+bool specbench_draft(const Model* model, const int64_t* texts, int64_t stride, const int64_t* text_lengths,
+                     int64_t* lengths, const int64_t* counts, int64_t requests, int64_t width, const double* temperature,
+                     const double* uniforms, int64_t uniforms_stride, int64_t* drafted, float* logits,
+                     double* normalizers) {
+  const int64_t vocabulary = model->vocabulary;
+  Floats fresh(requests * vocabulary);
+  std::vector<double> weights(vocabulary);
+  for (int64_t i = 0; i < width; i++) {
+    std::vector<Row> rows;
+    std::vector<int64_t> wanted, owners;
+    for (int64_t request = 0; request < requests; request++) {
+      if (i > 0 && counts[request] <= i) continue;
+      if (i > 0)
+        rows.push_back({request, lengths[request]++, drafted[request * width + i - 1]});
+      else
+        for (; lengths[request] < text_lengths[request]; lengths[request]++)
+          rows.push_back({request, lengths[request], texts[request * stride + lengths[request]]});
+      if (rows.empty() || rows.back().request != request) continue;  // a row without a request
+      wanted.push_back(rows.size() - 1);
+      owners.push_back(request);
+    }
+    if (rows.empty()) break;
+    if (!valid(*model, rows)) return false;
+    pass(*model, rows, wanted, fresh.data());
+    for (size_t j = 0; j < owners.size(); j++) {
+      const int64_t request = owners[j], at = request * width + i;
+      const float* its = fresh.data() + j * vocabulary;
+      std::copy_n(its, vocabulary, logits + at * vocabulary);
+      const Drawn drawn = draw_one(its, vocabulary, temperature[request], -INFINITY,
+                                   uniforms + request * uniforms_stride + i, weights.data());
+      normalizers[at] = drawn.normalizer;
+      drafted[at] = std::max<int64_t>(drawn.token, 0);  // a row with NaN has no token to feed
+    }
+  }
+  return true;
+}
+}

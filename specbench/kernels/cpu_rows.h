@@ -1,0 +1,77 @@
+// Draws from a row of logits on a CPU: cpu_rows.py describes this file.
+//
+// Weights and their sums are float64 and are added up in the order of the vocabulary, as PyTorch's cumsum does.
+
+#pragma once
+
+#include "cpu_product.h"
+
+#include <cmath>
+#include <limits>
+
+constexpr int64_t PADDING = -1;
+
+// The weight of every token, exp(logit / temperature - highest), and its normaliser without log(sum of weights). The
+// normaliser is -inf for a row of -inf alone and NaN for a row with NaN or +inf, which have no weights.
+inline double weigh(const float* logits, int64_t size, double temperature, double cutoff, double* weights) {
+  float highest = -INFINITY;
+  int64_t unusual = 0;
+  for (int64_t i = 0; i < size; i++) unusual += !(logits[i] < INFINITY);
+  constexpr int64_t PARTS = 16;
+  float lanes[PARTS];
+  std::fill_n(lanes, PARTS, highest);
+  for (int64_t i = 0; i + PARTS <= size; i += PARTS)
+    for (int64_t lane = 0; lane < PARTS; lane++)
+      lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
+  for (int64_t i = size - size % PARTS; i < size; i++) highest = std::max(highest, logits[i]);
+  highest = std::max(highest, *std::max_element(lanes, lanes + PARTS));
+  if (unusual) return std::numeric_limits<double>::quiet_NaN();
+  if (highest == -INFINITY) return -INFINITY;
+  const double scaled = highest / temperature;
+  for (int64_t i = 0; i < size; i++) {
+    const double weight = exponential(logits[i] / temperature - scaled);
+    weights[i] = logits[i] >= cutoff ? weight : 0.0;
+  }
+  return scaled;
+}
+
+struct Sum {
+  double total = 0.0;
+  int64_t last = 0;  // the first place at which the sum is whole
+};
+
+inline Sum sum_of(const double* weights, int64_t size) {
+  Sum sum;
+  for (int64_t i = 0; i < size; i++) {
+    const double next = sum.total + weights[i];
+    sum.last = next > sum.total ? i : sum.last;
+    sum.total = next;
+  }
+  return sum;
+}
+
+inline int64_t place(const double* weights, const Sum& sum, double u) {
+  if (!std::isfinite(sum.total)) return PADDING;
+  const double wanted = u * sum.total;
+  double before = 0.0;
+  for (int64_t i = 0; i < sum.last; i++)
+    if ((before += weights[i]) > wanted) return i;
+  return sum.last;
+}
+
+struct Drawn {
+  int64_t token = PADDING;
+  double normalizer;
+};
+
+// The token that *u draws, if there is one, and the normaliser of the row. Temperature 0 takes the largest logit.
+inline Drawn draw_one(const float* logits, int64_t size, double temperature, double cutoff, const double* u,
+                      double* weights) {
+  Drawn drawn;
+  drawn.normalizer = weigh(logits, size, temperature > 0 ? temperature : 1.0, cutoff, weights);
+  if (!std::isfinite(drawn.normalizer)) return drawn;
+  const Sum sum = sum_of(weights, size);
+  drawn.normalizer += std::log(sum.total);
+  if (u) drawn.token = temperature > 0 ? place(weights, sum, *u) : std::max_element(logits, logits + size) - logits;
+  return drawn;
+}

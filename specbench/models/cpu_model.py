@@ -1,0 +1,206 @@
+"""Passes of a Llama-like model over few tokens on a CPU, each one call of C++ (kernels/cpu_model.cpp).
+
+A pass of a small model through PyTorch is hundreds of operations, which take as long as reading the weights does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.kernels import cpu_product
+from specbench.models.cached_model import CachedModel
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+
+
+class _Model(ctypes.Structure):
+    """As in kernels/cpu_model.cpp."""
+
+    _sizes = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary", "embedded", "capacity")
+    _pointers = ("layers", "embeddings", "norm", "unembeddings", "cos", "sin")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _sizes),
+        ("epsilon", ctypes.c_double),
+        ("scale", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in _pointers),
+    )
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The weights of a model in the order in which a pass reads them: a second copy of its matrices.
+
+    Attributes:
+        version: changes with the model's parameters.
+        layers: the tensors of each layer, as in kernels/cpu_model.cpp; None for a bias or norm that it lacks.
+        outer: embeddings, the last norm and the output layer.
+    """
+
+    version: tuple[object, ...]
+    layers: list[list[Tensor | None]]
+    outer: list[Tensor]
+
+
+_weights: weakref.WeakKeyDictionary[PreTrainedModel, _Weights] = weakref.WeakKeyDictionary()
+
+
+def takes(cached: CachedModel) -> bool:
+    """Returns whether there is C++ code for a model: float32 of one of FAMILIES, with plain layers and no window."""
+    model: Any = cached.model
+    config, family = model.config, type(model).__name__.removesuffix("ForCausalLM")
+    plain = type(cached) is CachedModel and family in FAMILIES and config.hidden_act == "silu"
+    plain &= cached.dtype == torch.float32
+    if not plain or any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in model.parameters()):
+        return False
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return False
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            return False
+    biased = any(linear.bias is not None for layer in model.model.layers for linear in _linears(layer.mlp))
+    return getattr(config, "sliding_window", None) is None and not biased
+
+
+def _linears(mlp: Any) -> tuple[nn.Linear, ...]:
+    return mlp.gate_proj, mlp.up_proj, mlp.down_proj
+
+
+class CpuModel:
+    """Takes passes for a cached model whose memory stays where it is.
+
+    Args:
+        cached: a model that :func:`takes` takes; its cache is read and written. :func:`cpu_product.load` first.
+    """
+
+    def __init__(self, cached: CachedModel):
+        self._cached, self._layout = cached, -1
+        self._weights = _weights_of(cached)
+        self._library = cpu_product.load()
+
+    def extend(self, token_ids: Int64[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
+        """Feeds tokens behind those that are cached and returns the logits after each; lengths stay as they are."""
+        tokens, lengths, model = token_ids.contiguous(), self._cached.lengths, self._model()
+        logits = torch.empty((*tokens.shape, self._cached.vocab_size))
+        arguments = (*_pointers(tokens, lengths), *tokens.shape, *_pointers(logits))
+        _check(self._library.specbench_extend(ctypes.byref(model), *arguments))
+        return logits
+
+    def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
+        """Feeds pieces of prompts; arguments as of :meth:`CachedModel.feed`. Lengths stay as they are."""
+        for piece, row, begin in zip(pieces, rows, first, strict=True):
+            tokens = torch.tensor(list(piece), dtype=torch.int64)
+            arguments = (tokens.data_ptr(), len(piece), row, begin)
+            _check(self._library.specbench_feed(ctypes.byref(self._model()), *arguments))
+
+    def draft(
+        self,
+        texts: Int64[Tensor, "B capacity"],
+        text_lengths: Int64[Tensor, " B"],
+        counts: Int64[Tensor, " B"],
+        temperature: Float64[Tensor, " B"],
+        uniforms: Float64[Tensor, "B width"],
+    ) -> tuple[Int64[Tensor, "B gamma"], Float[Tensor, "B gamma V"], Float64[Tensor, "B gamma"]]:
+        """Feeds what is not cached of each text, and drafts ``width - 1`` tokens at most behind it, one after another.
+
+        Args:
+            counts: tokens to draft.
+            uniforms: one for each token that is drawn.
+
+        Returns:
+            The tokens, the logits that they were drawn from and the normalisers of these; 0 beyond a request's count.
+        """
+        batch, width = len(counts), uniforms.shape[1] - 1
+        tokens, normalizers = counts.new_zeros((batch, width)), uniforms.new_zeros((batch, width))
+        logits = torch.zeros((batch, width, self._cached.vocab_size))
+        arguments = (
+            texts.data_ptr(),
+            texts.stride(0),
+            *_pointers(text_lengths, self._cached.lengths, counts),
+            batch,
+            width,
+            *_pointers(temperature, uniforms),
+            uniforms.stride(0),
+            *_pointers(tokens, logits, normalizers),
+        )
+        _check(self._library.specbench_draft(ctypes.byref(self._model()), *arguments))
+        return tokens, logits, normalizers
+
+    def _model(self) -> _Model:
+        """Returns the model with the addresses of its cache, which change when the cache grows."""
+        cached = self._cached
+        if self._layout != cached.layout:
+            self._structure, self._held = _structure(cached, self._weights)
+            self._layout = cached.layout
+        return self._structure
+
+
+def _check(valid: bool) -> None:
+    if not valid:
+        raise IndexError("a token outside of the model's vocabulary, or a text longer than its cache")
+
+
+def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any]]:
+    """Returns the model and what has to outlive it."""
+    model: Any = cached.model
+    attention, capacity = model.model.layers[0].self_attn, cached.capacity
+    heads, kv_heads = (layer.out_features // attention.head_dim for layer in (attention.q_proj, attention.k_proj))
+    positions = torch.arange(capacity).clamp(max=cached.context - 1)[None]
+    rotation = [table[0].contiguous() for table in model.model.rotary_emb(weights.outer[0], positions)]
+    memory = cached.memory(kv_heads, attention.head_dim)
+    addresses = [
+        0 if tensor is None else tensor.data_ptr()
+        for tensors, its in zip(weights.layers, memory, strict=True)
+        for tensor in (*tensors, *its)
+    ]
+    layers = (ctypes.c_void_p * len(addresses))(*addresses)
+    hidden, inner, tokens = (
+        model.config.hidden_size,
+        model.config.intermediate_size,
+        (cached.vocab_size, len(weights.outer[0])),
+    )
+    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, *tokens, capacity)
+    pointers = (ctypes.addressof(layers), *_pointers(*weights.outer, *rotation))
+    return _Model(*sizes, model.config.rms_norm_eps, attention.scaling, *pointers), [layers, rotation, memory]
+
+
+def _weights_of(cached: CachedModel) -> _Weights:
+    """Returns the weights of a model, packed anew if they have changed since."""
+    model: Any = cached.model
+    version = (cached.vocab_size, *((p.data_ptr(), p._version) for p in model.parameters()))
+    if model not in _weights or _weights[model].version != version:
+        layers = [_tensors(layer) for layer in model.model.layers]
+        unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size])
+        outer = [model.model.embed_tokens.weight.detach(), model.model.norm.weight.detach(), unembeddings]
+        _weights[model] = _Weights(version, layers, outer)
+    return _weights[model]
+
+
+@torch.no_grad()
+def _tensors(layer: Any) -> list[Tensor | None]:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    return [
+        layer.input_layernorm.weight.detach(),
+        cpu_product.pack(torch.cat([projection.weight for projection in projections])),
+        None if projections[0].bias is None else torch.cat([projection.bias for projection in projections]),
+        *(None if norm is None else norm.weight.detach() for norm in norms),
+        cpu_product.pack(attention.o_proj.weight),
+        None if attention.o_proj.bias is None else attention.o_proj.bias.detach(),
+        layer.post_attention_layernorm.weight.detach(),
+        cpu_product.pack(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+        cpu_product.pack(mlp.down_proj.weight),
+    ]
+
+
+def _pointers(*tensors: Tensor) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]

@@ -1,0 +1,79 @@
+"""Passes of Llama-like models in C++ have the logits of transformers' own, and texts those of eager steps."""
+
+import pytest
+import torch
+
+from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
+from specbench.kernels import cpu_product, cpu_rows
+from specbench.models import CachedModel, cpu_model
+from tests.decoding.test_engines import logs
+from tests.helpers import families
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+
+NATIVE = {
+    "llama", "llama, one key head", "llama, no groups", "llama3 positions", "yarn positions", "dynamic positions",
+    "qwen2", "qwen3", "mistral",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def library():
+    cpu_product.load()
+
+
+@pytest.mark.parametrize("name", sorted(NATIVE))
+def test_logits_are_those_of_transformers(name):
+    """Ragged requests that are extended and cut back: biases, norms of queries and keys, groups, scaled positions."""
+    with cpu_rows.drawing():
+        assert families.apart(name, native=True) < 1e-4
+
+
+def test_other_models_are_left_to_pytorch():
+    """Windows, positions that change with the length, other architectures; hooks and replaced layers of any."""
+    taken = {name for name in families.CONFIGS if cpu_model.takes(cached(families.made(name)))}
+    assert taken == NATIVE
+    hooked, patched, half = (families.made("llama") for _ in range(3))
+    hooked.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    patched.model.layers[0].mlp.forward = lambda x: x
+    for model in (hooked, patched, half.double()):
+        assert not cpu_model.takes(cached(model))
+
+
+def cached(model):
+    return CachedModel(model, families.VOCABULARY, "target")
+
+
+@pytest.mark.parametrize("draft", ["model", "probability", "block", "prompt_lookup"])
+def test_texts_are_those_of_eager_steps(pair, draft):
+    """Requests of several samplers that come and end in two rows; then a text that needs more memory."""
+    toy, requests = toy_pair(pair, "llama"), toy_requests((5, 2, 9, 7, 3, 1))
+    compiled, eager = (toy_decoder(toy, draft, engine) for engine in (CompiledCpuEngine(), None))
+    assert compiled.components.target.native is not None
+    for some, at_once in ((requests, 2), (toy_requests((30,)), 1)):
+        assert logs(compiled.run(some, at_once)) == logs(eager.run(some, at_once))
+
+
+def test_weights_that_change_are_read_anew():
+    model, ids = families.made("llama"), torch.tensor([[3, 4, 5]])
+    with torch.no_grad(), cpu_rows.drawing():
+        for _ in range(2):
+            engine = cached(model)
+            engine.native = cpu_model.CpuModel(engine)
+            engine.start([[3]], 16)
+            engine.show(1)
+            logits = engine.extend(ids, torch.tensor([3])).logits[0]
+            torch.testing.assert_close(logits, model(input_ids=ids).logits[0], atol=1e-3, rtol=1e-3)
+            model.model.layers[1].mlp.down_proj.weight.mul_(2)
+
+
+def test_tokens_and_texts_beyond_the_model_are_refused():
+    engine = cached(families.made("llama"))
+    engine.native = cpu_model.CpuModel(engine)
+    with cpu_rows.drawing():
+        engine.start([[3, 4]], 8)
+        engine.show(1)
+        for token in (-1, families.VOCABULARY):
+            with pytest.raises(IndexError, match="vocabulary"):
+                engine.extend(torch.tensor([[token]]), torch.tensor([1]))
+        with pytest.raises(IndexError, match="longer"):
+            engine.place([list(range(10))], [0])
