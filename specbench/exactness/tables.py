@@ -23,7 +23,7 @@ TESTS, BOUNDS, INPUTS, HABITS, CALIBRATION, CELLS, BIAS = (
     "bias.parquet",
 )
 CENSUS = "census.parquet"
-SENSITIVITY, ELSEWHERE = "sensitivity.parquet", "elsewhere.parquet"
+SENSITIVITY = "sensitivity.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 EPROCESS, GREEDY = "eprocess.parquet", "greedy_divergence.parquet"
 
@@ -37,14 +37,6 @@ class CellRow:
     prob: float
     share: float
     draws: int
-
-
-@dataclass(frozen=True)
-class ElsewhereRow:
-    """Whether a test of another project (zoo/elsewhere.py) catches the verifier."""
-
-    test: str
-    caught: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,6 @@ CALIBRATION_SCHEMA = schema_of(PValue)
 CELLS_SCHEMA = schema_of(CellRow)
 BIAS_SCHEMA = schema_of(RuleBiasRow)
 SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
-ELSEWHERE_SCHEMA = schema_of(ElsewhereRow)
 DIVERGENCES_SCHEMA = schema_of(Divergence)
 COMPARISONS_SCHEMA = schema_of(ComparisonRow)
 EPROCESS_SCHEMA = schema_of(PathRow)

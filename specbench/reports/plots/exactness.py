@@ -85,38 +85,25 @@ def qq(calibration: Rows, title: str) -> Figure:
 
 
 @style()
-def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
-    """Flawed verifiers by tests: draws that a test needs, dark where few suffice; right, tests of other projects.
+def sensitivity(rows: Rows) -> Figure:
+    """Flawed verifiers by tests: draws that a test needs, dark where few suffice.
 
     Args:
         rows: columns verifier, column (fixture and test) and needed, NaN where a test does not see the bug.
-        elsewhere: columns verifier, test and caught.
     """
-    table, others = pd.DataFrame(rows), pd.DataFrame(elsewhere)
+    table = pd.DataFrame(rows)
     heat = table.pivot_table(
         index="verifier", columns="column", values="needed", aggfunc="min", dropna=False, sort=False
     )
     heat = heat[[name for name in table["column"].drop_duplicates() if name in heat]]
     grid = np.log10(heat.to_numpy(dtype=float).clip(min=1))  # enumeration draws nothing
-    tests = list(others["test"].drop_duplicates())
     figure = Figure(figsize=(width(1.2), 1.7 + 0.155 * len(heat)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(len(heat.columns), len(tests)))
-    image = left.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
-    left.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
-    left.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=60, ha="right", fontsize=6.5)
-    caught = others.pivot_table(index="verifier", columns="test", values="caught", aggfunc="max", sort=False)
-    caught = caught.reindex(index=heat.index, columns=tests).to_numpy(dtype=float)
-    right.imshow(np.where(caught > 0, 0.15, np.nan), aspect="auto", cmap="Greys", vmin=0, vmax=0.5)
-    for (y, x), value in np.ndenumerate(caught):
-        right.text(x, y, "+" if value > 0 else "\N{EN DASH}", ha="center", va="center", fontsize=7,
-                   color=INK if value > 0 else VERMILLION)  # fmt: skip
-    right.set_yticks([])
-    right.set_xticks(range(len(tests)), tests, rotation=60, ha="right", fontsize=6.5)
-    left.set_title("this suite", fontsize=7.5)
-    right.set_title("elsewhere", fontsize=7.5)
-    for axes in (left, right):
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-    bar = figure.colorbar(image, ax=[left, right], location="bottom", shrink=0.4, aspect=40, pad=0.01)
+    axes = figure.subplots()
+    image = axes.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
+    axes.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
+    axes.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=60, ha="right", fontsize=6.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.01)
     bar.set_label(r"$\log_{10}$ of the steps needed to catch it with power 0.99; white: not seen", fontsize=7)
     return figure
