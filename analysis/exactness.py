@@ -21,11 +21,7 @@ from .page import Shown, page
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results, or a job without a certificate.
-    """
+    """The report of a run."""
     certificates = {int(job): read_certificate(run_dir, job, "certificate.json") for job in read_rows(run_dir)["job"]}
     rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}

@@ -17,11 +17,7 @@ from .page import page
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     names = read_rows(run_dir).set_index("job")["verifier"]
     tests, bounds, bias = (
         _read(run_dir, name).assign(verifier=lambda rows: rows["job"].map(names))
