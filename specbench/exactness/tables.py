@@ -8,17 +8,15 @@ from specbench.exactness.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.statistics.calibration import PValue
 from specbench.exactness.texts.forks import Fork
 from specbench.exactness.zoo.sensitivity import SensitivityRow
 from specbench.metrics.results import schema_of
 
-TESTS, BOUNDS, INPUTS, HABITS, CALIBRATION, CELLS, BIAS = (
+TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
     "exactness_tests.parquet",
     "bounds.parquet",
     "inputs.parquet",
     "habits.parquet",
-    "calibration.parquet",
     "joint_cells.parquet",
     "bias.parquet",
 )
@@ -53,7 +51,6 @@ BOUNDS_SCHEMA = schema_of(Bound)
 INPUTS_SCHEMA = schema_of(StratumRow)
 CENSUS_SCHEMA = schema_of(CensusRow)
 HABITS_SCHEMA = schema_of(Habit)
-CALIBRATION_SCHEMA = schema_of(PValue)
 CELLS_SCHEMA = schema_of(CellRow)
 BIAS_SCHEMA = schema_of(RuleBiasRow)
 SENSITIVITY_SCHEMA = schema_of(SensitivityRow)

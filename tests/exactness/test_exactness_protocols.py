@@ -67,7 +67,7 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 
 
 def exactness(**more) -> ExactnessProtocol:
-    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50, "calibration_draws": 500}
+    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50}
     return ExactnessProtocol(**{**SMALL, **few, **more})
 
 
@@ -82,17 +82,16 @@ def test_the_figure_of_steps_of_which_none_is_expected_often():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
-    outcome = exactness(calibration_seeds=2).run(context(MaskedVerifier(), gamma=6))
+    outcome = exactness().run(context(MaskedVerifier(), gamma=6))
     files = written(outcome, tmp_path)
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"  # so few requests leave more than a lossless verdict allows
     assert certificate["bias"] == []
     assert outcome.failure is None
     assert outcome.headline.endswith("; certificate: certificate.md")
-    assert set(outcome.figures) == {"empirical_joint", "qq"}
+    assert set(outcome.figures) == {"empirical_joint"}
     cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
     assert np.allclose(cells, 1)
-    assert files[tables.CALIBRATION]["seed"].nunique() == 2
     strata = files[tables.INPUTS].set_index("stratum")
     assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
     assert (strata["differing"] == 0).all()
@@ -163,7 +162,7 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
 
 def test_bad_settings_are_named():
     for key, value in (
-        ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
+        ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
         ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from specbench.metrics import theory
-from specbench.reports.plots.looks import BLUE, DASHED, VERMILLION, in_order
+from specbench.reports.plots.looks import BLUE, VERMILLION
 from specbench.reports.plots.style import BAND, INK, legend, panels, style, width
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
@@ -49,37 +49,6 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
         axes.set(xticks=[], ylim=(1 - reach, 1 + reach))
         axes.set_title(str(name) if len(rows) else f"{name}: too few draws", fontsize=7.5)
     figure.supxlabel(f"{verifier}: sequences of a whole step, likeliest first", fontsize=8)
-    legend(figure, columns=3)
-    return figure
-
-
-@style()
-def qq(calibration: Rows, title: str) -> Figure:
-    """Ordered p-values of an exact verifier over fixtures and seeds, against those of a uniform variable.
-
-    Bets and the smallest of several p-values may be small less often, and then lie above the diagonal on the left.
-
-    Right, the same on a logarithmic scale, which shows the small ones that matter. The band holds each ordered p-value
-    with probability 95% (Beta quantiles).
-    """
-    from scipy import stats
-
-    table = pd.DataFrame(calibration)
-    figure, (left, right) = panels(2, 2, (1 / 2, 2.7), margin=0.2, sharey=False)
-    for i, (test, look) in enumerate(in_order(sorted(table["test"].unique())).items()):
-        seen = np.sort(table.loc[table["test"] == test, "p_value"].to_numpy())
-        n = len(seen)
-        expected = (np.arange(1, n + 1) - 0.5) / n
-        for axes, scale in ((left, lambda x: x), (right, lambda x: -np.log10(np.clip(x, 1e-12, 1)))):
-            if i == 0:
-                order = np.arange(1, n + 1)
-                low, high = (stats.beta.ppf(q, order, n + 1 - order) for q in (0.025, 0.975))
-                axes.fill_between(scale(expected), scale(low), scale(high), color=BAND, label="95% band")
-                axes.plot(scale(expected), scale(expected), color=INK, lw=0.7, ls=DASHED)
-            axes.plot(scale(expected), scale(seen), label=f"{test}, {n} p-values", ms=2.2, mew=0, **look.points)
-    left.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1))
-    right.set(xlabel=r"$-\log_{10}$ uniform quantile", ylabel=r"$-\log_{10}$ p")
-    left.set_title(title, parse_math=False)
     legend(figure, columns=3)
     return figure
 
