@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.enumeration.laws import Ends, joint_tv, prefixes
@@ -99,14 +98,7 @@ def node_law(
         p: the target's distribution after the parent.
         q: the distribution that each child was drawn from, given its earlier siblings.
         tokens: the children, in the order in which they were drawn.
-
-    Raises:
-        ArgumentError: a rule of chains alone.
     """
-    if not rule.on_trees:
-        raise ArgumentError(
-            f"rule={rule.name}: it is of chains alone. Describe in `on_trees` what it does with several candidates."
-        )
     row, one = torch.arange(len(p), device=p.device)[:, None], torch.ones_like(tokens[:, 0])
     left, rejected, accept = p, torch.ones_like(p[:, 0]), []
     for j in range(tokens.shape[1]):
