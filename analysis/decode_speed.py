@@ -52,11 +52,7 @@ class Size(NamedTuple):
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir, "engine", "speedup").sort_values([*SETTINGS, "job"], kind="stable", ignore_index=True)
     lines = baselines(run_dir, rows)
     others = list(by_setting(lines))

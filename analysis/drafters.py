@@ -22,11 +22,7 @@ SETTINGS = ["temperature", "drafter"]
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a comparison of drafters.
-
-    Raises:
-        ConfigError: a folder without results of decoding, or without the logs of its jobs.
-    """
+    """The report of a comparison of drafters."""
     rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
     told = with_settings(rows)
     further = distinguishing_columns(told, *SETTINGS)  # in what else runs of this sweep differ

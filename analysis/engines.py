@@ -33,11 +33,7 @@ QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
 
 
 def build(run_dir: Path, *others: Path) -> Report:
-    """The report of a sweep over methods of an engine, and of further sweeps over other engines'.
-
-    Raises:
-        ConfigError: a folder without findings of protocol=judge.
-    """
+    """The report of a sweep over methods of an engine, and of further sweeps over other engines'."""
     lines = pd.concat([judged(folder) for folder in (run_dir, *others)], ignore_index=True)
     shown = {"table": Table("table", table(lines), lines, left=("engine", "method", "texts"))}
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]

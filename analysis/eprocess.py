@@ -21,11 +21,7 @@ from .page import Shown, page
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir)
     rows = rows[rows["temperature"] != 0]  # those are of greedy_divergence.py
     paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])

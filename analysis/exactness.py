@@ -21,26 +21,17 @@ from .page import Shown, page
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results, or a job without a certificate.
-    """
+    """The report of a run."""
     certificates = {int(job): read_certificate(run_dir, job, "certificate.json") for job in read_rows(run_dir)["job"]}
     rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
-    joint, calibration = (read_jobs(run_dir, f"{name}.parquet") for name in ("joint_cells", "calibration"))
+    joint = read_jobs(run_dir, "joint_cells.parquet")
     for job, certificate in certificates.items():
         name, title = file_name(certificate["verifier"]), certificate["verifier"]
-        certificate["joint_name"] = certificate["qq_name"] = ""
+        certificate["joint_name"] = ""
         if len(joint) and (joint["job"] == job).any():
             certificate["joint_name"] = f"joint_{name}"
             shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], title)
-        if len(calibration) and (calibration["job"] == job).any():
-            own = calibration[calibration["job"] == job]
-            counts = f"{own['fixture'].nunique()} fixtures, {own['seed'].nunique()} seeds"
-            certificate["qq_name"] = f"qq_{name}"
-            shown[certificate["qq_name"]] = plots.qq(own, f"{title}: {counts}")
     return page(run_dir, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
 
 

@@ -17,26 +17,21 @@ from .page import page
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     names = read_rows(run_dir).set_index("job")["verifier"]
-    tests, others, bounds, bias = (
+    tests, bounds, bias = (
         _read(run_dir, name).assign(verifier=lambda rows: rows["job"].map(names))
-        for name in ("sensitivity", "elsewhere", "bounds", "bias")
+        for name in ("sensitivity", "bounds", "bias")
     )
-    table = sensitivity_table(tests, others, bounds, bias)
-    short_tests, short_others = (
-        rows.assign(verifier=rows["verifier"].str.removeprefix("flawed/")) for rows in (tests, others)
+    table = sensitivity_table(tests, bounds, bias)
+    short = tests.assign(
+        verifier=tests["verifier"].str.removeprefix("flawed/"), column=tests["fixture"] + ": " + tests["test"]
     )
-    short_tests["column"] = tests["fixture"] + ": " + tests["test"]
     shown = {
         "table": Table("table", table, table, left=("verifier", "caught by")),
-        "sensitivity": plots.sensitivity(short_tests, short_others),
+        "sensitivity": plots.sensitivity(short),
     }
-    return page(run_dir, "flawed_zoo", shown, table=table, others=list(others["test"].unique()))
+    return page(run_dir, "flawed_zoo", shown, table=table)
 
 
 def _read(run_dir: Path, name: str) -> pd.DataFrame:
@@ -46,9 +41,7 @@ def _read(run_dir: Path, name: str) -> pd.DataFrame:
     return rows.sort_values("job", kind="stable")
 
 
-def sensitivity_table(
-    tests: pd.DataFrame, others: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame
-) -> pd.DataFrame:
+def sensitivity_table(tests: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame) -> pd.DataFrame:
     """One line a verifier, as text."""
     rows = []
     for name, its in tests.groupby("verifier", sort=False):
@@ -58,7 +51,6 @@ def sensitivity_table(
         enumerated = known[(known["method"] == "located") & (known["differing"] == 0)]["located"]
         tv = enumerated.max() if len(enumerated) > len(known) // 2 else float("nan")
         observed = bias[bias["verifier"] == name]["observed_tv"].max()
-        seen = others[others["verifier"] == name].set_index("test")["caught"]
         rows.append(
             {
                 "verifier": name,
@@ -67,7 +59,6 @@ def sensitivity_table(
                 "needed": "-" if first is None or pd.isna(first["needed"]) else f"{first['needed']:,.0f}",
                 "tests that caught it": str(len(caught)),
                 "true TV": f"- ({observed:.2g})" if pd.isna(tv) else f"{tv:.2g}",
-                **{test: "caught" if value else "missed" for test, value in seen.items()},
             }
         )
     return pd.DataFrame(rows)

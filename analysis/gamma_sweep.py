@@ -34,11 +34,7 @@ class ClosedForm(NamedTuple):
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a gamma sweep.
-
-    Raises:
-        ConfigError: a folder without results.
-    """
+    """The report of a gamma sweep."""
     return build_sweep(
         run_dir, "gamma_sweep", "gamma", lambda results: words("gamma_sweep.theory", closed_form(results)), figures
     )

@@ -20,11 +20,7 @@ SETTINGS = ["verifier", "dtype", "gamma"]
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir)
     forks = read_table(run_dir, "greedy_divergence.parquet", rows, [*SETTINGS, "lossless"])
     summaries = pd.DataFrame([summary(own) for _, own in forks.groupby("job", sort=True)])

@@ -40,11 +40,7 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
 
 
 def build(run_dir: Path) -> Report:
-    """The definitions, their values for every run, the disagreements, and the sources.
-
-    Raises:
-        ConfigError: a folder without step logs.
-    """
+    """The definitions, their values for every run, the disagreements, and the sources."""
     runs = [(name, gamma, steps, all_metrics(steps, gamma)) for name, gamma, steps in named_runs(run_dir)]
     values = pd.DataFrame({"metric": [m.name for m in METRICS], "formula": [m.formula for m in METRICS]})
     values["owner"] = [m.owner for m in METRICS]

@@ -39,11 +39,7 @@ class ParameterComparison(NamedTuple):
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a sweep of samplers, or of temperatures of target and draft.
-
-    Raises:
-        ConfigError: a folder without results.
-    """
+    """The report of a sweep of samplers, or of temperatures of target and draft."""
     results = read_rows(run_dir, "sampler", "acceptance_length")
     beside = settings(results)
     results["series"] = labels(results, beside)  # what sentences and the figure call a row

@@ -38,11 +38,7 @@ class Fault(NamedTuple):
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir)
     predicted = read_table(run_dir, "predicted.parquet", rows, ["verifier"])
     measured = read_table(run_dir, "measured.parquet", rows, ["verifier"])

@@ -59,11 +59,7 @@ class Policies(NamedTuple):
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir)
     points = compared(run_dir, rows)
     replayed = read_table(run_dir, REPLAY, rows, ["temperature"])

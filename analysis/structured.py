@@ -41,11 +41,7 @@ JUDGES: dict[str, Callable[[str, str], bool]] = {
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a sweep of constraints.
-
-    Raises:
-        ConfigError: a folder without results of decoding, or without its texts.
-    """
+    """The report of a sweep of constraints."""
     rows = read_rows(run_dir, "sampler", "acceptance_length")
     rows = rows.sort_values(["sampler", "temperature", "gamma"], ignore_index=True)
     counted = rows.join(counts(rows, read_table(run_dir, TEXTS, rows, [])))

@@ -14,11 +14,7 @@ from .page import words
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a temperature sweep.
-
-    Raises:
-        ConfigError: a folder without results.
-    """
+    """The report of a temperature sweep."""
     return build_sweep(run_dir, "temperature_sweep", "temperature", overlap_range, figures)
 
 

@@ -20,11 +20,7 @@ COUNTS = ["requests", "rounding", "structural", "another_rule"]
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results, or without comparisons.
-    """
+    """The report of a run."""
     results = read_rows(run_dir)
     compared, fixtures = read_compared(run_dir), read_fixtures(run_dir, results)
     if compared.empty and fixtures.empty:

@@ -24,11 +24,7 @@ GOAL = 1.15  # of times with penalties or bans over times without
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results, or without timings.
-    """
+    """The report of a run."""
     results, cases = read_rows(run_dir), read_cases(run_dir)
     timed = cases[cases["skipped"].isna()]
     ordered = in_order(timed)

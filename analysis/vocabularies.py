@@ -20,11 +20,7 @@ SETTINGS = ["temperature", "draft", "drafter"]
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a run.
-
-    Raises:
-        ConfigError: a folder without results of this experiment.
-    """
+    """The report of a run."""
     rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
     shown_rows = with_settings(rows)

@@ -8,22 +8,20 @@ from specbench.exactness.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.statistics.calibration import PValue
 from specbench.exactness.texts.forks import Fork
 from specbench.exactness.zoo.sensitivity import SensitivityRow
 from specbench.metrics.results import schema_of
 
-TESTS, BOUNDS, INPUTS, HABITS, CALIBRATION, CELLS, BIAS = (
+TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
     "exactness_tests.parquet",
     "bounds.parquet",
     "inputs.parquet",
     "habits.parquet",
-    "calibration.parquet",
     "joint_cells.parquet",
     "bias.parquet",
 )
 CENSUS = "census.parquet"
-SENSITIVITY, ELSEWHERE = "sensitivity.parquet", "elsewhere.parquet"
+SENSITIVITY = "sensitivity.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 EPROCESS, GREEDY = "eprocess.parquet", "greedy_divergence.parquet"
 
@@ -40,14 +38,6 @@ class CellRow:
 
 
 @dataclass(frozen=True)
-class ElsewhereRow:
-    """Whether a test of another project (zoo/elsewhere.py) catches the verifier."""
-
-    test: str
-    caught: bool
-
-
-@dataclass(frozen=True)
 class PathRow:
     """The evidence of a bet (texts/eprocess.py) after so many tokens."""
 
@@ -61,11 +51,9 @@ BOUNDS_SCHEMA = schema_of(Bound)
 INPUTS_SCHEMA = schema_of(StratumRow)
 CENSUS_SCHEMA = schema_of(CensusRow)
 HABITS_SCHEMA = schema_of(Habit)
-CALIBRATION_SCHEMA = schema_of(PValue)
 CELLS_SCHEMA = schema_of(CellRow)
 BIAS_SCHEMA = schema_of(RuleBiasRow)
 SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
-ELSEWHERE_SCHEMA = schema_of(ElsewhereRow)
 DIVERGENCES_SCHEMA = schema_of(Divergence)
 COMPARISONS_SCHEMA = schema_of(ComparisonRow)
 EPROCESS_SCHEMA = schema_of(PathRow)

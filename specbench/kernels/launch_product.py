@@ -88,7 +88,6 @@ def linear(
     weight: Float[Tensor, "outputs inputs"],
     bias: Float[Tensor, " outputs"] | None,
     counters: Int32[Tensor, " tiles"],
-    out: Float[Tensor, "*n outputs"] | None = None,
     shared: Tiles | None = None,
 ) -> Float[Tensor, "*n outputs"]:
     """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
@@ -100,18 +99,16 @@ def linear(
         x: bfloat16, float16 or float32.
         weight, bias: of the same dtype, contiguous.
         counters: see :func:`counters`; two launches that may run at the same time need their own.
-        out: memory for the result, contiguous.
         shared: how it is shared out; see :func:`tiles`.
 
     Raises:
         ArgumentError: names the argument that does not fit.
     """
-    _check(x, weight, counters, out)
+    _check(x, weight, counters)
     outputs, inputs = weight.shape
     rows = x.reshape(-1, inputs).contiguous()
     count = len(rows)
-    if out is None:
-        out = x.new_empty((*x.shape[:-1], outputs))
+    out = x.new_empty((*x.shape[:-1], outputs))
     if count == 0:
         return out
     use = shared or tiles(count, outputs, inputs, x.element_size(), _shared(x.device))
@@ -143,7 +140,7 @@ def _shared(device: torch.device) -> int:
     return SHARED if INTERPRETED else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
-def _check(x: Tensor, weight: Tensor, counters: Tensor, out: Tensor | None) -> None:
+def _check(x: Tensor, weight: Tensor, counters: Tensor) -> None:
     """Raises ArgumentError for what the kernels cannot take. Reads no device data."""
     if not takes(weight):
         raise ArgumentError(
@@ -158,12 +155,6 @@ def _check(x: Tensor, weight: Tensor, counters: Tensor, out: Tensor | None) -> N
         )
     if counters.dtype != torch.int32 or len(counters) < triton.cdiv(outputs, 4):
         raise ArgumentError(f"counters: {len(counters)} of {counters.dtype}; those of counters(weight) needed")
-    if out is not None and (
-        out.dtype != x.dtype or out.numel() * inputs != x.numel() * outputs or not out.is_contiguous()
-    ):
-        raise ArgumentError(
-            f"out: {out.dtype} {tuple(out.shape)}; {x.numel() // inputs} contiguous rows of {outputs} needed"
-        )
 
 
 def _launched(x: Tensor, weight: Tensor, bias: Tensor | None, counters: Tensor) -> Tensor:

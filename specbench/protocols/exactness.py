@@ -1,20 +1,18 @@
 """The protocol ``exactness``: is the verifier lossless? Ends in a certificate, as JSON and Markdown.
 
-Its tables also say which test would catch the verifier, after how many draws, and, if asked for, whether the tests of
-other projects do: on flawed verifiers (``+exp=flawed_zoo``) this shows what each test is good for.
+Its tables also say which test would catch the verifier, after how many draws: on flawed verifiers (``+exp=flawed_zoo``)
+this shows what each test is good for.
 """
 
 from __future__ import annotations
 
 import os
-from itertools import starmap
 from typing import Any
 
 import pandas as pd
 import torch
 
 from specbench.core.checks import check_count
-from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
@@ -25,9 +23,7 @@ from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import settings_of
-from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.trials import CONFIGURED
-from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.metrics.run_row import emptied
 from specbench.protocols.base import Outcome, RunContext, Table
@@ -45,9 +41,6 @@ class ExactnessProtocol:
     Args:
         suite: the name of a set of settings, exactness.settings.SUITES.
         inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
-        calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
-            how many steps each; 0 seeds skip it.
-        elsewhere: also put the verifier before the tests of other projects (exactness/zoo/elsewhere.py).
         given: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
 
     Raises:
@@ -60,9 +53,6 @@ class ExactnessProtocol:
         self,
         suite: str = "default",
         inputs_seed: int | None = None,
-        calibration_seeds: int = 0,
-        calibration_draws: int = 20_000,
-        elsewhere: Any = False,
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
@@ -70,11 +60,6 @@ class ExactnessProtocol:
             None if inputs_seed is None else check_count("protocol.inputs_seed", inputs_seed, 0, LARGEST_SEED)
         )
         self.own_conditions = {} if self.settings.calls else dict.fromkeys(CONFIGURED_KEYS, NO_CALLS)
-        self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
-        self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
-        if not isinstance(elsewhere, bool):
-            raise ConfigError("protocol.elsewhere", elsewhere, "not true or false", "Use true, or leave it out.")
-        self.elsewhere = elsewhere
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
@@ -92,23 +77,10 @@ class ExactnessProtocol:
 
         evidence = question.examine(lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal)
         certificate = question.answer(evidence)
-        calibration = []
-        if self.calibration_seeds and certificate.verdict not in (NOT_LOSSLESS, BROKEN):
-            calibration = p_values(
-                context.verifier,
-                self.calibration_seeds,
-                self.calibration_draws,
-                context.seed,
-                context.device,
-            )
-        search = self.elsewhere and not evidence.fault
-        others = elsewhere(context.verifier, context.seed, context.device) if search else {}
         cells = joint_cells(evidence)
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
         )
-        if calibration:
-            figures["qq"] = plots.qq(pd.DataFrame(calibration), context.verifier_name)
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
             {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
@@ -118,11 +90,9 @@ class ExactnessProtocol:
                 tables.INPUTS: Table(evidence.inputs, tables.INPUTS_SCHEMA),
                 tables.CENSUS: Table(evidence.census, tables.CENSUS_SCHEMA),
                 tables.HABITS: Table(evidence.habits, tables.HABITS_SCHEMA),
-                tables.CALIBRATION: Table(calibration, tables.CALIBRATION_SCHEMA),
                 tables.CELLS: Table(cells, tables.CELLS_SCHEMA),
                 tables.BIAS: Table(bias_rows(evidence), tables.BIAS_SCHEMA),
                 tables.SENSITIVITY: Table(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
-                tables.ELSEWHERE: Table(starmap(tables.ElsewhereRow, others.items()), tables.ELSEWHERE_SCHEMA),
             },
             figures,
             {JSON: certificate.json(), PAGE: markdown(certificate)},

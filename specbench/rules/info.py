@@ -68,7 +68,6 @@ class RuleInfo:
         token_cost: the cost of each token of a text, from its log(p / q); see the module. Lossless rules alone.
         rows_again: the rows that are read beyond the drafted rows and the bonus rows, from the numbers of drafted
             tokens and of rejections in a batch, and whether q is one-hot; see the module.
-        on_trees: what the rule does with several candidates for one position; empty for a rule of chains alone.
         formulas: the module whose ``RULE`` is this rule with its formulas, such as "specbench.rules.token.formulas".
         verifiers: the looks of the verifiers that follow the rule on chains, by the names that results give them.
             They emit the same tokens from the same streams. The rule's own series look like the first verifier's.
@@ -85,7 +84,6 @@ class RuleInfo:
     emits: str = ""
     token_cost: TokenCost | None = None
     rows_again: RowsAgain | None = None
-    on_trees: str = ""
     formulas: str = ""
     verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     tree_verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)

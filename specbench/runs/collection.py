@@ -1,4 +1,4 @@
-"""Pages of many experiments in one folder: an index, a report of each sweep, and what is written of them in prose.
+"""Pages of many experiments in one folder: an index, and a report of each sweep.
 
 python -m specbench pages [FOLDER ...] [--to FOLDER]
 """
@@ -9,8 +9,7 @@ import argparse
 import itertools
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pandas as pd
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.progress import say
 from specbench.metrics import results
-from specbench.reports import Bullets, Paragraph, Report, html, prose
+from specbench.reports import Bullets, Paragraph, Report, html
 from specbench.reports.cells import file_name
 from specbench.reports.text import literal
 from specbench.reports.writing import REPORT, write
@@ -53,27 +52,24 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
     """Writes the pages of all experiments under some folders; returns the path of their index.
 
     Args:
-        folders: each holds sweeps at any depth (with plan.json or results.parquet), Markdown files, or both.
+        folders: each holds sweeps at any depth (with plan.json or results.parquet).
         to: the folder of the pages, which can be moved or published as a whole.
 
     Raises:
-        ConfigError: a folder that is not there, nothing to show in any of them, or two documents of one name.
+        ConfigError: a folder that is not there, or no sweep in any of them.
     """
     given = list(folders)
     for folder in given:
         if not folder.is_dir():
             raise ConfigError("FOLDER", folder, "no such folder", "Name folders with sweeps, such as outputs.")
     to.mkdir(parents=True, exist_ok=True)
-    documents = [path for folder in given for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
     sweeps = [path for folder in given for path in _sweeps(folder, to)]
-    _refuse_same_names(documents)
     entries: list[Entry] = []
     for sweep in sweeps:
         entries.append(_sweep_entry(sweep, to, {Path(each.page).parts[0] for each in entries if each.page}))
-    entries += _prose_entries(documents, to)
     if not entries:
         named = ", ".join(map(str, given))
-        raise ConfigError("FOLDER", named, "neither sweeps nor Markdown in it", "Run python -m specbench +exp=NAME.")
+        raise ConfigError("FOLDER", named, "no sweep in it", "Run python -m specbench +exp=NAME.")
     index = to / INDEX
     index.write_text(html.page("index.html.j2", title="Experiments", entries=entries), encoding="utf-8")
     return index
@@ -86,12 +82,11 @@ def command(arguments: list[str]) -> int:
         ConfigError: as :func:`write_pages`.
     """
     parser = argparse.ArgumentParser(prog="python -m specbench pages", description="Pages of many experiments.")
-    folders = "folders with sweeps or Markdown files (default: experiments and outputs, those that are there)"
+    folders = "folders with sweeps (default: outputs)"
     parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, help=folders)
     parser.add_argument("--to", metavar="FOLDER", type=Path, default=PAGES, help="of the pages (default: %(default)s)")
     asked = parser.parse_args(arguments)
-    usual = [folder for folder in (Path("experiments"), OUTPUTS) if folder.is_dir()]
-    index = write_pages(asked.folders or usual or [OUTPUTS], asked.to)
+    index = write_pages(asked.folders or [OUTPUTS], asked.to)
     say(f"Pages: {index}")
     return 0
 
@@ -106,13 +101,6 @@ def _sweeps(folder: Path, to: Path) -> list[Path]:
             inner.clear()
         inner[:] = [name for name in inner if name != LATEST and (path / name).resolve() != to.resolve()]
     return sorted(found)
-
-
-def _refuse_same_names(documents: list[Path]) -> None:
-    names = ["index", *(path.stem for path in documents)]
-    for path in documents:
-        if names.count(path.stem) > 1:
-            raise ConfigError("FOLDER", path, "another page has this name", "Rename the file, or name fewer folders.")
 
 
 def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
@@ -155,20 +143,6 @@ def answer_of(report: Report) -> str:
         if isinstance(block, Bullets):
             return literal(block.items[0])
     return ""
-
-
-def _prose_entries(documents: list[Path], to: Path) -> Iterator[Entry]:
-    pages = {path.name: f"{path.stem}.html" for path in documents}
-    for path in documents:
-        read = prose.read(path, pages)
-        title = read.title or path.stem
-        for file in read.files:
-            (to / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path.parent / file, to / file)
-        text = html.page("prose.html.j2", title=title, content=read.content, index=INDEX)
-        (to / pages[path.name]).write_text(text, encoding="utf-8")
-        answer, hardware = (_sentences(read.labelled(label))[0] for label in ("Verdict", "Hardware"))
-        yield Entry(path.stem, pages[path.name], title, answer, read.date, hardware)
 
 
 def _sentences(text: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,50 +55,10 @@ def test_every_way_and_the_kernel_are_right(name, dtype):
         assert off_by(case, got) < 1
 
 
-def moved(case: AttentionCase, by: int) -> Tensor:
-    """What comes of positions that are off."""
-    return WAYS["ours"](dataclasses.replace(case, places=case.places + torch.tensor([0, by])))()
-
-
-def with_spec(case: AttentionCase, **changes: Any) -> Tensor:
-    return WAYS["ours"](dataclasses.replace(case, spec=dataclasses.replace(case.spec, **changes)))()
-
-
-def one_wrong_head(case: AttentionCase) -> Tensor:
-    got = WAYS["ours"](case)()
-    got[1, 2, 3] *= 1.1
-    return got
-
-
-WRONG: dict[str, tuple[str, Callable[[AttentionCase], Tensor]]] = {
-    "one key too few of many": ("long", lambda case: moved(case, -1)),
-    "one key too many": ("chain", lambda case: moved(case, 1)),
-    "a window one longer": ("window", lambda case: with_spec(case, window=51)),
-    "no softcap": ("softcap", lambda case: with_spec(case, softcap=None)),
-    "a chain for a tree": (
-        "tree",
-        lambda case: WAYS["ours"](dataclasses.replace(case, places=case.places[..., :2].contiguous()))(),
-    ),
-    "NaN": ("chain", lambda case: WAYS["ours"](case)().fill_(torch.nan)),
-    "one head of one token": ("chain", one_wrong_head),
-    "heads before tokens": ("chain", lambda case: WAYS["ours"](case)().transpose(1, 2)),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_results_are_noticed(name):
-    regime, mistake = WRONG[name]
-    case = made("bfloat16", **REGIMES[regime])
-    assert off_by(case, mistake(case)) > 1
-
-
-def test_what_a_replay_does_not_write_is_noticed():
-    """What an earlier replay wrote there was right."""
-    case = made()
-    right = WAYS["ours"](case)()
-    written = right.clone()
-    graph = SimpleNamespace(replay=lambda: written[:-1].copy_(right[:-1]))
-    assert off_by(case, attention_latency.last_result(written, graph, WAYS["ours"](case))) > 1
+def test_one_key_too_few_of_thousands_is_noticed():
+    case = made("bfloat16", **REGIMES["long"])
+    fewer = dataclasses.replace(case, places=case.places + torch.tensor([0, -1]))
+    assert off_by(case, WAYS["ours"](fewer)()) > 1
 
 
 def test_the_script_prints_times_and_names_what_is_wrong(monkeypatch, capsys):

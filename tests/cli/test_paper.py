@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
@@ -133,8 +132,6 @@ def test_headlines_and_citations(made: Path) -> None:
     assert r"\specbenchnumber{gamma_sweep/Speedup}{1.60 [1.59, 1.61]}" in numbers
     assert r"\specbenchnumber{gamma_sweep/table/gamma=3,verifier=masked/speedup/value}{1.60}" in numbers
     assert r"\specbenchnumber{verifier_latency/LatencyVerifier}{fused}" in numbers
-    cited = yaml.safe_load((made / "CITATION.cff").read_text())
-    assert {each["year"] for each in cited["references"]} == {2023, 2025}
     assert "sun2025block" in (made / "refs.bib").read_text()
 
 

@@ -26,10 +26,9 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
-from specbench.exactness.zoo import accept, bonus, residual, state
+from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
-from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier
@@ -262,9 +261,3 @@ def test_a_known_rule_is_named_if_all_tokens_are_its():
     assert (rule, requests) == (BLOCK.name, 4 * (64 + 512 + 4096))
     for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
         assert followed_rule(bug, kept, 0, CPU) is None
-
-
-def test_what_other_projects_tests_miss():
-    assert not any(elsewhere(MaskedVerifier(), 0, CPU).values())
-    assert not any(elsewhere(bonus.PreviousRowBonus(), 0, CPU).values())
-    assert all(elsewhere(accept.AcceptsEverything(), 0, CPU).values())

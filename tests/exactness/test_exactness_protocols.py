@@ -28,7 +28,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.cases import bound
 
-ZOO = (tables.SENSITIVITY, tables.ELSEWHERE, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
+ZOO = (tables.SENSITIVITY, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
 HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
@@ -67,7 +67,7 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 
 
 def exactness(**more) -> ExactnessProtocol:
-    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50, "calibration_draws": 500}
+    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50}
     return ExactnessProtocol(**{**SMALL, **few, **more})
 
 
@@ -82,17 +82,16 @@ def test_the_figure_of_steps_of_which_none_is_expected_often():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
-    outcome = exactness(calibration_seeds=2).run(context(MaskedVerifier(), gamma=6))
+    outcome = exactness().run(context(MaskedVerifier(), gamma=6))
     files = written(outcome, tmp_path)
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"  # so few requests leave more than a lossless verdict allows
     assert certificate["bias"] == []
     assert outcome.failure is None
     assert outcome.headline.endswith("; certificate: certificate.md")
-    assert set(outcome.figures) == {"empirical_joint", "qq"}
+    assert set(outcome.figures) == {"empirical_joint"}
     cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
     assert np.allclose(cells, 1)
-    assert files[tables.CALIBRATION]["seed"].nunique() == 2
     strata = files[tables.INPUTS].set_index("stratum")
     assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
     assert (strata["differing"] == 0).all()
@@ -163,8 +162,8 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
 
 def test_bad_settings_are_named():
     for key, value in (
-        ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
-        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1), ("elsewhere", "maybe"),
+        ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
+        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
@@ -178,18 +177,17 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        outcome = exactness(serial_draws=0, elsewhere=True).run(context(verifier))
+        outcome = exactness(serial_draws=0).run(context(verifier))
         assert outcome.failure is None
         files = written(outcome, folder)
         parts.append([files[each].assign(verifier=name) for each in ZOO])
-    tests, others, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
-    table = sensitivity_table(tests, others, bounds, bias).set_index("verifier")
+    tests, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
+    table = sensitivity_table(tests, bounds, bias).set_index("verifier")
     assert table.loc["flawed/bonus", "caught by"].endswith(": location")
     assert float(table.loc["flawed/bonus", "true TV"]) == pytest.approx(0.36, abs=0.01)
     assert table.loc["masked", "caught by"] == "-"
-    assert table.loc["masked", ["distance ratio", "identical rows", "first token"]].tolist() == ["missed"] * 3
     tests["column"] = tests["fixture"] + ": " + tests["test"]
-    assert isinstance(plots.sensitivity(tests, others), Figure)
+    assert isinstance(plots.sensitivity(tests), Figure)
 
 
 @pytest.mark.thorough

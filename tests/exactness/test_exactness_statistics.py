@@ -18,8 +18,6 @@ from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.settings import Settings, settings_of
-from specbench.exactness.statistics import calibration
-from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import PitTable, serial_rows
 from specbench.exactness.statistics.tally import Tally
@@ -33,6 +31,8 @@ from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
+from tests.helpers import calibration
+from tests.helpers.calibration import p_values
 from tests.helpers.cases import CPU, FIXTURES
 
 # --- Tests, power, bounds ---

@@ -29,18 +29,6 @@ class Case:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def file_case(reason: str, content: str | None, *says: str) -> Case:
-    files = {} if content is None else {"prompts.jsonl": content}
-    return Case(
-        reason, ("workload=file", "workload.path=prompts.jsonl"), ("workload.path=prompts.jsonl", *says), files=files
-    )
-
-
-def folder_case(reason: str, files: list[str], *says: str) -> Case:
-    contents = {f"model/{name}": "{}" for name in files}
-    return Case(reason, (*HF, "pair.target=./model"), ("pair.target=./model", *says), files=contents)
-
-
 HEADER = {
     "specbench_trace": 1,
     "target": "T",
@@ -94,16 +82,10 @@ BAD_INPUT = [
     Case("a word for running", ("run", "+exp=smoke"), ("A run needs no word: python -m specbench +exp=smoke.",)),
     Case("a group alone", ("verifier",), ("Did you mean list verifier, or verifier=NAME?",)),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
-    Case(
-        "never long enough", ("sampler.min_tokens=9", "max_new_tokens=8"), ("sampler.min_tokens=9: above max_new_to",)
-    ),
-    Case("fraction", ("gamma=1.5",), ("gamma=1.5", "could not be converted to Integer")),
     # Keys that a plus smuggles past Hydra
     Case("unknown key with a plus", ("+gama=3",), ("gama=3: no such key", "Did you mean gamma?")),
-    Case("unknown key of a group with a plus", ("+sampler.topp=0.5",), ("sampler.topp=0.5: no such key", "top_p")),
     # Numbers
     Case("gamma below 0", ("gamma=-1",), ("gamma=-1", BAD, GOOD)),
-    Case("gamma far too large", ("gamma=100000",), ("gamma=100000", BAD, GOOD)),
     Case("batch of nothing", ("batch_size=0",), ("batch_size=0", "Use 1 to 4096")),
     Case("no tokens", ("max_new_tokens=0",), ("max_new_tokens=0", "Use 1 or more")),
     Case("negative seed", ("seed=-1",), ("seed=-1", "Use a whole number from 0")),
@@ -117,12 +99,7 @@ BAD_INPUT = [
         ("sampler.thinking_token_budget=-1",),
         ("sampler.thinking_token_budget=-1", "no whole number from 0", "leave it out"),
     ),
-    Case("top_p of 0", ("sampler.top_p=0",), ("sampler.top_p=0.0", "Use 1.0 for off")),
-    Case("top_p above 1", ("sampler.top_p=1.5",), ("sampler.top_p=1.5", "Use 1.0 for off")),
-    Case("top_k below -1", ("sampler.top_k=-2",), ("sampler.top_k=-2", "0 or -1 is off")),
     Case("negative temperature", ("sampler.temperature=-1",), ("sampler.temperature=-1.0", "Use 0 for greedy")),
-    Case("temperature nan", ("sampler.temperature=nan",), ("sampler.temperature=nan", "Give a number")),
-    Case("min_p of 1", ("sampler.min_p=1",), ("sampler.min_p=1.0", "Use 0.0 for off")),
     Case("negative limit", ("workload.limit=-1",), ("workload.limit=-1", "Use 0 for all prompts")),
     Case("negative number of texts", ("tracking.texts=-1",), ("tracking.texts=-1", "Use 0 for no texts")),
     Case("warm-up without end", ("protocol.warmup=10000000000000000000000",), ("protocol.warmup=1000", "0 to 10000")),
@@ -134,18 +111,7 @@ BAD_INPUT = [
         ("gamma=range(1,60)", "seed=range(0,1000)"),
         ("seed=range(0,1000): 1,000 values, and more than 10,000 jobs with the other keys",),
     ),
-    Case("negative warm-up", ("protocol.warmup=-1",), ("protocol.warmup=-1", "Use a whole number from 0")),
-    Case("warm-up that is no number", ("protocol.warmup=true",), ("protocol.warmup=True", "Use a whole number from 0")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
-    Case("most rounds no number", ("protocol.max_rounds=true",), ("protocol.max_rounds=True", "whole number from 1")),
-    Case(
-        "more rounds than at most",
-        ("protocol.rounds=9",),
-        ("protocol.max_rounds=6", "below protocol.rounds=9", "Use 9 or more"),
-    ),
-    Case("no time for rounds", ("protocol.seconds=-1",), ("protocol.seconds=-1", "Use 0 for no limit")),
-    Case("draws no number", ("protocol.check.draws=true",), ("protocol.check.draws=True", "Use a whole number from 0")),
-    Case("negative draws", ("protocol.check.draws=-1",), ("protocol.check.draws=-1", "Use a whole number from 0")),
     Case(
         "draws not a number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")
     ),
@@ -161,7 +127,6 @@ BAD_INPUT = [
         ("pair.draft=null", "pair.draft_dtype=float16"),
         ("pair.draft_dtype=float16: there is no pair.draft", "Leave it out"),
     ),
-    Case("unknown dtype of the draft", ("pair.draft_dtype=int4",), ("pair.draft_dtype=int4: not a dtype", "Use auto")),
     Case(
         "no probabilities to record",
         ("pair.draft=null", "drafter=prompt_lookup", "protocol=record"),
@@ -179,9 +144,12 @@ BAD_INPUT = [
     ),
     Case("missing folder", (*HF, "pair.target=/missing/folder"), ("pair.target=/missing/folder", "Give a folder with")),
     Case("unknown embedded model", ("pair.target=embedded:big",), ("pair.target=embedded:big", "embedded:target")),
-    folder_case("pickled weights", ["config.json", "pytorch_model.bin"], "pytorch_model.bin", "save_pretrained"),
-    folder_case("folder without config", ["model.safetensors"], "no config.json", "save_pretrained"),
-    folder_case("folder without weights", ["config.json"], "no weights", "safetensors"),
+    Case(
+        "pickled weights",
+        (*HF, "pair.target=./model"),
+        ("pair.target=./model", "pytorch_model.bin", "save_pretrained"),
+        files={"model/config.json": "{}", "model/pytorch_model.bin": ""},
+    ),
     Case("folder of no user", (*HF, "pair.target='~nobody-here/x'"), ("pair.target=~nobody-here/x", "no such folder")),
     # The workload
     Case("a pool that is no mapping", ("workload.pool=a",), ("workload.pool=a: no mapping of names", "{writing: mt")),
@@ -199,17 +167,11 @@ BAD_INPUT = [
         ("workload=file", "workload.path=/dev/zero"),
         ("workload.path=/dev/zero", "a device", "JSON"),
     ),
-    file_case("half a character", '{"prompt": "a\\ud800"}', "line 1 has no usable prompt", "surrogate"),
-    file_case("JSON without end", '{"prompt": ' + "[" * 100_000, "line 1 is not JSON (nested too deeply)", "Each line"),
-    file_case("missing file", None, "cannot be read", "Give a UTF-8 file of JSON lines"),
-    file_case("empty file", "\n\n", "no prompts in the file", "Each line must be a JSON object"),
-    file_case("malformed line", '{"prompt": "a"}\n\n{"prompt": \n', "line 3 is not JSON", "Each line must be"),
-    file_case("line without a prompt", '{"prompt": "a"}\n{"words": "b"}\n', "line 2 has no usable prompt", "Each line"),
-    file_case(
-        "duplicate prompt_id",
-        '{"prompt": "a", "prompt_id": "x"}\n{"prompt": "b", "prompt_id": "x"}\n',
-        "line 2: prompt_id 'x' was used before",
-        "unique",
+    Case(
+        "malformed line",
+        ("workload=file", "workload.path=prompts.jsonl"),
+        ("workload.path=prompts.jsonl", "line 3 is not JSON", "Each line must be"),
+        files={"prompts.jsonl": '{"prompt": "a"}\n\n{"prompt": \n'},
     ),
     Case("longer than the context", ("max_new_tokens=100000",), ("max_new_tokens=100000", "context is", "lower"), True),
     # Tracking, device, dtype
@@ -225,16 +187,10 @@ BAD_INPUT = [
     Case("unknown dtype", ("dtype=float8",), ("dtype=float8", "Use auto, float32")),
     # Components
     Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
-    Case("argument of no drafter", ("+drafter.foo=1",), ("drafter=", "foo", "conf/drafter/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
     Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <=")),
     Case("trees for a verifier of chains", ("drafter=tree",), ("drafter drafts trees", "Use verifier=tree")),
-    Case(
-        "a tree deeper than gamma",
-        ("drafter=tree", "verifier=tree", "gamma=2"),
-        ("drafter.branches=[2, 2, 1, 1]", "gamma=2", "Use gamma=4 or more"),
-    ),
     Case(
         "trees where chains alone are known",
         ("drafter=tree", "verifier=tree", "protocol=cost"),
@@ -243,9 +199,6 @@ BAD_INPUT = [
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
     Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
-    Case(
-        "missing trace", ("protocol=replay", "protocol.trace=nope.parquet"), ("protocol.trace=nope.parquet", "Record")
-    ),
     Case(
         "trace of another sampler",
         (*REPLAY, "sampler=chat"),
@@ -275,19 +228,8 @@ BAD_INPUT = [
     Case(
         "trace of another pair", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE
     ),
-    Case(
-        "folder as a trace",
-        ("protocol=replay", "protocol.trace=."),
-        ("trace.parquet in it",),
-        files={"trace.parquet": ""},
-    ),
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
-    Case(
-        "record without a draft model",
-        ("protocol=record", "drafter=prompt_lookup"),
-        ("drafter=prompt_lookup:", "drafter=model"),
-    ),
     Case(
         "batch whose cost is not measured",
         ("protocol=predict", "batch_size=32"),
@@ -307,7 +249,6 @@ BAD_INPUT = [
         for name in ("predict", "replay_check")
     ),
     Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
-    Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
     # Conditions that a protocol would ignore, by key and value, with what to do instead
     *(
         Case(f"{name} with {given}", (f"protocol={name}", given), (f"{given}: protocol={name} would ignore it",))

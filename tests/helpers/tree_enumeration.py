@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
@@ -21,7 +21,7 @@ from specbench.core.types import Draft, LogitRows
 from specbench.exactness.enumeration.laws import Ends, joint_tv, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import GivenStreams
-from specbench.rules.law import node_law
+from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
@@ -71,6 +71,45 @@ def all_siblings(q: Float64[Tensor, " V"], count: int, drawing: Drawing) -> list
                 longer.append(Siblings((*each.tokens, token), (*each.drawn_from, row), weight))
         found = longer
     return found
+
+
+@dataclass(frozen=True)
+class NodeLaw:
+    """The probabilities of a rule's outcomes for k candidates of one position, in P cases.
+
+    Attributes:
+        accept: [P, k], the probability that the earlier candidates are rejected and this one is accepted.
+        emit: [P, V], the probability that all are rejected and this token is drawn in their place.
+    """
+
+    accept: Float64[Tensor, "P k"]
+    emit: Float64[Tensor, "P V"]
+
+
+def node_law(
+    rule: Rule, p: Float64[Tensor, "P V"], q: Float64[Tensor, "P k V"], tokens: Int64[Tensor, "P k"]
+) -> NodeLaw:
+    """Returns the law of a rule for the children of one token of a tree, from its formulas for drafts of one token.
+
+    A rejected child leaves the rule's residual, normalised, to the next child, and the last one to the draw.
+
+    Args:
+        rule: a rule of trees.
+        p: the target's distribution after the parent.
+        q: the distribution that each child was drawn from, given its earlier siblings.
+        tokens: the children, in the order in which they were drawn.
+    """
+    row, one = torch.arange(len(p), device=p.device)[:, None], torch.ones_like(tokens[:, 0])
+    left, rejected, accept = p, torch.ones_like(p[:, 0]), []
+    for j in range(tokens.shape[1]):
+        path = DraftPathTables(left, q[:, j], torch.cat([row, row], 1), row, tokens[:, j : j + 1], one)
+        passes = rule.limits(path)[:, 0]
+        accept.append(rejected * passes)
+        rejected = rejected * (1 - passes)
+        rest = rule.residual(left, q[:, j])
+        mass = rest.sum(dim=1, keepdim=True)
+        left = torch.where(mass > 0, rest / mass, left)
+    return NodeLaw(torch.stack(accept, 1), rejected[:, None] * left)
 
 
 def rule_error(rule: Rule, fixture: Fixture, branches: Sequence[int], drawing: Drawing) -> float:

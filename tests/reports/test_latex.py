@@ -208,6 +208,5 @@ def test_every_paper_that_a_rule_names_has_its_entry() -> None:
     assert bibliography.keys("token") == ["leviathan2023fast", "chen2023accelerating"]
     assert bibliography.keys("mine") == []
     refs = bibliography.bibliography(["token", "mine"], "0.1.0")
-    assert "leviathan2023fast" in refs
+    assert "Yaniv Leviathan" in refs
     assert "sun2025block" not in refs
-    assert "Yaniv Leviathan" in bibliography.citation(["token"], "0.1.0")

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.reports.plots import comparisons, cost, decode, evidence, exactness, latency, replay
+from specbench.reports.plots import comparisons, cost, decode, evidence, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
 from specbench.reports.plots.style import Page, drawn_for, panels, style, width
 from tests.analysis.test_latency_analysis import make_case
@@ -93,7 +93,6 @@ FIGURES = {
     "forks": lambda: evidence.forks(
         grid(series=["masked", "block", "mine"], plain_margin=[0.1], speculative_margin=[-0.1, 0.2], logit_noise=[0.01])
     ),
-    "p-values": lambda: exactness.qq(grid(test=list("abcdefghijklm"), p_value=[0.2, 0.7]), "exact"),
 }  # fmt: skip
 
 

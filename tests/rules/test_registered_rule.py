@@ -190,10 +190,6 @@ def test_a_paper_cites_its_own_entry(timed: Path, tmp_path: Path) -> None:
     refs = (out / "refs.bib").read_text()
     assert refs.count("@misc{half2026,") == 1
     assert "leviathan2023fast" in refs
-    assert (
-        '    title: "Half of it"\n    year: 2026\n    authors:\n      - name: Ada Half\n'
-        in (out / "CITATION.cff").read_text()
-    )
 
 
 @pytest.mark.parametrize(
@@ -212,19 +208,9 @@ def test_names_of_other_rules_are_refused(fields: dict, message: str) -> None:
     assert "other" not in RULES
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"papers": ("absent2026",)}, "papers has 'absent2026', of which there is no BibTeX entry. Add it"),
-        (
-            {"papers": ("bare2026",), "bibtex": "@misc{bare2026,\n  title = {Bare},\n}"},
-            "the BibTeX entry 'bare2026' has no field author on a line of its own",
-        ),
-    ],
-)
-def test_papers_without_entries_are_named(fields: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "other", RuleInfo(name="other", title="other rule", **fields))
-    with pytest.raises(ArgumentError, match=f"rule=other: {message}"):
+def test_papers_without_entries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "other", RuleInfo(name="other", title="other rule", papers=("absent2026",)))
+    with pytest.raises(ArgumentError, match="rule=other: papers has 'absent2026', of which there is no BibTeX entry"):
         bibliography.keys("other")
 
 

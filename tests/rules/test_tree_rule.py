@@ -66,11 +66,6 @@ def test_formulas_that_are_not_lossless_are_found_out():
         assert rule_error(TOKEN, SMALL["chain"], [2, 2], independently) < 1e-12
 
 
-def test_a_rule_of_chains_alone_has_no_law_of_trees():
-    with pytest.raises(ArgumentError, match="rule=block: it is of chains alone"):
-        rule_error(get_rule("block"), SMALL["chain"], [2, 1], independently)
-
-
 def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be():
     q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
     every = {each.tokens: each.weight for each in all_siblings(q, 2, without_replacement)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,6 @@ OWN = """\
   year   = {{2026}},
 }}
 """
-_ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{5})")
 _ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),\n.*?\n\}", re.DOTALL)
 
 
@@ -35,37 +33,11 @@ def bibliography(rules: Iterable[str], version: str) -> str:
     return "\n".join([OWN.format(version=version), *(known[key] for key in cited)])
 
 
-def citation(rules: Iterable[str], version: str) -> str:
-    """CITATION.cff: specbench, with the papers of rules as its references (https://citation-file-format.github.io)."""
-    lines = [
-        "cff-version: 1.2.0",
-        "message: If you use what was measured here, please cite specbench and the papers of the rules.",
-        'title: "specbench: a laboratory for speculative decoding"',
-        "type: software",
-        "authors:",
-        "  - name: the specbench authors",
-        f"version: {version}",
-    ]
-    known = entries()
-    for i, key in enumerate(dict.fromkeys(key for rule in rules for key in keys(rule))):
-        fields = _fields(known[key])
-        lines += [
-            *(["references:"] if i == 0 else []),
-            "  - type: article",
-            f"    title: {json.dumps(re.sub('[{}]', '', fields['title']))}",
-        ]
-        lines += [f"    year: {fields['year']}", "    authors:"]
-        lines += [f"      - name: {name}" for name in fields["author"].split(" and ")]
-        if number := _ARXIV.search(known[key]):
-            lines += ["    identifiers:", "      - type: other", f"        value: arXiv:{number[1]}"]
-    return "\n".join(lines) + "\n"
-
-
 def keys(rule: str, with_trees: bool = False) -> list[str]:
     """The BibTeX keys of a rule's papers; none for a name that is not registered.
 
     Raises:
-        ArgumentError: the rule names a paper without an entry, or whose entry lacks what CITATION.cff needs.
+        ArgumentError: the rule names a paper without an entry.
     """
     if rule not in RULES:
         return []
@@ -76,13 +48,4 @@ def keys(rule: str, with_trees: bool = False) -> list[str]:
             raise ArgumentError(
                 f"rule={rule}: papers has {key!r}, of which there is no BibTeX entry. Add it to the rule's `bibtex`."
             )
-        if absent := [name for name in ("author", "title", "year") if name not in _fields(known[key])]:
-            raise ArgumentError(
-                f"rule={rule}: the BibTeX entry {key!r} has no field {absent[0]} on a line of its own, in braces. "
-                "Write one field a line."
-            )
     return named
-
-
-def _fields(entry: str) -> dict[str, str]:
-    return dict(re.findall(r"^ *(\w+) *= *\{(.*)\},?$", entry, re.MULTILINE))

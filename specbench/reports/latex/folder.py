@@ -45,7 +45,6 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
     files["numbers.tex"] = document.MARK + numbers.render()
     files["specbench.tex"] = document.PREAMBLE
     files["refs.bib"] = bibliography.bibliography(rules, version)
-    files["CITATION.cff"] = bibliography.citation(rules, version)
     files[KEPT] = document.main(first, pages)
     return {path: content.encode() if isinstance(content, str) else content for path, content in files.items()}
 

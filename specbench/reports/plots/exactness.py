@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from specbench.metrics import theory
-from specbench.reports.plots.looks import BLUE, DASHED, VERMILLION, in_order
+from specbench.reports.plots.looks import BLUE, VERMILLION
 from specbench.reports.plots.style import BAND, INK, legend, panels, style, width
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
@@ -54,69 +54,25 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
 
 
 @style()
-def qq(calibration: Rows, title: str) -> Figure:
-    """Ordered p-values of an exact verifier over fixtures and seeds, against those of a uniform variable.
-
-    Bets and the smallest of several p-values may be small less often, and then lie above the diagonal on the left.
-
-    Right, the same on a logarithmic scale, which shows the small ones that matter. The band holds each ordered p-value
-    with probability 95% (Beta quantiles).
-    """
-    from scipy import stats
-
-    table = pd.DataFrame(calibration)
-    figure, (left, right) = panels(2, 2, (1 / 2, 2.7), margin=0.2, sharey=False)
-    for i, (test, look) in enumerate(in_order(sorted(table["test"].unique())).items()):
-        seen = np.sort(table.loc[table["test"] == test, "p_value"].to_numpy())
-        n = len(seen)
-        expected = (np.arange(1, n + 1) - 0.5) / n
-        for axes, scale in ((left, lambda x: x), (right, lambda x: -np.log10(np.clip(x, 1e-12, 1)))):
-            if i == 0:
-                order = np.arange(1, n + 1)
-                low, high = (stats.beta.ppf(q, order, n + 1 - order) for q in (0.025, 0.975))
-                axes.fill_between(scale(expected), scale(low), scale(high), color=BAND, label="95% band")
-                axes.plot(scale(expected), scale(expected), color=INK, lw=0.7, ls=DASHED)
-            axes.plot(scale(expected), scale(seen), label=f"{test}, {n} p-values", ms=2.2, mew=0, **look.points)
-    left.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1))
-    right.set(xlabel=r"$-\log_{10}$ uniform quantile", ylabel=r"$-\log_{10}$ p")
-    left.set_title(title, parse_math=False)
-    legend(figure, columns=3)
-    return figure
-
-
-@style()
-def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
-    """Flawed verifiers by tests: draws that a test needs, dark where few suffice; right, tests of other projects.
+def sensitivity(rows: Rows) -> Figure:
+    """Flawed verifiers by tests: draws that a test needs, dark where few suffice.
 
     Args:
         rows: columns verifier, column (fixture and test) and needed, NaN where a test does not see the bug.
-        elsewhere: columns verifier, test and caught.
     """
-    table, others = pd.DataFrame(rows), pd.DataFrame(elsewhere)
+    table = pd.DataFrame(rows)
     heat = table.pivot_table(
         index="verifier", columns="column", values="needed", aggfunc="min", dropna=False, sort=False
     )
     heat = heat[[name for name in table["column"].drop_duplicates() if name in heat]]
     grid = np.log10(heat.to_numpy(dtype=float).clip(min=1))  # enumeration draws nothing
-    tests = list(others["test"].drop_duplicates())
     figure = Figure(figsize=(width(1.2), 1.7 + 0.155 * len(heat)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(len(heat.columns), len(tests)))
-    image = left.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
-    left.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
-    left.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=60, ha="right", fontsize=6.5)
-    caught = others.pivot_table(index="verifier", columns="test", values="caught", aggfunc="max", sort=False)
-    caught = caught.reindex(index=heat.index, columns=tests).to_numpy(dtype=float)
-    right.imshow(np.where(caught > 0, 0.15, np.nan), aspect="auto", cmap="Greys", vmin=0, vmax=0.5)
-    for (y, x), value in np.ndenumerate(caught):
-        right.text(x, y, "+" if value > 0 else "\N{EN DASH}", ha="center", va="center", fontsize=7,
-                   color=INK if value > 0 else VERMILLION)  # fmt: skip
-    right.set_yticks([])
-    right.set_xticks(range(len(tests)), tests, rotation=60, ha="right", fontsize=6.5)
-    left.set_title("this suite", fontsize=7.5)
-    right.set_title("elsewhere", fontsize=7.5)
-    for axes in (left, right):
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-    bar = figure.colorbar(image, ax=[left, right], location="bottom", shrink=0.4, aspect=40, pad=0.01)
+    axes = figure.subplots()
+    image = axes.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
+    axes.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
+    axes.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=60, ha="right", fontsize=6.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.01)
     bar.set_label(r"$\log_{10}$ of the steps needed to catch it with power 0.99; white: not seen", fontsize=7)
     return figure

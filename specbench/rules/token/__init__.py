@@ -27,7 +27,6 @@ TOKEN = register(
         guarantee="lossless",
         token_cost=lambda log_rho: np.maximum(log_rho, 0.0),
         rows_again=lambda drafted, rejected, one_hot: rejected if one_hot else 2 * rejected,
-        on_trees="candidates are tried in the order in which they were drawn, each against the residual so far",
         formulas="specbench.rules.token.formulas",
         verifiers={
             "masked": SeriesLook("blue", "o"),
