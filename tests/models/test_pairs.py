@@ -78,9 +78,9 @@ def test_a_draft_has_a_dtype_of_its_own(pair):
     """Half the bytes; logits in the target's, so that rows of both stand side by side; texts are still the target's."""
     half = load_pair("embedded:target", "embedded:draft", device="cpu", draft_dtype="bfloat16")
     assert (half.target.dtype, half.draft.dtype) == (torch.float32, torch.bfloat16)
-    engine = bound(ModelDrafter(), half).engine
-    assert 2 * weight_bytes(engine) == weight_bytes(bound(ModelDrafter(), pair).engine)
-    assert engine.score([5, 6]).dtype == torch.float32
+    draft = bound(ModelDrafter(), half).model
+    assert 2 * weight_bytes(draft) == weight_bytes(bound(ModelDrafter(), pair).model)
+    assert draft.score([5, 6]).dtype == torch.float32
     requests = make_requests(half, 2, GREEDY, max_new_tokens=10)
     speculative = decoder(half, gamma=3).run(requests)
     assert texts(speculative) == texts(decoder(pair, 0).run(requests))
