@@ -121,7 +121,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   const int64_t n = rows.size(), hidden = model.hidden, dim = model.head_dim, inner = model.inner;
   const int64_t own = model.heads * dim, shared = model.kv_heads * dim, joined = own + 2 * shared;
   Floats state(n * hidden), x(n * std::max(hidden, std::max(own, inner))), y(n * hidden), qkv(n * joined);
-  Floats gate_up(n * 2 * inner), weights(model.capacity);
+  Floats gate_up(n * 2 * inner);
   for (int64_t row = 0; row < n; row++)
     std::copy_n(model.embeddings + rows[row].token * hidden, hidden, state.data() + row * hidden);
   auto normalize_all = [&](const float* weight) {
@@ -147,13 +147,16 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         std::copy_n(its + own + shared + head * dim, dim, layer.values + at);
       }
     }
-    for (int64_t row = 0; row < n; row++)
-      for (int64_t head = 0; head < model.heads; head++) {
-        const int64_t kv_head = head * model.kv_heads / model.heads;
+    constexpr int64_t GRAIN = 64;  // queries that are worth a thread
+    torch::stable::parallel_for(0, n * model.heads, GRAIN, [&](int64_t begin, int64_t end) {
+      Floats weights(model.capacity);
+      for (int64_t query = begin; query < end; query++) {
+        const int64_t row = query / model.heads, head = query % model.heads, kv_head = head * model.kv_heads / model.heads;
         const int64_t at = (rows[row].request * model.kv_heads + kv_head) * model.capacity * dim;
         attend(qkv.data() + row * joined + head * dim, layer.keys + at, layer.values + at,
                x.data() + row * own + head * dim, weights.data(), rows[row].position + 1, dim, float(model.scale));
       }
+    });
     multiply(x.data(), layer.output, y.data(), n, own, hidden);
     for (int64_t row = 0; layer.output_bias && row < n; row++) add(y.data() + row * hidden, layer.output_bias, hidden);
     add(state.data(), y.data(), n * hidden);

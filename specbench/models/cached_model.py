@@ -32,6 +32,7 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 # Names a hidden state: "last" is what the output layer reads; k is what leaves layer k, from 1; 0 is the embeddings.
 Feature = Literal["last"] | int
 Features = dict[Feature, Shaped[Tensor, "B fed hidden"]]
+NATIVE_PROMPT = 256  # tokens of a longer prompt are rows enough for PyTorch's products
 COMPARE_RANKS = "specbench_compare_ranks"  # attribute of a model that several processes compute (hook ``parallel``)
 
 
@@ -172,7 +173,7 @@ class CachedModel(RowCache):
         """
         if not prompts:
             return {}
-        if self._is_native(features):
+        if self._is_native(features, prompts):
             return self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
         index_of = {prompt: i for i, prompt in enumerate(unique)}
@@ -205,7 +206,7 @@ class CachedModel(RowCache):
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
         """
-        if self._is_native(features):
+        if self._is_native(features, pieces):
             self.native.feed(pieces, rows, first)
             return self._fed(pieces, rows, first)
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
@@ -249,8 +250,9 @@ class CachedModel(RowCache):
         plain = not batch.params.truncates and not batch.params.looks_back
         return self._is_native() and batch.fixed and plain
 
-    def _is_native(self, features: Sequence[Feature] = ()) -> bool:
-        return self.native is not None and cpu_rows.drawing.on and not features
+    def _is_native(self, features: Sequence[Feature] = (), pieces: Sequence[Sequence[int]] = ()) -> bool:
+        short = all(len(piece) <= NATIVE_PROMPT for piece in pieces)
+        return self.native is not None and cpu_rows.drawing.on and not features and short
 
     @torch.inference_mode()
     def extend(
