@@ -119,8 +119,11 @@ class LongUse:
         self._shapes = self._prepared()
 
     @watch.one_thread()
-    def exercise(self, calls: int, seconds: float | int = 0) -> None:
+    def exercise(self, calls: int, seconds: float | int = 0) -> bool:
         """Makes calls in mixed shapes in a random order; some shapes come often, some late.
+
+        Returns:
+            Whether the time was up first.
 
         Args:
             calls: at most so many.
@@ -129,10 +132,10 @@ class LongUse:
         Raises:
             VerifierFault: the verifier did what no verifier may, or refuses a batch that it took before.
         """
-        started = time.perf_counter()
+        started, late = time.perf_counter(), False
         again = [number for number, batch in enumerate(self._shapes) if batch.before is not None]
         for number in range(calls if self._shapes else 0):
-            if seconds and time.perf_counter() - started > seconds:
+            if late := bool(seconds and time.perf_counter() - started > seconds):
                 break
             if number % _EVERY == _EVERY - 1:
                 chosen = self._random.choice(again)
@@ -145,6 +148,7 @@ class LongUse:
             self._used.add(chosen)
             self.calls += 1
         self.seconds += time.perf_counter() - started
+        return late
 
     @watch.one_thread()
     def compare(self) -> LongUseRow:

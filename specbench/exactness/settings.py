@@ -26,8 +26,7 @@ class Settings:
         false_alarm: chance that a verifier which is exact is rejected. (The tests of acceptance, which reject nothing
             but the name of its rule, have as much again.)
         power: with which the bias that a test is said to show is shown.
-        use_calls, use_seconds: calls of one object in mixed shapes before its first requests are made again, those of
-            D counted in; 0 calls skip that.
+        use_calls, use_seconds: calls of one object in mixed shapes before its first requests are made again; 0: none.
         row_vocabulary, row_seconds: tokens of the pair of rows on which the law of a step is located; 0 skips it.
         call_seconds: after which a call of verify is stopped, and the verifier called broken; 0 is no limit.
         stop_when_caught: stop at the look at which something is rejected.

@@ -45,7 +45,7 @@ from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tests import holm
-from specbench.exactness.trials import ALL, Configured, Trials, run_trials
+from specbench.exactness.trials import Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
@@ -190,12 +190,9 @@ class _Examination:
     def _use_for_long(self) -> None:
         if self.use is None:
             return
-        made = sum(row.calls for row in self.evidence.inputs if row.stratum == ALL)
-        made //= 1 if self.trials is None else self.trials.processes  # those of other processes used other objects
         self.report("one object in long use")
-        self.use.exercise(max(0, self.settings.use_calls - made), self.settings.use_seconds)
+        self._cut("calls in long use", self.use.exercise(self.settings.use_calls, self.settings.use_seconds))
         self.evidence.long_use = self.use.compare()
-        self._cut("calls in long use", made + self.use.calls < self.settings.use_calls)
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""

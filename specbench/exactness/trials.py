@@ -68,7 +68,6 @@ class Trials:
         refusals: the verifier's reasons for refusing calls, with how often.
         unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
         cut: whether the time was up first.
-        processes: that shared the calls; the object under test was called in one share of them.
     """
 
     rows: list[StratumRow] = field(default_factory=list)
@@ -78,7 +77,6 @@ class Trials:
     refusals: dict[str, int] = field(default_factory=dict)
     unfit: tuple[Call, int, LawError] | None = None
     cut: bool = False
-    processes: int = 1
 
 
 def run_trials(
@@ -120,7 +118,7 @@ def run_trials(
             there = _Judging(Judge(unused), replace(drawn, takes=Takes.of(unused)))
             there.judge.counted = here.judge.counted
         judgements = in_order(here, len(drawn), share, patience, there)
-        return _Trials(here, share, report).run(judgements, seconds)
+        return _Trials(here, report).run(judgements, seconds)
 
 
 @dataclass(frozen=True)
@@ -167,9 +165,9 @@ class _Judging:
 
 
 class _Trials:
-    def __init__(self, judging: _Judging, processes: int, report: Callable[[str], None]):
+    def __init__(self, judging: _Judging, report: Callable[[str], None]):
         self.judge, self.drawn, self.report = judging.judge, judging.drawn, report
-        self.result, self.seen = Trials(processes=processes), {}
+        self.result, self.seen = Trials(), {}
         self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
         self.bet_on = 0

@@ -273,7 +273,7 @@ def own_rule_sentence(m: re.Match, e: Evidence) -> bool:
 def use_sentence(m: re.Match, e: Evidence) -> bool:
     use = e.long_use
     wrong = use.changed or use.unlike_rule
-    made = counts(m["calls"]) == use.calls + sum(row.calls for row in e.inputs if row.stratum == "all of D")
+    made = counts(m["calls"]) == use.calls
     return made and counts(m["n"]) == use.requests + use.new_requests and bool(wrong) == bool(m["wrong"])
 
 

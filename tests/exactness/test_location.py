@@ -406,6 +406,7 @@ class SlowAtFirst(MaskedVerifier):
         return super().verify(draft, target, streams)
 
 
+@pytest.mark.usefixtures("unchecked")  # whose calls would be counted too
 @pytest.mark.parametrize(("verifier", "least", "most"), [(MaskedVerifier(), 0, 1), (NaiveVerifier(), 8, 200)])
 def test_python_calls_of_a_request_tell_slow_code(verifier, least, most):
     calls = [calls_a_request(verifier, FIXTURES["chain"]) for _ in range(2)]

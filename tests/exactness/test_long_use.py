@@ -208,8 +208,8 @@ def test_a_late_refusal_is_a_fault():
 def test_the_time_ends_it():
     with torch.inference_mode():
         use = LongUse(MaskedVerifier(), None, [small_fixtures()[0]], 0, CPU)
-        use.exercise(1_000_000, 0.05)
-        use.exercise(10)
+        assert use.exercise(1_000_000, 0.05)
+        assert not use.exercise(10)
         row = use.compare()
     assert 10 < row.calls < 100_000
     assert row.changed == 0

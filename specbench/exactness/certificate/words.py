@@ -195,9 +195,8 @@ def _of_use(evidence: Evidence) -> list[str]:
     use = evidence.long_use
     if use is None:
         return []
-    others = sum(row.calls for row in evidence.inputs if row.stratum == ALL)
     compared = f"{use.requests + use.new_requests:,} requests"
-    lead = f"Long use: {compared} were verified after {use.calls + others:,} calls of one object in mixed shapes."
+    lead = f"Long use: {compared} were verified after {use.calls:,} calls of one object in mixed shapes."
     if not altered(use):
         return [f"{lead} All have the tokens that they had before, or that an unused object or the rule gives them."]
     counts = {
