@@ -33,16 +33,16 @@ class Settings:
     """
 
     draws: int = 1_500_000
-    seconds: float | int = 300
-    locating_seconds: float | int = 120
+    seconds: float | int = 1500
+    locating_seconds: float | int = 600
     calls: int = 30_000
-    input_seconds: float | int = 900
+    input_seconds: float | int = 1800
     serial_draws: int = 300_000
-    serial_seconds: float | int = 60
+    serial_seconds: float | int = 300
     use_calls: int = 100_000
-    use_seconds: float | int = 120
+    use_seconds: float | int = 600
     row_vocabulary: int = 4_096
-    row_seconds: float | int = 60
+    row_seconds: float | int = 300
     false_alarm: float = 1e-6
     power: float = 0.99
     call_seconds: float | int = 60
@@ -67,22 +67,22 @@ class Settings:
 SUITES = {
     "quick": Settings(
         draws=200_000,
-        seconds=120,
-        locating_seconds=60,
+        seconds=600,
+        locating_seconds=300,
         calls=1_600,
-        input_seconds=240,
+        input_seconds=600,
         serial_draws=50_000,
-        serial_seconds=30,
+        serial_seconds=150,
         use_calls=10_000,
-        use_seconds=60,
+        use_seconds=300,
         row_vocabulary=1_009,
-        row_seconds=30,
+        row_seconds=150,
     ),
     "default": Settings(),
     "deep": Settings(
         draws=100_000_000,
         seconds=0,
-        locating_seconds=600,
+        locating_seconds=3000,
         calls=1_000_000,
         input_seconds=3600,
         serial_draws=4_000_000,

@@ -57,11 +57,11 @@ FEWEST, _STEPS_A_PAIR = 2_000, 3  # requests of slow code in any time limit; ste
 # Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
 # the least effort (locate.py) with which it is begun.
 LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
-# What a Python call of slow code is reckoned at, several times what it takes on a quiet machine; and a request of code
-# that handles batches at once. How many requests fit into a time limit follows from these and not from a clock.
-SECONDS_A_CALL, SECONDS_A_REQUEST = 2e-5, 4e-6
-_SLOW = 0.02  # seconds a request, so reckoned, from which on there is no long use (interpreted kernels)
-_HABITS_SECONDS, _COMPARED_SECONDS = 0.1, 0.25  # reckoned, for batches of slow code in these parts
+# What a Python call of slow code is reckoned at, and a request of code that handles batches at once: ten times and more
+# of what they take on a quiet machine. How many requests fit into a time limit follows from these and not from a clock.
+SECONDS_A_CALL, SECONDS_A_REQUEST = 1e-4, 2e-5
+_SLOW = 0.1  # seconds a request, so reckoned, from which on there is no long use (interpreted kernels)
+_HABITS_SECONDS, _COMPARED_SECONDS = 0.5, 1.25  # reckoned, for batches of slow code in these parts
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many

@@ -41,13 +41,13 @@ from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
 CONF = Path(__file__).parents[2] / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
-# What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into two seconds
+# What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into ten seconds
 # by the count of its Python calls.
 SHORT = Settings(
     false_alarm=1e-8, draws=40_000, seconds=120, serial_draws=20_000, serial_seconds=60, calls=120,
     input_seconds=120, locating_seconds=0, use_calls=1000, row_vocabulary=200,
 )  # fmt: skip
-NAIVE = dataclasses.replace(SHORT, seconds=2, locating_seconds=2, serial_seconds=1, use_calls=100)
+NAIVE = dataclasses.replace(SHORT, seconds=10, locating_seconds=10, serial_seconds=5, use_calls=100)
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, seconds=1)
 ALL = small_fixtures()
 FEW = tuple(
@@ -109,7 +109,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     monkeypatch.setattr(suite, "_deadline", lambda _: None)  # which ends on such a clock what counts alone decide here
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(
-        draws=10_000, seconds=1, locating_seconds=0.7, serial_draws=600, serial_seconds=0, calls=6,
+        draws=10_000, seconds=5, locating_seconds=3.5, serial_draws=600, serial_seconds=0, calls=6,
         use_calls=50, row_vocabulary=20, use_seconds=0, row_seconds=0, input_seconds=0,
     )  # fmt: skip
 
