@@ -180,9 +180,8 @@ class Checkpoint:
         p, probs = rows[0], rows[0].probs().double()
         own = p.prob(tokens).double()
         q, log_q = (rows[1].probs().double(), rows[1].prob(tokens).log()) if len(rows) > 1 else (None, None)
-        told = evidence_of(
-            p, ids, self.sampling, None if log_q is None else log_q.tolist(), [False] * len(ids), self.tolerance
-        )
+        draft = rows[1] if len(rows) > 1 else None
+        told = evidence_of(p, draft, ids, self.sampling, [False] * len(ids), self.tolerance)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
