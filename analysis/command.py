@@ -32,7 +32,7 @@ def main(
         exp: the experiment.
         build: its report.
         brief: a table that fits a terminal, of the report; None for the report's first one as it stands in table.md.
-        several: whether ``build`` takes several runs; the report is written into the folder of the first.
+        several: whether ``build`` takes several runs, or files; the report is written into the folder of the first.
     """
     about = sys.modules[build.__module__].__doc__
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.{exp}", description=about)
@@ -40,9 +40,12 @@ def main(
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs=nargs, type=Path, help=f"default: outputs/{exp}/latest")
     given = parser.parse_args().run_dir
     try:
-        runs = [find_run(exp, run) for run in (given if several and given else [given or None])]
+        runs = [
+            run if several and run is not None and run.is_file() else find_run(exp, run)
+            for run in (given if several and given else [given or None])
+        ]
         report = build(*runs)
-        path = write(report, runs[0])
+        path = write(report, runs[0] if runs[0].is_dir() else runs[0].parent)
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

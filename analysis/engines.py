@@ -1,14 +1,19 @@
-"""Do engines write the same texts with speculation as without? One line a run of protocol=judge."""
+"""Do engines write the same texts with speculation as without? One line a run of protocol=judge.
+
+Instead of folders it takes the certificates of runs, certificate.json, and makes the same table and figure of them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.findings import (
     DIFFERENCE,
     FINDINGS,
@@ -20,7 +25,7 @@ from specbench.metrics.findings import (
     FindingRow,
 )
 from specbench.metrics.results import read_jobs, schema_of
-from specbench.reports import Report, Table, cells
+from specbench.reports import Picture, Report, Section, Table, cells
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
 
@@ -29,16 +34,54 @@ from .folder import read_rows, read_whole
 from .page import page
 from .parameters import parameters_of
 
+QUESTION = "Does an engine write the same texts with speculation as without?"
+READING = (
+    "Largest difference a token between speculative and plain texts in the share of a set of tokens: what was "
+    "observed, noise included, and its bound at 99%."
+)
 QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
 
 
 def build(run_dir: Path, *others: Path) -> Report:
-    """The report of a sweep over methods of an engine, and of further sweeps over other engines'."""
-    lines = pd.concat([judged(folder) for folder in (run_dir, *others)], ignore_index=True)
-    shown = {"table": Table("table", table(lines), lines, left=("engine", "method", "texts"))}
+    """The report of a sweep over methods of an engine, and of further sweeps over other engines'; or of certificates.
+
+    Raises:
+        ConfigError: a folder without findings of protocol=judge, a file that is no certificate of it, or both kinds.
+    """
+    files = [path for path in (run_dir, *others) if path.is_file()]
+    if files and len(files) <= len(others):
+        raise ConfigError("RUN_DIR", files[0], "a file beside folders", "Give certificates alone, or folders alone.")
+    parts = [certified(path) for path in files] or [judged(folder) for folder in (run_dir, *others)]
+    lines = pd.concat(parts, ignore_index=True)
+    if files:  # runs that differ in their models alone have the name of their file as well
+        twice, stems = lines["name"].duplicated(keep=False), lines["certificate"].str.removesuffix(".json")
+        lines["name"] = lines["name"].where(~twice, lines["name"] + " (" + stems + ")")
+    rows = Table("table", table(lines), lines, left=("engine", "method", "texts"))
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
-    shown["bias_by_engine"] = plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)
+    figure = plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)
+    if files:
+        picture = Picture("bias_by_engine", figure, "How far can an engine be from itself?", READING)
+        return Report("engines", "Engines, judged", QUESTION, (Section("Certificates", (rows, picture)),))
+    shown = {"table": rows, "bias_by_engine": figure}
     return page(run_dir, "engines", shown, results=lines, refuted=lines[lines["refuted"]])
+
+
+def certified(path: Path) -> pd.DataFrame:
+    """The line of a certificate. Raises ConfigError for another file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        given, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
+        shares = [row for rows in findings["rows"] for row in rows.get(SHARES, ())]
+        findings["numbers"] = findings["numbers"].map(json.dumps)
+        method = re.search(r"source\.method=(\w+)", content["command"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        remedy = "Give certificate.json of a run of protocol=judge."
+        raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
+    cuts = [f"{name}={value:g}" for name, value in given.items() if name != "temperature" and value != DEFAULTS[name]]
+    asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), method[1] if method else NONE
+    found = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
+    name = f"{short(content['engine'])}, {how}, {asks}"
+    return pd.DataFrame([{**found, "method": how, "asks": asks, "name": name, "certificate": path.name}])
 
 
 def judged(run_dir: Path) -> pd.DataFrame:
@@ -120,6 +163,7 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
             "bias, at most (scored)": number(row["bound_scored"], ".3f"),
             "temperature 0": row["greedy_verdict"] or NONE,
             "forks": number(row["forks"], ".1f"),
+            **({"certificate": row["certificate"]} if "certificate" in row else {}),
         },
     )
 

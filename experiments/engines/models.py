@@ -22,7 +22,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-LAYERS = 24  # of its 30: such a draft agrees with it about half the time
+LAYERS = 24  # of its 30: a poor draft, some 4% to 13% of whose tokens are accepted at T=1
 
 
 def main() -> None:

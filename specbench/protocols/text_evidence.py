@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Float64, Shaped
 from torch import Tensor
 
 from specbench.core.types import LogitRows
@@ -31,28 +31,26 @@ def evidence(
         draft_sampling: of the draft; None is the request's.
     """
     p = _rows(_scored(target, completion), completion)
-    log_q = None
-    if draft is not None:
-        ids = torch.tensor(completion.token_ids, device=target.device)
-        log_q = _rows(_scored(draft, completion), completion, draft_sampling).prob(ids).log().tolist()
+    q = None if draft is None else _rows(_scored(draft, completion), completion, draft_sampling)
     sampling, bonus = completion.request.sampling, after_whole_blocks(completion)
-    return evidence_of(p, completion.token_ids, sampling, log_q, bonus, tolerance)
+    return evidence_of(p, q, completion.token_ids, sampling, bonus, tolerance)
 
 
 def evidence_of(
     p: LogitRows,
+    q: LogitRows | None,
     token_ids: Sequence[int],
     sampling: SamplingParams,
-    log_q: Sequence[float] | None,
     bonus: Sequence[bool],
     tolerance: float | None,
 ) -> list[TokenEvidence]:
     """What the bets need of tokens whose distributions are known.
 
+    Both distributions are conditioned on the tokens that are in the support whatever the rounding.
+
     Args:
-        p: the target's distribution at each token.
+        p, q: the distributions of target and draft at each token; q is None where drafts have no probabilities.
         sampling: of the text.
-        log_q: the draft's log-probability of each token; None where drafts have no probabilities.
         bonus: whether each token came after a block that was accepted whole.
         tolerance: see :func:`evidence`.
     """
@@ -60,24 +58,40 @@ def evidence_of(
     ids = torch.tensor(list(token_ids), device=device)
     params = RowParams.of([sampling] * emitted, device)
     edge = support_edge(logits, params, tolerance_of(logits, tolerance))
-    outside = (logits.gather(1, ids[:, None])[:, 0].double() < edge.lowest).tolist()
-    doubtful = edge.doubtful.tolist()
-    probs = p.probs()
-    log_p = p.prob(ids).log().tolist()
+    logit = logits.gather(1, ids[:, None])[:, 0].double()
+    doubtful = ((logit < edge.surely) & (logit >= edge.lowest)).tolist()
+    probs, log_p = p.probs(), p.prob(ids).log()
+    log_q = None if q is None else q.prob(ids).log()
+    if params.truncates:
+        sure = logits.double() >= edge.surely[:, None]
+        probs, mass = _conditioned(probs, sure)
+        log_p = torch.where(mass > 0, log_p - mass.log(), log_p)  # without any, each token is at the edge or outside
+        if q is not None and log_q is not None:
+            _, drafted = _conditioned(q.probs(), sure)
+            log_q = torch.where(drafted > 0, log_q - drafted.log(), log_p)  # no bet towards a draft without any
     log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
     top = (p.argmax == ids).tolist()
+    of_target, of_draft = log_p.tolist(), None if log_q is None else log_q.tolist()
     return [
         TokenEvidence(
-            log_p[i],
-            None if log_q is None else log_q[i],
+            of_target[i],
+            None if of_draft is None else of_draft[i],
             top[i],
             tuple(log_tempered[i]),
             bonus[i],
             doubtful[i],
-            outside[i],
         )
         for i in range(emitted)
     ]
+
+
+def _conditioned(
+    probs: Float64[Tensor, "n V"], inside: Bool[Tensor, "n V"]
+) -> tuple[Float64[Tensor, "n V"], Float64[Tensor, " n"]]:
+    """Distributions given that the token is inside, and how likely that is."""
+    within = torch.where(inside, probs, 0)
+    mass = within.sum(dim=-1)
+    return within / mass[:, None], mass
 
 
 def rounding(target: CachedModel, completion: Completion, width: int, tolerance: float | None) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources.base import Completion, Mode, TextRequest
-from specbench.sources.http import Server
+from specbench.sources.http import Server, StatusError
 from specbench.sources.parameters import given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 
@@ -32,6 +32,15 @@ class LlamaServerSource(ServedSource):
         if not isinstance(props, dict) or "build_info" not in props:
             raise server.error(f"/props has no build_info: {server.shown(repr(props))}", _OLD)
         return f"llama.cpp {props['build_info']}"
+
+    def open(self) -> None:
+        """Asks each server what it is. Raises ConfigError if they have different models."""
+        super().open()
+        sizes = {size for server in self.servers.values() if (size := _size(server))}
+        if len(sizes) > 1:
+            different = " and ".join(f"{parameters:,} parameters in {size:,} bytes" for parameters, size in sizes)
+            problem = f"its model is another one than that of source.url: they have {different}"
+            raise self.servers[Mode.PLAIN].error(problem, "Start both servers with the same -m.")
 
     def encode(self, text: str) -> tuple[int, ...] | None:
         """Token ids of a prompt, as /completion makes them of text."""
@@ -76,6 +85,15 @@ class LlamaServerSource(ServedSource):
             counters=timings(reply),
             seconds=seconds,
         )
+
+
+def _size(server: Server) -> tuple[int, int] | None:
+    """Parameters and bytes of a server's model; None if it does not tell."""
+    try:
+        meta = server.json("/v1/models")["data"][0]["meta"]
+        return int(meta["n_params"]), int(meta["size"])
+    except (StatusError, LookupError, TypeError, ValueError):
+        return None
 
 
 def timings(reply: Reply) -> dict[str, float]:

@@ -9,6 +9,7 @@ from specbench.core.errors import ConfigError
 from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
 from specbench.metrics.results import schema_of, write_rows
 from specbench.reports import markdown
+from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import make_row, table_of, write_run
 
 
@@ -45,6 +46,29 @@ def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
     assert (draft["against the checkpoint"], lookup["against the checkpoint"]) == ("-", "not refuted, 10^0.5")
     assert (lookup["bias, at most"], lookup["bias, at most (scored)"], lookup["forks"]) == ("0.040", "0.012", "3.5")
     assert rows["llama_server 1.0", "-"]["bias, at most"] == "-"
+
+
+def test_certificates_give_the_same_lines_as_their_folders():
+    """Those on experiments/engines.md, whose figure they make."""
+    files = [path for path in sorted((ROOT / "experiments/engines").glob("*.json")) if "again" not in path.stem]
+    report = engines.build(*files)
+    rows = table_of(markdown.render(report))
+    assert [row["certificate"] for row in rows] == [path.name for path in files]
+    page = (ROOT / "experiments/engines.md").read_text()
+    for row in rows:
+        (line,) = [line for line in page.splitlines() if f"(engines/{row['certificate']})" in line]
+        for name in ("texts", "against plain texts", "bias, at most", "bias, at most (scored)", "temperature 0"):
+            assert row[name].replace("999.0", "999").replace(" top", ", top") in line.replace("**", "")
+    (picture,) = report.pictures
+    assert len(picture.figure.axes[0].patches) == len(files)
+
+
+def test_files_that_are_no_certificates_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"verdict": "refuted"}')
+    with pytest.raises(ConfigError, match=r"a\.json: no certificate of an engine .*Give certificate\.json"):
+        engines.build(tmp_path / "a.json")
+    with pytest.raises(ConfigError, match="a file beside folders"):
+        engines.build(tmp_path, tmp_path / "a.json")
 
 
 def test_a_folder_of_another_protocol_is_refused(tmp_path):

@@ -66,6 +66,7 @@ def test_no_rounding_within_the_tolerance_leaves_the_bounds(params):
         other = kept(logits + step, params)
         assert (other == scored)[~edge.doubtful].all()
         assert not other[logits < edge.lowest[:, None]].any()
+        assert other[logits >= edge.surely[:, None]].all()
 
 
 def test_the_sum_of_a_nucleus_is_in_doubt_where_no_logit_is():
@@ -81,7 +82,8 @@ def test_nothing_is_in_doubt_far_from_the_edge_or_without_one():
     for params in (SamplingParams(), SamplingParams(top_k=2), SamplingParams(top_p=0.9), SamplingParams(min_p=0.2)):
         edge = support_edge(logits, rows_of(params, 1), torch.full((1,), 1e-3, dtype=torch.float64))
         assert edge.doubtful.tolist() == [False]
-        assert torch.equal(logits >= edge.lowest[:, None], kept(logits, params))
+        for end in (edge.lowest, edge.surely):
+            assert torch.equal(logits >= end[:, None], kept(logits, params))
 
 
 def test_forbidden_tokens_are_no_doubt():
@@ -101,31 +103,32 @@ def test_default_tolerance_knows_dtype_and_size():
 # --- The bets ---
 
 
-def tokens_of(scored: np.ndarray, q: np.ndarray, doubtful: bool, outside: np.ndarray) -> list[eprocess.TokenEvidence]:
-    """What is known of each token that could be emitted at one position."""
+def tokens_of(scored: np.ndarray, q: np.ndarray, edge: tuple[int, ...] = ()) -> list[eprocess.TokenEvidence]:
+    """What is known of each token that could be emitted at one position, of which some are at the edge."""
+    scored, q = (np.where(np.isin(np.arange(len(each)), edge), 0, each) for each in (scored, q))
+    scored, q = scored / scored.sum(), q / q[scored > 0].sum()
     tempered = tuple(float(np.log((scored**a).sum())) for a in eprocess.TEMPERED)
     with np.errstate(divide="ignore"):
         log_p, log_q = np.log(scored), np.log(q)
     return [
-        eprocess.TokenEvidence(
-            float(log_p[x]), float(log_q[x]), bool(x == scored.argmax()), tempered, True, doubtful, bool(outside[x])
-        )
+        eprocess.TokenEvidence(float(log_p[x]), float(log_q[x]), bool(x == scored.argmax()), tempered, True, x in edge)
         for x in range(len(scored))
     ]
 
 
-def test_every_bet_is_a_martingale_over_whole_texts():
-    """Enumerated: all texts of three tokens, of which the second position is in doubt, sum to exactly 1.
+@pytest.mark.parametrize("kept", [0, 1], ids=["at the edge", "inside"])
+def test_every_bet_is_a_martingale_over_whole_texts(kept):
+    """Enumerated: all texts of three tokens, of which the second position has an edge in doubt, sum to exactly 1.
 
-    Decoding has the support {0, 1, 2} there and scoring {0, 1}: with a bet its mean would be 1.2 or infinite.
+    Scoring has the support {0, 1} there, or {0, 1, 2}, and decoding the other one: with a bet on token 2 the mean would
+    not be 1.
     """
     rng = np.random.default_rng(2)
     p, q = rng.dirichlet(np.ones(4), 3), rng.dirichlet(np.ones(4), 3)
-    drawn = p.copy()
-    drawn[1] = (0.5, 0.3, 0.2, 0.0)
-    scored = p.copy()
-    scored[1] = (0.6, 0.4, 0.0, 0.0)
-    places = [tokens_of(scored[i], q[i], i == 1, scored[i] == 0 if i != 1 else drawn[i] == 0) for i in range(3)]
+    drawn, scored = p.copy(), p.copy()
+    drawn[1] = np.array([0.5, 0.3, 0.2 * (1 - kept), 0.0]) / (1 - 0.2 * kept)
+    scored[1] = np.array([0.5, 0.3, 0.2 * kept, 0.0]) / (0.8 + 0.2 * kept)
+    places = [tokens_of(scored[i], q[i], (2,) if i == 1 else ()) for i in range(3)]
     means = np.zeros(len(eprocess.bets()))
     for text in itertools.product(range(4), repeat=3):
         chance = math.prod(drawn[i, x] for i, x in enumerate(text))
@@ -134,14 +137,14 @@ def test_every_bet_is_a_martingale_over_whole_texts():
     assert means == pytest.approx(np.ones(len(means)), rel=1e-12)
 
 
-def test_a_bet_at_a_doubtful_position_is_placed_on_the_impossible_alone():
-    scored, outside = np.array([0.6, 0.4, 0.0, 0.0]), np.array([False, False, False, True])
-    inside, _, grey, far = tokens_of(scored, np.full(4, 0.25), True, outside)
-    assert eprocess.log_factors(inside) == eprocess.log_factors(grey) == [0.0] * len(eprocess.bets())
+def test_no_bet_is_placed_on_a_token_at_the_edge():
+    inside, _, grey, far = tokens_of(np.array([0.6, 0.4, 0.0, 0.0]), np.full(4, 0.25), (2,))
+    assert eprocess.log_factors(grey) == [0.0] * len(eprocess.bets())
+    assert any(eprocess.log_factors(inside))
     assert not grey.impossible
     assert far.impossible
     assert eprocess.log_factors(far) == [math.inf] * len(eprocess.bets())
-    # The same position without a doubt: a token of probability 0 is infinite evidence.
+    # The same token without a doubt: probability 0 is infinite evidence.
     assert dataclasses.replace(grey, doubtful=False).impossible
 
 
@@ -196,15 +199,24 @@ def test_a_token_that_rounding_took_from_the_support_does_not_reject():
     """Token 2 lies 1e-6 below the threshold where it is scored; the verifier may have seen it above."""
     reached, tokens = verdict([0, 1, 2, 0], near_edge(1e-6))
     assert tokens[2].log_p == -math.inf
-    assert all(token.doubtful for token in tokens)
-    assert reached < 1e-12
+    assert [token.doubtful for token in tokens] == [False, False, True, False]
+    assert reached < 0.5
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_bets_of_a_text_are_fair_wherever_the_edge_fell(width):
+    """Drawn from two tokens or from three, where token 2 is at the edge of what is scored: the mean of a bet is 1."""
+    probs = ROW[:width].double().softmax(dim=0)
+    told_of = [verdict([x], near_edge(1e-6))[1][0] for x in range(width)]
+    factors = np.exp([eprocess.log_factors(token) for token in told_of])
+    assert (probs.numpy() @ factors) == pytest.approx(np.ones(len(eprocess.bets())), rel=1e-6)
+    assert factors[:2].std() > 0.01
 
 
 def test_a_token_far_outside_rejects_in_doubt_or_not():
-    for gap, doubtful in ((1e-6, True), (0.1, False)):
+    for gap in (1e-6, 0.1):
         reached, tokens = verdict([0, 4, 1], near_edge(gap))
         assert [token.impossible for token in tokens] == [False, True, False]
-        assert tokens[0].doubtful == doubtful
         assert reached == math.inf
     reached, _ = verdict([0, 2], near_edge(0.1))  # a tenth of a logit is no rounding in float32
     assert reached == math.inf
@@ -254,12 +266,12 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
     ids=["masked", "returns argmax", "ignores top-p"],
 )
 def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected, thorough):
-    """Positions in doubt are left out, few of them in float32, and save no flawed verifier."""
+    """Tokens at the edge are left out, few of them in float32, and save no flawed verifier."""
     context = on_the_pair(pair, verifier, SamplingParams(top_p=0.9))
     outcome = EprocessProtocol(400 if thorough else 150, 1e-6).run(context)
     certificate = json.loads(outcome.documents["e_certificate.json"])
     assert certificate["verdict"] == expected
-    assert 0 < certificate["without_bet"] < 0.05 * certificate["tokens"]
+    assert certificate["without_bet"] < 0.05 * certificate["tokens"]
     assert f"no bet at {certificate['without_bet']:,}" in outcome.headline
     assert certificate["rounding"]["over_tolerance"] < 0.2
     assert (certificate["impossible"] > 0) == isinstance(verifier, IgnoresTopP)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources import TextRequest
+from specbench.sources import Mode, TextRequest
+from tests.helpers.made_up_engines import Engine
 
 Body = dict[str, Any]
 
@@ -171,3 +172,25 @@ VLLM_COUNTERS = {
     "accepted": "vllm:spec_decode_num_accepted_tokens_total",
     "steps": "vllm:spec_decode_num_drafts_total",
 }
+
+
+def llama_of(engine: Engine, mode: Mode) -> dict[str, Callable[[Body], Any]]:
+    """llama-server's replies with the texts of a made-up engine, of one of its modes."""
+
+    def completion(body: Body) -> Any:
+        sampling = SamplingParams(temperature=body["temperature"], stop=tuple(body.get("stop", ())))
+        text = engine.one(
+            TextRequest(
+                prompt_id="", prompt=body["prompt"], sampling=sampling, seed=body["seed"],
+                max_new_tokens=body["n_predict"],
+            ),
+            mode,
+        )  # fmt: skip
+        ids = list(text.token_ids or ())
+        stop = {"stop": "word"}.get(text.finish_reason or "", "limit")
+        return {
+            "content": text.text, "tokens": ids, "truncated": False, "stop_type": stop, "tokens_evaluated": 1,
+            "completion_probabilities": [{"id": token, "logprob": -1.0} for token in ids],
+        }  # fmt: skip
+
+    return {**llama(), "/completion": completion}

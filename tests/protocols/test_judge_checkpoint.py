@@ -13,11 +13,12 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
+from specbench.exactness.texts.eprocess import bets
 from specbench.exactness.two_sample.bets import CLASSES
 from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE
 from specbench.protocols.judging import checkpoint as module
-from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, share_rows
+from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.rules.token.masked import MaskedVerifier
@@ -154,6 +155,25 @@ def test_bounds_hold_the_truth():
             held[row.mode] += row.bound >= truth
     assert min(held.values()) >= 90
     assert max(held.values()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("speculative", "plain", "verdict"),
+    [(1, 0, CANNOT_TELL), (14, 0, CANNOT_TELL), (15, 0, REFUTED), (15, 1, CANNOT_TELL)],
+)
+def test_tokens_that_the_checkpoint_excludes_refute_only_if_speculation_alone_has_many(speculative, plain, verdict):
+    """A plain engine of other arithmetic has them too, and they may all be in speculative texts by chance."""
+    checkpoint, ones = scorer(), np.zeros((1, len(bets())))
+    texts = {Mode.SPECULATIVE: speculative, Mode.PLAIN: plain}
+    checkpoint.texts = {
+        mode: [
+            ScoredText(ones + (math.inf if i < texts[mode] else 0), *[np.zeros(1)] * 2, *[np.zeros((1, 4))] * 2)
+            for i in range(20)
+        ]
+        for mode in Mode
+    }
+    assert judge_checkpoint(checkpoint, 1e-4, 0.99).verdict == verdict
+    assert checkpoint.refutes(1e-4) == (verdict == REFUTED)
 
 
 def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refuted():

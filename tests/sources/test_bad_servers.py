@@ -179,11 +179,37 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(models, wanted,
         OpenAiSource(server.url, model=wanted).open()
 
 
+@pytest.mark.parametrize("size", [100, 101, None])
+def test_llama_servers_with_different_models_are_named(size):
+    def models(size: int | None) -> dict[str, Any]:
+        return {"/v1/models": lambda _: {"data": [{"id": "m", "meta": size and {"n_params": 50, "size": size}}]}}
+
+    with serving(llama() | models(100)) as server, serving(llama() | models(size)) as plain:
+        source = LlamaServerSource(server.url, plain.url)
+        if size == 101:
+            message = rf"^source\.plain_url={plain.url}: its model is another one .*101 bytes.*with the same -m\.$"
+            with pytest.raises(ConfigError, match=message):
+                source.open()
+        else:
+            source.open()
+
+
 def test_a_server_of_another_protocol_is_named():
     with serving({"/v1/models": lambda _: ["a"]}) as server, pytest.raises(ConfigError, match="lists no models"):
         OpenAiSource(server.url).open()
     with serving(VllmCounters().replies) as server, pytest.raises(ConfigError, match=r"/props replied status 404"):
         LlamaServerSource(server.url).open()
+
+
+def test_a_prompt_that_a_server_of_openai_cut_is_named():
+    def cut(body: dict[str, Any]) -> dict[str, Any]:
+        return {"choices": [{"text": "a", "token_ids": [1]}], "usage": {"prompt_tokens": 2}}
+
+    with serving(VllmCounters().replies | {"/v1/completions": cut}) as server:
+        source = OpenAiSource(server.url, dialect="vllm")
+        source.open()
+        with pytest.raises(ConfigError, match=r"it read 2 of the 3 tokens of prompt 'abc'\. Start it with a longer"):
+            source.complete([request()], Mode.SPECULATIVE)
 
 
 def test_token_ids_that_are_missing_are_named():

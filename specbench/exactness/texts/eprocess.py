@@ -9,9 +9,10 @@ Rounding. The bets read p from a pass over the finished text; the verifier drew 
 logits differ by rounding. That matters in two places:
 
 - At the edge of a truncated support (support.py) a token may have p = 0 and p' > 0, and its evidence would be infinite.
-  Where the edge is in doubt, no bet is placed: the factor is 1. Doubt is a matter of the logits, known before the token
-  is seen, so M stays a martingale; and a token that lies outside every support within the tolerance is infinite
-  evidence there too, since its probability under p' is 0.
+  Bets are therefore placed on which token it is of those that are in every support within the tolerance: p, q and the
+  powers are conditioned on these, and the factor of a token at the edge is 1. On these tokens p' is proportional to p
+  wherever the edge fell, so M stays a martingale; and a token that lies outside every support within the tolerance is
+  infinite evidence, since its probability under p' is 0.
 - Elsewhere p' = p exp(h) with h the difference of the log-probabilities, and the mean of a factor is
   sum f p'/p = 1 + sum (f - p) h + ..., since sum p h is 0 up to h squared. To first order that averages out over
   positions, because f knows nothing of the errors of p'. What is left is of the size of v = Var_p(h): the errors of p
@@ -42,12 +43,12 @@ class TokenEvidence:
     """What the bets need to know about one emitted token.
 
     Attributes:
-        log_p, log_q: its log-probability under target and draft; log_q is None where the draft had no rows.
+        log_p, log_q: its log-probability under target and draft, of the tokens that are in the support whatever the
+            rounding; log_q is None where the draft had no rows.
         top: whether it is the target's argmax.
-        log_tempered: log of sum over x of p(x)^a for a in TEMPERED.
+        log_tempered: log of sum over x of p(x)^a for a in TEMPERED, over these tokens.
         bonus: whether it came after a block that was accepted whole; known before it is drawn.
-        doubtful: whether rounding may move a token over the edge of the support here; known before it is drawn.
-        outside: whether no rounding within the tolerance brings it into the support.
+        doubtful: whether rounding may move it over the edge of the support.
     """
 
     log_p: float
@@ -56,12 +57,11 @@ class TokenEvidence:
     log_tempered: tuple[float, ...]
     bonus: bool
     doubtful: bool = False
-    outside: bool = False
 
     @property
     def impossible(self) -> bool:
         """Whether the target cannot have emitted it."""
-        return self.outside or (self.log_p == -math.inf and not self.doubtful)
+        return self.log_p == -math.inf and not self.doubtful
 
 
 def bets() -> list[str]:

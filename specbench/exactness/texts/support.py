@@ -12,8 +12,8 @@ Let each of the two logits of a token differ by at most e. Then a token with log
   of the logits. (The distance of logits alone would not do: with probabilities 0.6, 0.3, 0.1 and top_p 0.9 the third
   token is in or out by a rounding of the sum, however far it lies from the second.)
 
-What holds of one of the three conditions for "out", or of all for "in", holds of the support; where top-k is in doubt,
-so is the whole row, since top-p takes its share of what top-k left.
+What holds of one of the three conditions for "out", or of all for "in", holds of the support. Top-p takes its share of
+what top-k left, which is at most the tokens that may be in the top k, and at least those that surely are.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ class SupportEdge:
     Attributes:
         doubtful: whether some token may be in the support or outside.
         lowest: tokens with a lower logit are outside, whatever the rounding.
+        surely: tokens with this logit or a higher one are inside, whatever the rounding; inf if no token is.
     """
 
     doubtful: Bool[Tensor, " n"]
     lowest: Float64[Tensor, " n"]
+    surely: Float64[Tensor, " n"]
 
 
 def default_tolerance(logits: Shaped[Tensor, "n V"]) -> Float64[Tensor, " n"]:
@@ -69,7 +71,8 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
     """
     if not params.truncates:
         nothing = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-        return SupportEdge(nothing, logits.new_full((len(logits),), -math.inf, dtype=torch.float64))
+        everything = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
+        return SupportEdge(nothing, everything, everything)
     ordered = logits.double().sort(dim=-1, descending=True).values
     vocabulary = ordered.shape[1]
     after = torch.cat([ordered, ordered.new_full((len(ordered), 1), -math.inf)], dim=1)  # nothing follows the last
@@ -83,15 +86,17 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
         """Tokens that are among the first ``count``: whatever comes after those stays behind them."""
         return ordered > after.gather(1, count) + reach
 
+    def nucleus(left: Bool[Tensor, "n V"], sign: int) -> Int64[Tensor, "n 1"]:
+        """Sizes of the largest (sign 1) or the smallest (-1) nucleus of the tokens that top-k left."""
+        mass = ordered.masked_fill(~left, -math.inf).div(temperature).softmax(dim=-1)
+        before, given = mass.cumsum(dim=-1) - mass, params.top_p[:, None]
+        top_p = torch.sigmoid(given.logit() + sign * reach / temperature)
+        return ((before < top_p) | (given >= 1)).sum(dim=1, keepdim=True).clamp(min=1)
+
     k = torch.where(params.top_k > 0, params.top_k, vocabulary).clamp(max=vocabulary)[:, None]
     may, must = within(k) & (ordered > -math.inf), surely(k)
-    # Where top-k is in doubt, so is the mass of which top-p is a share: "may" holds for the most tokens, "must" fails.
-    unsure = (may & ~must).any(dim=1)
-    mass = ordered.masked_fill(~may, -math.inf).div(temperature).softmax(dim=-1)
-    before, given = mass.cumsum(dim=-1) - mass, params.top_p[:, None]
-    loose, tight = (torch.sigmoid(given.logit() + sign * reach / temperature) for sign in (1, -1))
-    nuclei = [((before < top_p) | (given >= 1)).sum(dim=1, keepdim=True).clamp(min=1) for top_p in (loose, tight)]
-    may, must = may & within(nuclei[0]), must & surely(nuclei[1])
+    may, must = may & within(nucleus(may, 1)), must & surely(nucleus(must, -1))
     floor = ordered[:, :1] + temperature * params.min_p.log()[:, None]
     may, must = may & (ordered >= floor - reach), must & (ordered > floor + reach)
-    return SupportEdge(unsure | (may & ~must).any(dim=1), ordered.masked_fill(~may, math.inf).amin(dim=1))
+    lowest, surely_in = (ordered.masked_fill(~each, math.inf).amin(dim=1) for each in (may, must))
+    return SupportEdge((may & ~must).any(dim=1), lowest, surely_in)

@@ -30,7 +30,7 @@ def engines(bars: Bars, confidence: float) -> Figure:
     """Largest difference a token in shares of sets of tokens, by engine and method: observed, and bounded."""
     figure, (axes,) = panels(1, 1, (1.0, 1.5 + 0.25 * len(bars)), margin=0.4)
     _bars(axes, bars, confidence, "")
-    axes.set_xlabel("difference a token in the share of a set of tokens")
+    axes.set_xlabel("difference a token in shares of tokens")
     legend(figure, columns=2)
     return figure
 

@@ -1,0 +1,63 @@
+"""The step that docs/judge.md puts into an engine's workflow, run as it is written there: its status and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specbench.sources import Mode
+from tests.helpers import made_up_engines as engines
+from tests.helpers.command_lines import ROOT, Ran, run_once
+from tests.helpers.text_servers import llama_of, serving
+
+ENGINES = {"sound": engines.Engine(), "flawed": engines.AlwaysGreedy(), "repeats": engines.IgnoresSeeds()}
+FEW = ("protocol.texts=240", "protocol.prompts=4", "protocol.length=3", "protocol.greedy_length=8", "protocol.rounds=0")
+SEVERAL = ("protocol=judge", "source=llama_server", "sampler.n=2", "tracking.mode=disabled")
+
+
+def step() -> list[str]:
+    """The arguments of the page's step."""
+    page = (ROOT / "docs/judge.md").read_text()
+    workflow = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    commands = [step.get("run", "").split() for step in workflow["jobs"]["judge"]["steps"]]
+    (command,) = [words for words in commands if words[:3] == ["python", "-m", "specbench"]]
+    return command[3:]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """The step with each engine behind two servers, whose ports are free ones, and fewer texts; and what is refused."""
+    lines: dict[str, tuple[list[str], bool]] = {"several": ([*SEVERAL], False)}
+    with contextlib.ExitStack() as servers:
+        for name, engine in ENGINES.items():
+            fast, plain = (servers.enter_context(serving(llama_of(engine, mode))).url for mode in reversed(Mode))
+            lines[name] = ([*step(), f"source.url={fast}", f"source.plain_url={plain}", *FEW], False)
+        return run_once(tmp_path_factory, "judge", lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "verdict"),
+    [("sound", 0, "not refuted"), ("flawed", 1, "refuted"), ("repeats", 0, "cannot tell")],
+)
+def test_the_step_fails_if_the_engine_is_refuted_alone(name, status, verdict, runs):
+    run = runs[name]
+    assert run.ended.status == status, run.ended.text
+    assert json.loads(found(run, "certificate.json"))["findings"][0]["verdict"] == verdict
+    assert len(found(run, "texts.jsonl").splitlines()) > 60
+    assert ("is refuted" in run.ended.text) == (status == 1)
+
+
+def found(run: Ran, name: str) -> str:
+    """A file in the folder that the workflow uploads."""
+    (path,) = (run.folder / "judge").rglob(name)
+    return Path(path).read_text()
+
+
+def test_several_continuations_of_a_request_are_refused(runs):
+    run = runs["several"].ended
+    assert run.status == 1
+    assert "sampler.n=2: protocol=judge would ignore it. Each text is a request of its own; leave it out." in run.text
