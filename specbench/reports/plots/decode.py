@@ -157,7 +157,9 @@ def _speedup(results: pd.DataFrame, axis: str) -> tuple[Figure, Axes]:
 def _scale(axes: Axes, results: pd.DataFrame, margin: float) -> None:
     """Fits the y axis to speedups and their intervals; the end of an interval that says nothing is cut off."""
     axes.margins(y=margin)
-    axes.set_ylim(top=min(axes.get_ylim()[1], 3 * max(1.0, results["speedup"].max())))
+    (low, high), highest = axes.get_ylim(), 3 * max(1.0, results["speedup"].max())
+    if high > highest:
+        axes.set_ylim(max(low, 0), highest)
 
 
 @style()
