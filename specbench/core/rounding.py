@@ -34,7 +34,7 @@ def speedup(value: float, low: float | None, high: float | None) -> str:
     """A speedup with its interval; in words if that reaches from less than half to more than double of it."""
     if low is None or high is None or math.isnan(low) or not (0 < 2 * low < value < high / 2):
         return interval(value, low, high)
-    return f"{value:.2f} (uncertain by a factor of {max(high / value, value / low):.2g})"
+    return f"{value:.2f} (uncertain by a factor of {float(f'{max(high / value, value / low):.2g}'):g})"
 
 
 def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:

@@ -20,6 +20,7 @@ from specbench.models.cached_model import CachedModel
 SMALL_MODEL = 50_000_000  # parameters; such matrices gain little from a second thread on any machine
 MOST_TOKENS = 16  # of a timed pass
 PASSES = 5  # timed with each number of threads, after one untimed pass
+LONGEST = 20  # seconds of passes after which no more are timed, as on a machine with many processes
 TIMED = "a pass over "  # what the reason begins with if passes were timed
 
 
@@ -60,11 +61,15 @@ def choose_threads(
 
 def _faster(target: CachedModel, rows: int, width: int) -> Threads:
     seconds: dict[int, list[float]] = {1: [], PYTORCH_THREADS: []}
+    spent = 0.0
     for number in range(PASSES + 1):
         for threads in sorted(seconds, reverse=number % 2 == 1):
             torch.set_num_threads(threads)
             passed = _pass_seconds(target, rows, width)
             seconds[threads] += [passed] if number else []
+            spent += passed
+        if number and ranks.broadcast_from_rank0(lambda: spent > LONGEST):  # noqa: B023  # called at once
+            break
     target.start([], 0)
     one, every = (1000 * median(times) for times in seconds.values())
     took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"

@@ -12,6 +12,7 @@ rounds are there reads them, be it a job that was killed and is resumed, or the 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
     live = LiveSpeed(context.journal)
     watch, before = DisturbanceWatch(context.device.type == "cpu", torch.get_num_threads()), shared.seen
     shown, done = 0, len(shared.rounds.get(PLAIN, ()))
-    with progress("comparing settings", len(groups)) as advance:
+    with progress("comparing settings", len(groups), seconds - shared.spent if seconds else math.inf) as advance:
         advance(done)
         while not (why := shared.ending(len(groups), seconds)):
             ways = [PLAIN, *shared.standing().active]

@@ -129,7 +129,7 @@ class Shared:
                 problem = f"too short: a round of {len(standing.active)} settings takes {self.spent:.1f} s"
                 remedy = f"Use {math.ceil(FIRST * self.spent)} or more, 0 for no limit, or fewer settings or tokens."
                 raise ConfigError("protocol.seconds", seconds, problem, remedy)
-            return f"{seconds:g} s are over"
+            return f"another would pass the limit of {seconds:g} s"
         return ""
 
 

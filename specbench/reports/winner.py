@@ -16,7 +16,7 @@ ONE_BATCH = (
     "It was timed in one batch and has no interval: a smaller batch_size or protocol.group or more prompts give it one."
 )
 SHARED = (
-    "Settings took turns with plain decoding, group by group, and were compared {} times: one-sided Student's t over "
+    "Settings took turns with plain decoding, group by group, and were compared {}: one-sided Student's t over "
     "groups that both decoded, with Bonferroni over settings and alpha spending over looks."
 )
 ALONE = "No two runs have plain decoding in common: had the machine changed between them, it would not show."
@@ -36,10 +36,10 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(outcome, names, measured)
-    if len(names) > 1 and rows.get("looks", pd.Series()).notna().any():
-        sentences = [sentence for sentence in sentences if sentence != ALONE] + [
-            SHARED.format(int(rows["looks"].max()))
-        ]
+    looks = rows.get("looks", pd.Series())
+    if len(names) > 1 and looks.notna().any():
+        count = "once" if looks.max() == 1 else f"{looks.max():.0f} times"
+        sentences = [sentence for sentence in sentences if sentence != ALONE] + [SHARED.format(count)]
     if pd.isna(low) or low == high:  # the latter in rows of earlier versions
         sentences.append(ONE_BATCH)
     elif high < 1:

@@ -57,9 +57,12 @@ def parse_command(arguments: Sequence[str]) -> Command:
     """
     resume = [word.partition("=")[2] for word in arguments if word.startswith("resume=")]
     flags, others = get_args_parser().parse_known_args([word for word in arguments if not word.startswith("resume=")])
-    if flags.experimental_rerun is not None:
-        problem = "it reads a pickle, which can run code"
-        raise ConfigError("--experimental-rerun", flags.experimental_rerun, problem, "Go on with a sweep by resume=.")
+    for flag, value, problem, remedy in (
+        ("--experimental-rerun", flags.experimental_rerun, "it reads a pickle, which can run code", "Use resume=."),
+        ("--config-path", flags.config_path, "specbench has its own", "Add yours to it by --config-dir."),
+    ):
+        if value is not None:
+            raise ConfigError(flag, value, problem, remedy)
     overrides = [part for word in (*flags.overrides, *others) for part in spelled_out(word)]
     for override in [] if flags.shell_completion else overrides:
         check_override(parse_override(override))
@@ -132,6 +135,8 @@ def explained(error: HydraException | OmegaConfBaseException, overrides: Sequenc
     group, _, name = (getattr(error, "missing_cfg_file", None) or "").partition("/")
     if isinstance(error, MissingConfigException) and group in (*GROUPS, "exp"):
         return missing_choice(group, name, {*names(group), *(error.options or ())})
+    if isinstance(error, MissingConfigException) and not name:
+        return f"--config-name={group}: no such configuration. Leave it out, or give a yaml of --config-dir."
     lines = [line.rstrip() for line in str(error).splitlines() if not line.startswith((" ", "See http"))]
     lines += [] if cause is error else str(cause).splitlines()[:1]
     text = "\n".join(filter(None, lines))

@@ -33,12 +33,11 @@ from specbench.core.machine.disk import WriteError, clear_temporaries, write_tex
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times
-from specbench.runs.choices import keys, names
+from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.commandline import Command
-from specbench.runs.config import OPEN_GROUPS
 from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
-from specbench.runs.overrides import choice_of, in_quotes, key_of, labels_of, spelled_out
+from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.signals import held_back
 from specbench.runs.state import JobState, Status, read_state, write_state
@@ -81,8 +80,8 @@ class Planner:
 
     def __init__(self, command: Command):
         config.register()
-        self.of_some = keys_of_some(command.overrides)
-        overrides = [*_search_path(command), *(each for each in command.overrides if each not in self.of_some)]
+        # A key of a choice is composed with each job's own choice, which an experiment's yaml may sweep.
+        overrides = [*_search_path(command), *(each for each in command.overrides if not is_of_choice(each))]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
             self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
         self.command = command
@@ -98,7 +97,8 @@ class Planner:
             ConfigError: jobs that cannot be resumed, a folder that cannot be used.
         """
         resume = self.command.resume
-        given: list[str] = [*self.shared.hydra.overrides.task, *self.of_some]
+        of_hydra = self.shared.hydra.overrides.hydra
+        given = [override for override in self.command.overrides if override not in of_hydra]
         apart = [override for override in given if key_of(override).partition(".")[0] in APART]
         as_planned = resume is not None and len(apart) == len(given)
         self.extra = apart if as_planned else []
@@ -123,8 +123,7 @@ class Planner:
         params = [(key, f"{key}={value}") for key, value in swept.items()]
         params = [override if key in replaced else with_every_bug(override) for key, override in params]
         parser = OverridesParser.create(config_loader=self.loader)
-        jobs = combinations(parser.parse_overrides([*params, *map(with_every_bug, given)]))
-        return without_unknown_keys(jobs) if self.of_some else jobs
+        return with_own_keys(combinations(parser.parse_overrides([*params, *map(with_every_bug, given)])))
 
     def _composed(self, overrides: Sequence[str]) -> Composed:
         """One job, with all that can be checked without importing PyTorch."""
@@ -255,40 +254,6 @@ def combinations(overrides: Sequence[Override]) -> list[list[str]]:
         for key, override in last.items()
     ]
     return [[part for override in job for part in spelled_out(override)] for job in itertools.product(*lists)]
-
-
-def keys_of_some(overrides: Sequence[str]) -> list[str]:
-    """The overrides whose key some of the choices that its group is given have, and others do not.
-
-    Of ``drafter=layer_skip,prompt_lookup drafter.layers=8`` the second: it is for the jobs of the first choice.
-    """
-    given = {key_of(override): override.partition("=")[2].split(",") for override in overrides}
-    found = []
-    for override in overrides:
-        group, _, key = key_of(override).partition(".")
-        choices = given.get(group, []) if key and group in OPEN_GROUPS else []
-        if 0 < sum(lacks(group, choice, key) for choice in choices) < len(choices):
-            found.append(override)
-    return found
-
-
-def lacks(group: str, choice: str, key: str) -> bool:
-    """Whether a choice of ours has no such key; of a user's own choices nothing is known."""
-    choice, settings = choice_of(group, choice.strip())
-    own = choice in names(group) and key not in settings
-    return own and key.partition(".")[0] not in keys(group, choice)
-
-
-def without_unknown_keys(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The jobs, each without the keys that its own choices lack. Jobs that become equal thereby are one."""
-    kept: list[list[str]] = []
-    for job in jobs:
-        chosen = {key_of(override): override.partition("=")[2] for override in job}
-        parts = [(override, *key_of(override).partition(".")) for override in job]
-        known = [o for o, group, _, key in parts if not (key and group in chosen and lacks(group, chosen[group], key))]
-        if len(known) == len(job) or known not in kept:
-            kept.append(known)
-    return kept
 
 
 def _number_of_values(override: Override) -> int:

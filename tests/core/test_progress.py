@@ -50,6 +50,14 @@ def test_short_work_is_not_mentioned(monkeypatch: pytest.MonkeyPatch, said: list
     assert said == []
 
 
+def test_what_is_left_ends_with_the_limit(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    clock = Clock(monkeypatch)
+    with progress.progress("comparing settings", 12, 90.0) as advance:
+        clock.now += 40
+        advance(1)
+    assert said == ["job 3: 8% of comparing settings, 50 s left"]
+
+
 def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     clock = Clock(monkeypatch)
     with progress.progress("comparing draws", 1000) as advance:

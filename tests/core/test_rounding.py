@@ -11,6 +11,7 @@ from specbench.core import rounding
     ("values", "told"),
     [
         ((1.1, 0.06, 18.67), "1.10 (uncertain by a factor of 18)"),  # of two prompts
+        ((0.83, 0.0041, 1.8), "0.83 (uncertain by a factor of 200)"),
         ((1.1, 0.5, 2.42), "1.10 (uncertain by a factor of 2.2)"),
         ((1.1, 0.6, 2.0), "1.10 [0.60, 2.00]"),
         ((1.1, None, None), "1.10"),

@@ -51,6 +51,14 @@ def test_passes_are_timed_in_turns_and_the_first_is_left_out(pair, monkeypatch):
     assert order == [1, 2, 2, 1] * 3
 
 
+def test_slow_passes_are_timed_once(pair, monkeypatch):
+    """A pass took 13 s with one thread and 117 s with two beside six busy processes: ten of each are 13 minutes."""
+    target, order = large(pair, monkeypatch), []
+    monkeypatch.setattr(threads, "_pass_seconds", lambda *_: order.append(torch.get_num_threads()) or 13.0)
+    choose_threads(0, target, requests=1, width=5)
+    assert order == [1, 2, 2, 1]
+
+
 def test_real_passes_are_timed_and_leave_no_text(pair, monkeypatch):
     target = large(toy_pair(pair), monkeypatch)
     assert choose_threads(0, target, requests=8, width=5).reason.startswith("a pass over 15 tokens took ")

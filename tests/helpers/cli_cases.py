@@ -304,6 +304,8 @@ BAD_INPUT = [
     Case(
         "a rerun of a pickle", ("--experimental-rerun", "job.pkl"), ("--experimental-rerun=job.pkl: it reads a pickle",)
     ),
+    Case("configurations in place of ours", ("-cp", "."), ("--config-path=.: specbench has its own. Add yours",)),
+    Case("no such configuration", ("-cn", "x"), ("--config-name=x: no such configuration. Leave it out",)),
     Case("folder of one run", ("hydra.run.dir=here",), ("hydra.run.dir=here", "hydra.sweep.dir")),
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]

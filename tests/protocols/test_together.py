@@ -204,4 +204,4 @@ def test_seconds_bound_all_settings_together(tmp_path, clock):
     found = run(tmp_path, seconds=40)
     assert 8 <= found.timed.times.seconds.shape[1] < 20
     assert clock.now <= 40
-    assert "40 s are over" in (tmp_path / "0" / TOGETHER).read_text()
+    assert "another would pass the limit of 40 s" in (tmp_path / "0" / TOGETHER).read_text()

@@ -51,6 +51,12 @@ def test_speedup_figure_shows_rows_intervals_and_the_best() -> None:
     assert len(plots.speedup_against_gamma(rows).axes[0].texts) == 1  # no winner, no arrow
 
 
+def test_an_interval_without_end_does_not_flatten_the_figure() -> None:
+    rows = frame(gamma_rows())
+    rows.loc[0, "speedup_high"] = 160.0
+    assert plots.speedup_against_gamma(rows).axes[0].get_ylim() == pytest.approx((0, 3 * 1.6))
+
+
 def test_the_best_of_one_batch_is_named_at_its_point() -> None:
     rows = frame(gamma_rows()).assign(speedup_low=None, speedup_high=None)
     figure = plots.speedup_against_gamma(rows, int(rows["speedup"].argmax()))

@@ -52,12 +52,25 @@ def test_an_experiment_is_a_sweep_unless_a_run_is_asked_for():
 def test_a_key_of_one_choice_goes_to_the_jobs_of_that_choice():
     sweep = planned("drafter=layer_skip,prompt_lookup", "drafter.layers=4,8", "gamma=2")
     assert [job.overrides for job in sweep.waiting] == [
-        ["drafter=layer_skip", "gamma=2", "drafter.layers=4"],
-        ["drafter=layer_skip", "gamma=2", "drafter.layers=8"],
+        ["drafter=layer_skip", "drafter.layers=4", "gamma=2"],
+        ["drafter=layer_skip", "drafter.layers=8", "gamma=2"],
         ["drafter=prompt_lookup", "gamma=2"],
     ]
     again = planned("resume=latest", "drafter=layer_skip,prompt_lookup", "drafter.layers=6", "gamma=2")
-    assert [job.overrides[-1] for job in again.waiting[3:]] == ["drafter.layers=6"]
+    assert [job.overrides[1] for job in again.waiting[3:]] == ["drafter.layers=6"]
+
+
+def test_a_key_of_one_choice_goes_to_its_jobs_if_an_experiment_sweeps_the_choices():
+    sweep = planned("+exp=drafters", "drafter.layers=4", "drafter.longest=4,5", "sampler.temperature=0")
+    options = [[each for each in job.overrides if each.startswith("drafter")] for job in sweep.waiting]
+    assert options == [
+        ["drafter=model"],
+        ["drafter=layer_skip", "drafter.layers=4"],
+        *(["drafter=prompt_lookup", f"drafter.longest={longest}"] for longest in (4, 5)),
+        *(["drafter=suffix_lookup", f"drafter.longest={longest}"] for longest in (4, 5)),
+    ]
+    with pytest.raises(HydraException, match=r"drafter\.layer"):
+        planned("+exp=drafters", "drafter.layer=4")
     with pytest.raises(HydraException):  # which no choice has
         planned("drafter=layer_skip,prompt_lookup", "drafter.layer=4")
     sweep = planned("verifier=flawed,naive", "verifier.bug=mantissa")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,8 +40,8 @@ def _named(label: str) -> str:
 class _Lines:
     """Says every 30 s how far work is. Work that takes less is not mentioned, so that logs stay readable."""
 
-    def __init__(self, label: str, total: int):
-        self.label, self.total, self.done, self.tokens = label, total, 0, 0
+    def __init__(self, label: str, total: int, seconds: float):
+        self.label, self.total, self.seconds, self.done, self.tokens = label, total, seconds, 0, 0
         self.started = self.said = time.monotonic()
 
     def advance(self, done: int) -> None:
@@ -61,15 +62,16 @@ class _Lines:
         self.said, passed, tokens = now, now - self.started, self.tokens + more()
         parts = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
         if self.done:
-            parts.append(f"{_duration(passed * (self.total - self.done) / self.done)} left")
+            left = min(passed * (self.total - self.done) / self.done, max(0, self.seconds - passed))
+            parts.append(f"{_duration(left)} left")
         if tokens:
             parts.append(f"{tokens / passed:.1f} tokens/s")
         say(_named(", ".join(parts)))
 
 
 @contextmanager
-def _lines(label: str, total: int) -> Generator[_Lines]:
-    lines = _Lines(label, total)
+def _lines(label: str, total: int, seconds: float = math.inf) -> Generator[_Lines]:
+    lines = _Lines(label, total, seconds)
     say_in_notebook(_named(label))
     _Current.lines.append(lines)
     try:
@@ -107,10 +109,14 @@ def track(items: Sequence[Item], label: str) -> Iterator[Item]:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Generator[Callable[[int], None]]:
-    """Progress of work that comes in pieces of no fixed size: call what it gives with how much was done."""
+def progress(label: str, total: int, seconds: float = math.inf) -> Generator[Callable[[int], None]]:
+    """Progress of work in pieces of no fixed size, which ends after these seconds at the latest.
+
+    Yields:
+        A function to call with the size of each piece that is done.
+    """
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with _lines(label, total) as lines, bars as bar:
+    with _lines(label, total, seconds) as lines, bars as bar:
         task = bar.add_task(_named(label), total=total)
 
         def advance(done: int) -> None:

@@ -16,6 +16,7 @@ _PRINTED = {
     "|": r"\textbar{}", '"': r"{\char34}", "`": r"{\char96}",
 }  # fmt: skip
 _TYPED = {letter: rf"{{\char{ord(letter)}}}" for letter in "\\{}$%_#&~^<>|\"`'"}  # typewriter fonts have all of ASCII
+_TYPED |= {letter: f"{_TYPED.get(letter, letter)}\\allowbreak{{}}" for letter in "/_="}  # paths are longer than columns
 _LIGATURES = re.compile(r"(?<=-)(?=-)|(?<=')(?=')|(?<=,)(?=,)")
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi"
 _GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"

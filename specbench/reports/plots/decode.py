@@ -129,7 +129,7 @@ def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, titl
         arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
         text = rf"fastest: {SYMBOLS['gamma']} = {best['gamma']:g}: {best['speedup']:.2f}$\times$"
         axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
-    axes.margins(y=0.12 if marked is None else 0.2)
+    _scale(axes, results, 0.12 if marked is None else 0.2)
     axes.set_title(fill(title, 60), parse_math=False)
     axes.text(1, 1, "without guessing", transform=axes.get_yaxis_transform(), ha="right", va="bottom", color=GREY)
     axes.set(xlabel=r"tokens guessed ahead in each step ($\gamma$)", ylabel="times as fast as without guessing")
@@ -142,7 +142,7 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
     figure, axes = _speedup(results, "temperature")
     axes.lines[-1].set_label("plain decoding")
     legend(figure)
-    axes.margins(y=0.12)
+    _scale(axes, results, 0.12)
     axes.set_ylabel(r"speedup over plain decoding ($\times$)")
     return figure
 
@@ -152,6 +152,14 @@ def _speedup(results: pd.DataFrame, axis: str) -> tuple[Figure, Axes]:
     _lines(axes, results, axis, "speedup")
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
     return figure, axes
+
+
+def _scale(axes: Axes, results: pd.DataFrame, margin: float) -> None:
+    """Fits the y axis to speedups and their intervals; the end of an interval that says nothing is cut off."""
+    axes.margins(y=margin)
+    (low, high), highest = axes.get_ylim(), 3 * max(1.0, results["speedup"].max())
+    if high > highest:
+        axes.set_ylim(max(low, 0), highest)
 
 
 @style()
