@@ -24,23 +24,24 @@ SETTINGS = ["temperature", "drafter"]
 def build(run_dir: Path) -> Report:
     """The report of a comparison of drafters."""
     rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
-    told = with_settings(rows)
-    further = distinguishing_columns(told, *SETTINGS)  # in what else runs of this sweep differ
+    labelled = with_settings(rows)
+    further = distinguishing_columns(labelled, *SETTINGS)  # in what else runs of this sweep differ
     settings = [*SETTINGS, *further]
     # What sentences and the figure call a run, its temperature apart.
-    told["series"] = [
-        ", ".join([row["drafter"], *(f"{name} {plain(row[name])}" for name in further)]) for _, row in told.iterrows()
+    labelled["series"] = [
+        ", ".join([row["drafter"], *(f"{name} {plain(row[name])}" for name in further)])
+        for _, row in labelled.iterrows()
     ]
-    categories = read_categories(run_dir, told, settings)
+    categories = read_categories(run_dir, labelled, settings)
     if len(categories):
-        categories["series"] = categories["job"].map(told.set_index("job")["series"])
+        categories["series"] = categories["job"].map(labelled.set_index("job")["series"])
     timed = categories[categories["speedup"].notna()] if len(categories) else categories
     figure = speedup_by_category(timed.assign(drafter=timed["series"])) if len(timed) else None
-    names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in told.iterrows()]
+    names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in labelled.iterrows()]
     shown = {
-        "table": Table("table", overall_table(told, further), rows, left=("drafter", "verifier")),
-        **latency(told, settings),
-        **by_category(categories.drop(columns="series", errors="ignore"), told, settings),
+        "table": Table("table", overall_table(labelled, further), rows, left=("drafter", "verifier")),
+        **latency(labelled, settings),
+        **by_category(categories.drop(columns="series", errors="ignore"), labelled, settings),
         "speedup_by_category": figure,
     }
     return page(
@@ -49,9 +50,9 @@ def build(run_dir: Path) -> Report:
         shown,
         warning=words("shared.synthetic", rows),
         rows=rows,
-        fastest=winner.fastest(told, names),
+        fastest=winner.fastest(labelled, names),
         best_rows=best_by_category(categories),
-        verdicts=tokens_a_step(run_dir, told, [name for name in settings if name != "verifier"]),
+        verdicts=tokens_a_step(run_dir, labelled, [name for name in settings if name != "verifier"]),
         machine=winner.machine(rows),
         categories=categories,
     )

@@ -79,9 +79,9 @@ def certified(path: Path) -> pd.DataFrame:
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
     cuts = [f"{name}={value:g}" for name, value in given.items() if name != "temperature" and value != DEFAULTS[name]]
     asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), method[1] if method else NONE
-    found = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
+    finding = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
     name = f"{short(content['engine'])}, {how}, {asks}"
-    return pd.DataFrame([{**found, "method": how, "asks": asks, "name": name, "certificate": path.name}])
+    return pd.DataFrame([{**finding, "method": how, "asks": asks, "name": name, "certificate": path.name}])
 
 
 def judged(run_dir: Path) -> pd.DataFrame:

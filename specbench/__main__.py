@@ -38,7 +38,7 @@ def report(arguments: list[str]) -> int:
     """``python -m specbench report [FOLDER] [--publish]``."""
     from specbench.runs.ending import tell
 
-    folders = [each for each in arguments if each != PUBLISH]
+    folders = [folder for folder in arguments if folder != PUBLISH]
     if len(folders) > 1 or folders[:1] in (["-h"], ["--help"]):
         print(REPORT)
         return 0 if len(folders) == 1 else 2
@@ -84,8 +84,8 @@ COMMANDS = {"report": report, "list": choices, "pages": pages, "paper": paper, "
 def versions() -> str:
     """``python -m specbench --version``: of what numbers depend on."""
     packages = {"PyTorch": "torch", "Triton": "triton", "transformers": "transformers", "Hydra": "hydra-core"}
-    found = [f"{name} {_version(package)}" for name, package in packages.items()]
-    return f"specbench {__version__} ({', '.join(found)}, Python {platform.python_version()})"
+    versions = [f"{name} {_version(package)}" for name, package in packages.items()]
+    return f"specbench {__version__} ({', '.join(versions)}, Python {platform.python_version()})"
 
 
 def _version(package: str) -> str:

@@ -94,7 +94,7 @@ class Comparison:
 
     def count(self, cause: str) -> int:
         """How many divergences have a cause."""
-        return sum(each.cause == cause for each in self.divergences)
+        return sum(divergence.cause == cause for divergence in self.divergences)
 
     def row(self) -> ComparisonRow:
         """The counts."""
@@ -204,12 +204,12 @@ def _with_rule(
 def explain(fixture: Fixture, rule: Rule, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
     """What stood at the fork of request b."""
     drafted = one.drawn.tokens[b, : int(one.drawn.counts[b])].cpu()
-    a, c = (int(each.verification.num_accepted[b]) for each in (one, two))
+    a, c = (int(steps.verification.num_accepted[b]) for steps in (one, two))
     where = (fixture.name, int(streams.seeds[b]), int(streams.positions[b]))
     if bool(one.malformed[b]) or bool(two.malformed[b]):
-        emitted = [each.verification.token_ids[b].tolist() for each in (one, two)]
+        emitted = [steps.verification.token_ids[b].tolist() for steps in (one, two)]
         return Divergence(*where, 0, "form", drafted.tolist(), *emitted, 0.0, None, None, STRUCTURAL)
-    emitted = [each.visible[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
+    emitted = [steps.visible[b][: n + 1].tolist() for steps, n in ((one, a), (two, c))]
     law = law_of(rule, one_draft(fixture, drafted)) if rule.has_law else None
     threshold = None
     if a != c:

@@ -53,7 +53,9 @@ def simplest_failure(
     named = None if headed is None else headed.fixture
     here = {name: probe for name, probe in probes.items() if name == named}
     return (
-        _of_requests(verifier, evidence, here, [each for each in extremes if each.fixture.name == named], unused)
+        _of_requests(
+            verifier, evidence, here, [extreme for extreme in extremes if extreme.fixture.name == named], unused
+        )
         or _of_requests(verifier, evidence, probes, extremes, unused)
         or _of_probabilities(verifier, evidence, probes)
     )
@@ -66,23 +68,23 @@ def _of_requests(
     extremes: list[Point],
     unused: Verifier | None,
 ) -> Failure | None:
-    points = sorted(_in_models(verifier, probes), key=lambda each: each.point.count)
+    points = sorted(_in_models(verifier, probes), key=lambda probe: probe.point.count)
     if points:
         # The shortest draft, and of those the largest box.
         simplest = max(
-            (each for each in points if each.point.count == points[0].point.count), key=lambda each: each.share
+            (probe for probe in points if probe.point.count == points[0].point.count), key=lambda probe: probe.share
         )
         used = points[:FOR_THE_CAUSE]
-        right = [point for each in used for point in each.beside][:_BESIDE]
-        cause = likely_cause(verifier, [each.point for each in used], right)
+        right = [point for probe in used for point in probe.beside][:_BESIDE]
+        cause = likely_cause(verifier, [probe.point for probe in used], right)
         return _of_point(verifier, simplest.point, cause, unused)
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
         return _of_point(verifier, extremes[0], likely_cause(verifier, extremes), unused)
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
-    example = min(drawn, key=lambda each: each.point.count)
-    return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), unused, example)
+    example = min(drawn, key=lambda probe: probe.point.count)
+    return _of_point(verifier, example.point, likely_cause(verifier, [probe.point for probe in drawn]), unused, example)
 
 
 def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:

@@ -112,18 +112,18 @@ def habits(
         VerifierFault: the verifier did what no verifier may.
     """
     names = (TWICE, GENERATOR, *((STREAMS, SEED, POSITION) if injectable else ()), COMPANY, PLACE, SIZE)
-    found = {name: [0, 0, 0] for name in names}
+    totals = {name: [0, 0, 0] for name in names}
     with torch.random.fork_rng():
         for number, fixture in enumerate(fixtures):
             try:
                 for name, counts in _of(verifier, fixture, injectable, seed, number, min(requests, _REQUESTS)):
-                    found[name] = [sum(each) for each in zip(found[name], counts, strict=True)]
+                    totals[name] = [sum(pair) for pair in zip(totals[name], counts, strict=True)]
             except ArgumentError:  # that it refuses the fixture is said where it is drawn on
                 continue
     held = held_against(verifier) is not None
     return [
         Habit(name, requests, differing, structural if held else None)
-        for name, (requests, differing, structural) in found.items()
+        for name, (requests, differing, structural) in totals.items()
         if requests
     ]
 
@@ -180,29 +180,29 @@ def _of(
         return len(different), int(different.sum()), int(structural.sum())
 
     first: dict[int, Verification] = {}
-    found = []
+    rows = []
     for index in order:
         results = results_of(conditions[index])
         if index in first:
             every = torch.arange(len(results.num_accepted), device=results.num_accepted.device)
-            found.append((TWICE, counts(index, every, results, index, every)))
+            rows.append((TWICE, counts(index, every, results, index, every)))
         else:
             first[index] = results
     for index, condition in enumerate(conditions[1:], start=1):
-        found.append((condition.name, counts(index, condition.places, first[index], 0, condition.requests)))
-    return found
+        rows.append((condition.name, counts(index, condition.places, first[index], 0, condition.requests)))
+    return rows
 
 
 def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Tensor, " n"]:
     """Which results of a condition's calls are not the rule's, beyond rounding."""
     sizes = [len(draft.num_draft_tokens) for draft, _, _ in condition.batches]
     outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
-    found = []
+    marks = []
     for arguments, outcome in zip(condition.batches, outcomes, strict=True):
         every = torch.arange(len(outcome[1]), device=outcome[1].device)
         unlike = beyond_rounding(rule, *arguments, Verification(*outcome), every)
-        found.append(torch.zeros_like(every, dtype=torch.bool).index_fill_(0, unlike, True))
-    return torch.cat(found)
+        marks.append(torch.zeros_like(every, dtype=torch.bool).index_fill_(0, unlike, True))
+    return torch.cat(marks)
 
 
 def _conditions(

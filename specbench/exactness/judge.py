@@ -103,30 +103,30 @@ class Judge:
             VerifierFault: the verifier did what no verifier may.
         """
         seen = Seen(call.stratum)
-        found = CallJudgement(seen)
+        judgement = CallJudgement(seen)
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
                 watch.check_pure(self.verifier, call.name, *arguments)
             result = watch.verify(self.verifier, call.name, *arguments)
         except ArgumentError as error:
-            seen.refused, found.refusal = 1, str(error)
-            return found
+            seen.refused, judgement.refusal = 1, str(error)
+            return judgement
         seen.calls, seen.requests, seen.rows = 1, len(call.counts), len(call.p.totals)
         of_d = call.number < CONFIGURED_FIRST
         if of_d:
-            found.census.add(call)
+            judgement.census.add(call)
         path = CallPath(call)
-        good = self._well_formed(call, path, result, found)
+        good = self._well_formed(call, path, result, judgement)
         if self.rule is not None:
-            self._compare(call, path, result, good, found)
+            self._compare(call, path, result, good, judgement)
             if self.own_rule:
-                self._check_law(call, path, found)
+                self._check_law(call, path, judgement)
         if of_d and (self.counted or seen.no_form):
-            found.cells = token_cells(call, path, result, good.nonzero()[:, 0])
-        return found
+            judgement.cells = token_cells(call, path, result, good.nonzero()[:, 0])
+        return judgement
 
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, found: CallJudgement) -> Tensor:
+    def _well_formed(self, call: Call, path: CallPath, result: Verification, judgement: CallJudgement) -> Tensor:
         """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
         good = well_formed(call.draft, call.target, result)
         places = torch.arange(result.token_ids.shape[1], device=good.device)
@@ -135,27 +135,29 @@ class Judge:
         token = torch.where(there, result.token_ids, 0)
         forbidden = there & (call.p.weights[row, token] == 0)
         impossible = ~good | forbidden.any(dim=1)
-        found.seen.impossible = int(impossible.sum())
+        judgement.seen.impossible = int(impossible.sum())
         if self.rule is None and bool(impossible.any()):
-            _keep(call, result, impossible.nonzero()[:, 0], found)
+            _keep(call, result, impossible.nonzero()[:, 0], judgement)
         return good
 
-    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: CallJudgement) -> None:
+    def _compare(
+        self, call: Call, path: CallPath, result: Verification, good: Tensor, judgement: CallJudgement
+    ) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
         requests = differ(result, wanted).nonzero()[:, 0]
         if not len(requests):
             return
-        found.seen.differing_calls, found.seen.differing = 1, len(requests)
-        found.seen.shares[len(requests) / len(call.counts)] = 1
+        judgement.seen.differing_calls, judgement.seen.differing = 1, len(requests)
+        judgement.seen.shares[len(requests) / len(call.counts)] = 1
         structural = self._beyond_rounding(call, result, requests)
-        found.seen.rounding = len(requests) - len(structural)
+        judgement.seen.rounding = len(requests) - len(structural)
         if len(structural):
-            _keep(call, result, structural, found)
+            _keep(call, result, structural, judgement)
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
-            got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
-            found.differences = (got - other).cpu().numpy()
+            got, other = (smooth(call, path, verification, chosen) for verification in (result, wanted))
+            judgement.differences = (got - other).cpu().numpy()
 
     def _beyond_rounding(self, call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> Int64[Tensor, " k"]:
         """Those of the requests whose tokens no rounding explains."""
@@ -166,16 +168,16 @@ class Judge:
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
-    def _check_law(self, call: Call, path: CallPath, found: CallJudgement) -> None:
+    def _check_law(self, call: Call, path: CallPath, judgement: CallJudgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
-        error, seen = self._law(call, path), found.seen
+        error, seen = self._law(call, path), judgement.seen
         if error is None:
             seen.no_form = 1
             return
         seen.law_checked, seen.largest_error = 1, min(1.0, error.step)
         if error.step > TOLERANCE:
             seen.law_wrong = 1
-            found.error, found.error_request = error, _chosen(call)
+            judgement.error, judgement.error_request = error, _chosen(call)
 
 
 def _chosen(call: Call) -> int:
@@ -189,8 +191,8 @@ def _judge(verifier: Verifier, counted: bool) -> Judge:
     return judge
 
 
-def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], found: CallJudgement) -> None:
+def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], judgement: CallJudgement) -> None:
     """Keeps the smallest request that shows a difference: the one with the shortest draft."""
     b = int(requests[call.counts[requests].argmin()])
-    found.tokens = tuple(result.token_ids[b].tolist())
-    found.request, found.size = b, (call.vocabulary, int(call.counts[b]), len(call.counts))
+    judgement.tokens = tuple(result.token_ids[b].tolist())
+    judgement.request, judgement.size = b, (call.vocabulary, int(call.counts[b]), len(call.counts))

@@ -180,15 +180,15 @@ class Probe:
             return
         wanted = self._wanted(steps, streams)
         differ = (steps.visible != wanted).any(dim=1)
-        found = differ.nonzero()[:, 0]
+        rows = differ.nonzero()[:, 0]
         self.draws += len(differ)
         self.calls.add(differ, sizes)
-        self.surprises += len(found)
-        if len(found):
+        self.surprises += len(rows)
+        if len(rows):
             if self.method == LOCATED or self.rule_is_lossless:  # else what was foreseen is not the target's
                 self._bet(steps, wanted, differ)
-            self._keep(steps, wanted, streams, found)
-        self._rate = max(len(found) / len(differ), 0.5 * self._rate)
+            self._keep(steps, wanted, streams, rows)
+        self._rate = max(len(rows) / len(differ), 0.5 * self._rate)
 
     def _wanted(self, steps: Steps, streams: Streams) -> Int64[Tensor, "B width"]:
         if self.method == RULE:
@@ -229,22 +229,22 @@ class Probe:
         cells = -(reached[:, :, None] * p).flatten(1)
         return cells.scatter_add_(1, rows * p.shape[1] + tokens.clamp(min=0), there.double())
 
-    def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, found: Tensor) -> None:
+    def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, rows: Tensor) -> None:
         if self.held is not None:
             drawn = steps.drawn
-            unlike = beyond_rounding(self.rule, drawn.draft, drawn.target, streams, steps.verification, found)
+            unlike = beyond_rounding(self.rule, drawn.draft, drawn.target, streams, steps.verification, rows)
             self.structural += len(unlike)
             if self.method == RULE:
-                self.rounding += len(found) - len(unlike)
-                found = unlike
+                self.rounding += len(rows) - len(unlike)
+                rows = unlike
         classes = self._classes(streams)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
-        for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[found]}:
-            own = found[classes[found] == self._class(key)][:_KEPT]
+        for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[rows]}:
+            own = rows[classes[rows] == self._class(key)][:_KEPT]
             if not self.fuzzy:
                 self._pending.setdefault(key, []).append(given[:, own])
             for b in own.tolist() if self.example is None else ():
-                tokens = [each[b].cpu() for each in (steps.visible, wanted)]
+                tokens = [tokens_of_steps[b].cpu() for tokens_of_steps in (steps.visible, wanted)]
                 point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
                 self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
                 break
@@ -258,14 +258,14 @@ class Probe:
             given = torch.cat(parts, dim=1)[:, :_KEPT].cpu()
             model = self.models[key]
             again = inject(self.verifier, model.fixture, given, model.count).visible
-            found, same = None, (again != model.predict(given)).any(dim=1)
+            box, same = None, (again != model.predict(given)).any(dim=1)
             self.impure += int((~same).sum())
             if same.all():
-                found = relocate(self.verifier, model, given, seed + self.calls.phase)
-            if found is None or self.calls.phase == _PHASES:
+                box = relocate(self.verifier, model, given, seed + self.calls.phase)
+            if box is None or self.calls.phase == _PHASES:
                 self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
                 return False
-            anew[key] = found
+            anew[key] = box
         self.models = anew
         self._proved = None
         self.explained += self.surprises

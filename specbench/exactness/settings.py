@@ -103,8 +103,8 @@ def settings_of(suite: object, **given: Any) -> Settings:
     """
     if not isinstance(suite, str) or suite not in SUITES:
         raise ConfigError("protocol.suite", suite, "no such suite", f"Use {', '.join(SUITES)}.")
-    known = [each.name for each in fields(Settings)]
-    whole = {each.name for each in fields(Settings) if each.type == "int"}
+    known = [setting.name for setting in fields(Settings)]
+    whole = {setting.name for setting in fields(Settings) if setting.type == "int"}
     given = {name: plain_number(value) for name, value in given.items()}
     for name, value in given.items():
         if name not in known:

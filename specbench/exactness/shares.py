@@ -101,8 +101,8 @@ def _helpers(
     try:
         for first in range(1, share):
             answers, to_parent = context.Pipe(duplex=False)
-            asked = (spawned or work, range(first, pieces, share), to_parent, *conditions)
-            process = context.Process(target=_run, args=asked, daemon=True)
+            arguments = (spawned or work, range(first, pieces, share), to_parent, *conditions)
+            process = context.Process(target=_run, args=arguments, daemon=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: one_thread() is in force
                 try:

@@ -83,10 +83,10 @@ def first_wrong_call(
                 break
         return None
 
-    found = first(MOST_CALLS)
-    again = None if found is None else first(found[0])
-    same = found is not None and again is not None and found[0] == again[0] and torch.equal(found[1], again[1])
-    return found if same else None
+    call = first(MOST_CALLS)
+    again = None if call is None else first(call[0])
+    same = call is not None and again is not None and call[0] == again[0] and torch.equal(call[1], again[1])
+    return call if same else None
 
 
 def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given: bool, batch: int) -> Steps:
@@ -139,24 +139,24 @@ def smallest_batch(
         return (places[0], tuple(tokens[places[0]].tolist())) if places else None
 
     right, batch = 0, 1
-    found = wrong(batch)
-    while found is None and batch < MOST_COPIES:
+    outcome = wrong(batch)
+    while outcome is None and batch < MOST_COPIES:
         right, batch = batch, 2 * batch
-        found = wrong(batch)
-    while found is not None and batch - right > 1:
+        outcome = wrong(batch)
+    while outcome is not None and batch - right > 1:
         middle = (right + batch) // 2
         smaller = wrong(middle)
         if smaller is None:
             right = middle
         else:
-            batch, found = middle, smaller
-    if found is None:
-        asked = (point, seed, position, request is None, 1)
-        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *asked).visible[0], wanted)
+            batch, outcome = middle, smaller
+    if outcome is None:
+        arguments = (point, seed, position, request is None, 1)
+        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *arguments).visible[0], wanted)
         if wrong_call is None:
             return None
         calls, tokens = wrong_call
         return ShownRequest(
             seed, position, request is None, 1, 0, tuple(tokens.tolist()), tuple(wanted.tolist()), calls
         )
-    return ShownRequest(seed, position, request is None, batch, *found, tuple(wanted.tolist()))
+    return ShownRequest(seed, position, request is None, batch, *outcome, tuple(wanted.tolist()))

@@ -40,7 +40,7 @@ class SmallBounds:
 
     def of(self, probes: Mapping[str, Probe], tallies: Mapping[str, Tally]) -> list[Bound]:
         """Returns the bounds of the fixtures that were drawn on."""
-        found = []
+        bounds = []
         for name, probe in probes.items():
             tally = tallies.get(name)
             if tally is None or tally.draws == 0:
@@ -48,8 +48,8 @@ class SmallBounds:
             # What is held against its rule has the smaller of two bounds, each with half of the doubt.
             alpha = self.doubt if probe.method == LOCATED else self.doubt / 2
             counted = self._counted(name, tally) if probe.method != LOCATED else None
-            found.append(bound_of(probe, tally.draws, alpha, self.least_alarm, counted))
-        return found
+            bounds.append(bound_of(probe, tally.draws, alpha, self.least_alarm, counted))
+        return bounds
 
     def _counted(self, name: str, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
@@ -67,7 +67,7 @@ class SmallBounds:
         """Returns the row with what it could have seen, and its upper bound."""
         if row.test != JOINT or row.dof == 0:
             return row
-        tests = max(1, sum(each.gates and each.test not in HARD for each in self.evidence.rows))
+        tests = max(1, sum(row.gates and row.test not in HARD for row in self.evidence.rows))
         share = self.settings.false_alarm * (1 - LOCATING) * LAST_LOOK / tests
         return replace(
             row,

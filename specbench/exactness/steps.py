@@ -112,8 +112,8 @@ def make_draft(
     for i in range(fixture.gamma):
         rows = base + fixture.first_row[i] + state
         if sampler is not None and not fixture.deterministic:
-            token, said = sampler(fixture.draft.select(rows), uniforms[:, i])
-            stated.append(said)
+            token, rows_drawn = sampler(fixture.draft.select(rows), uniforms[:, i])
+            stated.append(rows_drawn)
         elif fixture.deterministic:
             token = fixture.draft.argmax[rows]
         else:
@@ -126,16 +126,16 @@ def make_draft(
     all_rows = torch.stack(table, 1)
     # What nobody drafts goes: all that follows is flat, request after request.
     token_ids, draft_rows, target_rows = all_tokens.flatten(), all_rows[:, :-1].flatten(), all_rows.flatten()
-    said = LogitRows.interleave(stated) if stated else None
+    rows_drawn = LogitRows.interleave(stated) if stated else None
     if fixture.counts != (fixture.gamma,):
         offsets = torch.arange(fixture.gamma + 1, device=counts.device)
         drafted = (offsets[:-1] < counts[:, None]).flatten().nonzero()[:, 0]
         scored = (offsets <= counts[:, None]).flatten()
         token_ids, draft_rows, target_rows = token_ids[drafted], draft_rows[drafted], target_rows[scored]
-        said = None if said is None else said.select(drafted)
-    if said is None and not fixture.deterministic:
-        said = fixture.draft.select(draft_rows)
-    draft = Draft(token_ids, said, counts, fixture.gamma)
+        rows_drawn = None if rows_drawn is None else rows_drawn.select(drafted)
+    if rows_drawn is None and not fixture.deterministic:
+        rows_drawn = fixture.draft.select(draft_rows)
+    draft = Draft(token_ids, rows_drawn, counts, fixture.gamma)
     return Drawn(draft, fixture.target.select(target_rows), all_tokens, all_rows, base)
 
 
@@ -184,7 +184,7 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     if sizes is None or len(sizes) == 1:
         return verified(verifier, fixture, drawn, streams)
     results = [watch.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
-    tokens, accepted = ([getattr(each, name) for each in results] for name in ("token_ids", "num_accepted"))
+    tokens, accepted = ([getattr(result, name) for result in results] for name in ("token_ids", "num_accepted"))
     return follow(fixture, drawn, Verification(torch.cat(tokens), torch.cat(accepted)))
 
 

@@ -84,7 +84,7 @@ class Seen:
 
 
 def together(name: str, reason: str, parts: list[Seen]) -> Seen:
-    whole = Seen(Stratum(name, reason, math.fsum(each.stratum.probability for each in parts), (2, 2), {}, {}))
+    whole = Seen(Stratum(name, reason, math.fsum(part.stratum.probability for part in parts), (2, 2), {}, {}))
     for part in parts:
         whole.add(part)
     return whole

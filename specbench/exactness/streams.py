@@ -57,11 +57,11 @@ class GivenStreams(Streams):
 
     Attributes:
         given: [streams, B, width], every value inside (0, 1).
-        asked: the streams that were read.
+        read: the streams that were read.
     """
 
     given: Float64[Tensor, "streams B width"] = field(kw_only=True)
-    asked: set[Stream] = field(default_factory=set, kw_only=True)
+    read: set[Stream] = field(default_factory=set, kw_only=True)
 
     @staticmethod
     def of(given: Float64[Tensor, "streams B width"], like: Streams | None = None) -> GivenStreams:
@@ -72,13 +72,13 @@ class GivenStreams(Streams):
 
     def uniform(self, stream: Stream) -> Float64[Tensor, "B width"]:
         """The given uniforms of a stream."""
-        self.asked.add(stream)
+        self.read.add(stream)
         return self.given[stream]
 
     def select(self, requests: Int64[Tensor, " m"]) -> GivenStreams:
         """The streams of some requests."""
         return GivenStreams(
-            self.seeds[requests], self.positions[requests], self.width, given=self.given[:, requests], asked=self.asked
+            self.seeds[requests], self.positions[requests], self.width, given=self.given[:, requests], read=self.read
         )
 
 

@@ -167,9 +167,11 @@ class _Examination:
 
     def _draw_from_d(self, configured: Configured | None) -> None:
         self.report(f"{self.settings.calls:,} calls drawn from D")
-        asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
+        arguments = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
-        self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=self.unused)
+        self.trials = run_trials(
+            self.verifier, *arguments, configured, self.report, patience=patience, unused=self.unused
+        )
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
         self.evidence.left_out = Takes.of(self.verifier).left_out
@@ -183,9 +185,9 @@ class _Examination:
         if self.device.type == "cuda":
             vocabulary = max(vocabulary, _ROW_ON_A_GPU)
         self.report(f"the law of a step for one pair of rows of {vocabulary:,} tokens")
-        asked = (vocabulary, self.evidence.inputs_seed, self.device, self.settings.row_seconds)
+        arguments = (vocabulary, self.evidence.inputs_seed, self.device, self.settings.row_seconds)
         with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
-            self.evidence.row = locate_row(self.verifier, rule, *asked)
+            self.evidence.row = locate_row(self.verifier, rule, *arguments)
 
     def _use_for_long(self) -> None:
         if self.use is None:
@@ -214,14 +216,14 @@ class _Examination:
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
         if self.evidence.fault is None and names_another_rule(self.evidence):
-            asked = (self.fixtures, self.seed, self.device, self._fitting(_COMPARED_SECONDS))
+            arguments = (self.fixtures, self.seed, self.device, self._fitting(_COMPARED_SECONDS))
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *asked)
-                self.evidence.follows = followed_rule(self.verifier, *asked)
+                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *arguments)
+                self.evidence.follows = followed_rule(self.verifier, *arguments)
         if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, self.unused)
-                self.evidence.failure = found or (
+                failure = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, self.unused)
+                self.evidence.failure = failure or (
                     None if self.trials is None else failure_of(self.verifier, self.trials, self.unused)
                 )
 
@@ -229,7 +231,7 @@ class _Examination:
     def rejected(self) -> bool:
         """Whether anything says that the verifier is not lossless."""
         least = (probe.least(self.bounds.least_alarm) for probe in self.probes.values())
-        return bool(self.evidence.rejected) or any(each > TOLERANCE for each in least)
+        return bool(self.evidence.rejected) or any(value > TOLERANCE for value in least)
 
     def _first(self, run: Callable[[Any, Fixture], Any]) -> Any:
         """What ``run`` returns on the first fixture that the verifier does not refuse; None if it refuses all."""

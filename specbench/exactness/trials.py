@@ -219,8 +219,8 @@ class _Trials:
             self.bet_on += len(one.differences)
 
     def _rows(self) -> Iterator[StratumRow]:
-        drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]
-        others = [one for name, one in self.seen.items() if name not in {each.name for each in STRATA}]
+        drawn = [self.seen[stratum.name] for stratum in STRATA if stratum.name in self.seen]
+        others = [one for name, one in self.seen.items() if name not in {stratum.name for stratum in STRATA}]
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self.by_cells)) for name, cells in self.by_cells.items()}
         kind = (self.judge.rule, self.judge.own_rule)
         for one in drawn:

@@ -108,8 +108,8 @@ def check_attributes(verifier: object) -> None:
     for name, kind, example in (("rule", str | Rule, 'rule = "token"'), ("lossless", bool, "lossless = True")):
         value = getattr(verifier, name, None)
         if not isinstance(value, kind):
-            found = "has no attribute" if value is None else f"has {value!r} as its attribute"
-            raise VerifierFault("", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
+            state = "has no attribute" if value is None else f"has {value!r} as its attribute"
+            raise VerifierFault("", f"{type(verifier).__name__} {state} {name}. Write {example} into the class.")
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
         raise VerifierFault("", f"{problem} See rules/verifier.py.")
@@ -181,13 +181,13 @@ def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
 
 
 def _tensors(draft: Draft, target: LogitRows, streams: Streams) -> dict[str, torch.Tensor | None]:
-    found = {"draft.token_ids": draft.token_ids, "draft.num_draft_tokens": draft.num_draft_tokens}
+    arguments = {"draft.token_ids": draft.token_ids, "draft.num_draft_tokens": draft.num_draft_tokens}
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
         if rows is not None:
             parts = ("logits", "temperature", "cutoff", "log_normalizer")
-            found |= {f"{name}.{part}": getattr(rows, part) for part in parts}
-    found |= {"streams.seeds": streams.seeds, "streams.positions": streams.positions}
-    return found | {f"streams.uniform({stream.name})": streams.uniform(stream) for stream in Stream}
+            arguments |= {f"{name}.{part}": getattr(rows, part) for part in parts}
+    arguments |= {"streams.seeds": streams.seeds, "streams.positions": streams.positions}
+    return arguments | {f"streams.uniform({stream.name})": streams.uniform(stream) for stream in Stream}
 
 
 def described(draft: Draft, target: LogitRows, streams: Streams) -> str:

@@ -126,8 +126,10 @@ class JudgeProtocol:
             source.close()
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
         rows[FINDINGS] = [
-            FindingRow(judgement.engine, each.question, each.verdict, each.answer, json.dumps(dict(each.numbers)))
-            for each in judgement.findings
+            FindingRow(
+                judgement.engine, finding.question, finding.verdict, finding.answer, json.dumps(dict(finding.numbers))
+            )
+            for finding in judgement.findings
         ]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
@@ -158,10 +160,10 @@ class JudgeProtocol:
             raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
         checkpoint = self._checkpoint(context)
         prompts, sentences = (
-            [each if checkpoint is None else replace(each, token_ids=checkpoint.encode(each.text)) for each in some]
+            [text if checkpoint is None else replace(text, token_ids=checkpoint.encode(text.text)) for text in some]
             for some in (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
         )
-        sentences = [each for each in sentences if each.name in getattr(source, "greedy", (each.name,))]
+        sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")
         findings: list[Finding] = [
@@ -169,7 +171,7 @@ class JudgeProtocol:
         ]
         if checkpoint is not None:
             findings.append(judge_checkpoint(checkpoint, self.limits.false_alarm, self.limits.power))
-        say(" ".join(each.answer for each in findings))
+        say(" ".join(finding.answer for finding in findings))
         finding, greedy = judge_greedy(sampler, sentences, self.greedy_length)
         say(finding.answer)
         findings.append(finding)

@@ -78,8 +78,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     check_own(prompts, config, unused_of_lines(protocol))
     samplings = all_samplings(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
-        if (asked := getattr(config.pair, name)) is not None:
-            locate(f"pair.{name}", asked)
+        if (name_of_class := getattr(config.pair, name)) is not None:
+            locate(f"pair.{name}", name_of_class)
     drafter = build("drafter", config.drafter)
     if not isinstance(drafter, Drafter):
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
@@ -89,7 +89,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     drafter.check(config.pair.draft is not None)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
-    texts = sum(each.n for each in samplings)
+    texts = sum(sampling.n for sampling in samplings)
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, texts)
     engine = _engine(config, context, drafter, most, samplings, texts)
     context = dataclasses.replace(context, drafter=drafter)
@@ -148,13 +148,13 @@ def _tokens(context: RunContext, config: Config, texts: int) -> int:
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
     """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
     plan = read_plan(job.folder.parent)
-    own = next((each for each in plan.jobs if each.number == job.number), None) if plan else None
+    own = next((planned_job for planned_job in plan.jobs if planned_job.number == job.number), None) if plan else None
     if plan is None or own is None or not own.together:
         return None
     if not job.in_turn:
         say(f"protocol.together: job {job.number} is timed by itself, since jobs do not take turns in one process.")
         return None
-    planned = {each.number: each for each in plan.jobs if each.together.get("rest") == own.together["rest"]}
+    planned = {other.number: other for other in plan.jobs if other.together.get("rest") == own.together["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
     return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))
@@ -176,10 +176,10 @@ def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelCont
 
 def _threads(context: RunContext, config: Config, target: CachedModel) -> Threads:
     """Sets the run's threads: those that a job of its sweep has found to be faster, so that their times compare."""
-    found = ranks.broadcast_from_rank0(
+    choice = ranks.broadcast_from_rank0(
         lambda: None if config.threads else _threads_of_sweep(context, config.pair.target)
     )
-    return choose_threads(config.threads, target, config.batch_size, config.gamma + 1, found and Threads(*found))
+    return choose_threads(config.threads, target, config.batch_size, config.gamma + 1, choice and Threads(*choice))
 
 
 def _threads_of_sweep(context: RunContext, target: str) -> tuple[int, str] | None:
@@ -261,5 +261,5 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
                 f"Shorten the prompt (sampler.truncate_prompt_tokens) or lower {key}.",
             )
         labels = {"category": prompt.category, "conversation": prompt.name, "turn": prompt.turn}
-        requests += [dataclasses.replace(each, **labels) for each in made]
+        requests += [dataclasses.replace(request, **labels) for request in made]
     return requests

@@ -126,7 +126,7 @@ def check_key(key: str, value: object) -> None:
         known = {field.name: field.default_factory for field in fields(schema)}
         if name not in known:
             group = ".".join(names[:depth])
-            inside = f"{did_you_mean(f'{group}.{name}', [f'{group}.{each}' for each in known])}{group} has "
+            inside = f"{did_you_mean(f'{group}.{name}', [f'{group}.{key}' for key in known])}{group} has "
             remedy = f"{inside}{', '.join(known)}." if depth else _near(names, known)
             raise ConfigError(key, value, "no such key", remedy)
         schema = known[name]

@@ -66,7 +66,7 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
     sweeps = [path for folder in given for path in _sweeps(folder, to)]
     entries: list[Entry] = []
     for sweep in sweeps:
-        entries.append(_sweep_entry(sweep, to, {Path(each.page).parts[0] for each in entries if each.page}))
+        entries.append(_sweep_entry(sweep, to, {Path(entry.page).parts[0] for entry in entries if entry.page}))
     if not entries:
         named = ", ".join(map(str, given))
         raise ConfigError("FOLDER", named, "no sweep in it", "Run python -m specbench +exp=NAME.")
@@ -85,22 +85,22 @@ def command(arguments: list[str]) -> int:
     folders = "folders with sweeps (default: outputs)"
     parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, help=folders)
     parser.add_argument("--to", metavar="FOLDER", type=Path, default=PAGES, help="of the pages (default: %(default)s)")
-    asked = parser.parse_args(arguments)
-    index = write_pages(asked.folders or [OUTPUTS], asked.to)
+    options = parser.parse_args(arguments)
+    index = write_pages(options.folders or [OUTPUTS], options.to)
     say(f"Pages: {index}")
     return 0
 
 
 def _sweeps(folder: Path, to: Path) -> list[Path]:
     """The folders of sweeps under a folder, in order; without links to them, and without what lies in a sweep."""
-    found = []
+    paths = []
     for here, inner, files in os.walk(folder):
         path = Path(here)
         if PLAN in files or results.RESULTS in files:
-            found.append(path)
+            paths.append(path)
             inner.clear()
         inner[:] = [name for name in inner if name != LATEST and (path / name).resolve() != to.resolve()]
-    return sorted(found)
+    return sorted(paths)
 
 
 def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
@@ -116,7 +116,7 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         report: Report = analysis.build(sweep)
         own = file_name(name)
         numbered = (f"{own}_{number}" for number in itertools.count(2))
-        folder = to / next(each for each in itertools.chain([own], numbered) if each not in taken)
+        folder = to / next(candidate for candidate in itertools.chain([own], numbered) if candidate not in taken)
         write(report, folder)
     except SpecbenchError as error:
         return Entry(name, "", exp, "", trouble=str(error))
@@ -125,7 +125,9 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
-    question = next((each for each in _sentences(literal(report.question)) if each.endswith("?")), report.title)
+    question = next(
+        (sentence for sentence in _sentences(literal(report.question)) if sentence.endswith("?")), report.title
+    )
     return Entry(name, page, question, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
 
 

@@ -172,8 +172,8 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         key: of the group, such as ``layers``.
         overrides: of the command line.
     """
-    override = next(each for each in overrides if key_of(each) == f"{group}.{key}")
-    given = [each.partition("=")[2] for each in overrides if key_of(each) == group]
+    override = next(one for one in overrides if key_of(one) == f"{group}.{key}")
+    given = [override.partition("=")[2] for override in overrides if key_of(override) == group]
     chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
     every = {name: keys(group, name) for name in names(group)}
     having = [name for name in every if key in every[name]]
@@ -185,5 +185,5 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
     if having:
         return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
-    known = sorted({each for name in chosen or every for each in every[name]})
-    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{each}' for each in known])}It has {', '.join(known)}."
+    known = sorted({key for name in chosen or every for key in every[name]})
+    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{key}' for key in known])}It has {', '.join(known)}."

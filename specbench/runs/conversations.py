@@ -36,10 +36,10 @@ def all_turns(prompts: Sequence[Prompt], make: Make, plain: Callable[[], Decoder
     going = {place: prompt for place, prompt in enumerate(prompts) if prompt.further}
     decoder, cut, answered = plain() if going else None, 0, 0
     while decoder is not None and going:
-        asked = [turns[place][-1][0] for place in going]  # of several continuations the first goes on
-        replies = _replies(decoder, asked, batch_size)
-        cut, answered = cut + sum(each.finished == "length" for each in replies), answered + len(replies)
-        going = {place: after(going[place], each.text) for place, each in zip(going, replies, strict=True)}
+        requests = [turns[place][-1][0] for place in going]  # of several continuations the first goes on
+        replies = _replies(decoder, requests, batch_size)
+        cut, answered = cut + sum(reply.finished == "length" for reply in replies), answered + len(replies)
+        going = {place: after(going[place], reply.text) for place, reply in zip(going, replies, strict=True)}
         for place, prompt in going.items():
             turns[place].append(make([prompt]))
         going = {place: prompt for place, prompt in going.items() if prompt.further}
@@ -64,7 +64,7 @@ def after(prompt: Prompt, reply: str) -> Prompt:
 
 def _replies(decoder: Decoder, requests: Sequence[Request], size: int) -> list[Completion]:
     """The target's reply to each request, without what stopped it."""
-    shown = [dataclasses.replace(each, sampling=_as_shown(each.sampling)) for each in requests]
+    shown = [dataclasses.replace(request, sampling=_as_shown(request.sampling)) for request in requests]
     decoder.reserve(shown, size)
     done: list[Completion] = []
     for i in track(range(0, len(shown), size), f"replies to turn {requests[0].turn}"):

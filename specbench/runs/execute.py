@@ -187,7 +187,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     ignored = unused(protocol)
     named = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
-    check_conditions({**job.asked, **named}, ignored, job.choices["protocol"])
+    check_conditions({**job.given, **named}, ignored, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")

@@ -20,7 +20,7 @@ PAUSE = 0.5  # seconds between two looks for a free GPU
 _before: list[int] = []  # GPUs that this process has had, the last one first
 
 
-def jobs_at_once(asked: int, device: str) -> int:
+def jobs_at_once(jobs: int, device: str) -> int:
     """How many jobs joblib is to run at once on this machine: as asked, but on GPUs no more than there are.
 
     Args:
@@ -29,8 +29,8 @@ def jobs_at_once(asked: int, device: str) -> int:
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus < 2:
-        return asked
-    return min(gpus, asked if asked > 0 else max(1, (os.cpu_count() or 1) + 1 + asked))
+        return jobs
+    return min(gpus, jobs if jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + jobs))
 
 
 @contextmanager

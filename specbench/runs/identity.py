@@ -66,7 +66,7 @@ def digest(path: Path) -> str:
     """
     try:
         if path.is_dir():
-            names = sorted(each.relative_to(path).as_posix() for each in path.rglob("*") if each.is_file())
+            names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
             seen = [name for name in names if not any(part.startswith(".") for part in name.split("/")[:-1])]
             return _hash(json.dumps([[name, digest(path / name)] for name in seen]).encode())
         size = path.stat().st_size

@@ -42,14 +42,14 @@ class JobInfo:
     in_turn: bool  # whether its sweep's jobs run one after the other in this process alone
 
     @property
-    def asked(self) -> dict[str, str]:
+    def given(self) -> dict[str, str]:
         """The values that the command line gives, by key."""
-        return {key_of(each): each.partition("=")[2] for each in self.overrides}
+        return {key_of(override): override.partition("=")[2] for override in self.overrides}
 
     @property
     def names_pair(self) -> bool:
         """Whether the command line says anything of a pair."""
-        return any(key.partition(".")[0] == "pair" for key in self.asked)
+        return any(key.partition(".")[0] == "pair" for key in self.given)
 
     @staticmethod
     def current() -> JobInfo:
@@ -85,7 +85,7 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
         overrides: of the command line.
     """
     prefix = f"{group}."
-    changed = {key_of(each).removeprefix(prefix) for each in overrides if key_of(each).startswith(prefix)}
+    changed = {key_of(override).removeprefix(prefix) for override in overrides if key_of(override).startswith(prefix)}
     name, member = choice, FAMILIES.get((group, choice))
     if "_target_" in changed:
         name = str(node.get("_target_", choice))
@@ -101,7 +101,9 @@ def pair_name(pair: PairConfig) -> str:
     A pair of ``pair=hf`` is called by its target, ``SmolLM2-1.7B-Instruct``, since its yaml's name says nothing. The
     models and number formats have columns. A long text is cut, and a digest tells it from others that begin alike.
     """
-    named = {each.name: getattr(pair, each.name) for each in dataclasses.fields(PairConfig) if "named" in each.metadata}
+    named = {
+        field.name: getattr(pair, field.name) for field in dataclasses.fields(PairConfig) if "named" in field.metadata
+    }
     if pair.system is not None:
         short = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
         digest = hashlib.sha256(pair.system.encode(errors="replace")).hexdigest()[:8]
@@ -134,8 +136,8 @@ def _with(name: str, settings: Mapping[str, Any]) -> str:
     words = {
         key: json.dumps(value) if value is None or isinstance(value, bool) else value for key, value in settings.items()
     }
-    told = [f"{key}={word}" for key, word in words.items()]
-    return f"{name}[{','.join(told)}]" if told else name
+    words_of_settings = [f"{key}={word}" for key, word in words.items()]
+    return f"{name}[{','.join(words_of_settings)}]" if words_of_settings else name
 
 
 def repeating(overrides: Sequence[str], config_dir: str | None) -> str:
@@ -145,7 +147,7 @@ def repeating(overrides: Sequence[str], config_dir: str | None) -> str:
         overrides: of the job.
         config_dir: what ``--config-dir`` named, as an absolute path.
     """
-    own = config_dir is not None or any("_target_=" in each for each in overrides)
+    own = config_dir is not None or any("_target_=" in override for override in overrides)
     command = ["python", "-m", "specbench"]
     if config_dir is not None:
         command += ["--config-dir", config_dir]

@@ -56,7 +56,7 @@ def listing(group: str | None = None) -> str:
         raise ConfigError(
             "list", group, "no such group", f"{did_you_mean(group, _GROUPS)}There are {', '.join(_GROUPS)}."
         )
-    return "\n\n".join(_of_group(each) for each in ([group] if group else _GROUPS))
+    return "\n\n".join(_of_group(name) for name in ([group] if group else _GROUPS))
 
 
 def _of_group(group: str) -> str:
@@ -69,7 +69,7 @@ def _of_group(group: str) -> str:
 def described(group: str, name: str) -> str:
     """The first sentence of a choice's yaml; of an experiment its question."""
     comments = re.findall(r"^# ?(.*)$", (CONF / group / f"{name}.yaml").read_text(), flags=re.MULTILINE)
-    return next((each for each in comments if not each.startswith(("@package", "python -m"))), "")
+    return next((comment for comment in comments if not comment.startswith(("@package", "python -m"))), "")
 
 
 def _cut(line: str) -> str:
@@ -84,7 +84,7 @@ def check_command(word: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z_][\w-]*", word):
         return
-    commands = [name for name in (each.split()[0] for each in COMMANDS) if re.match("[a-z]+$|resume=", name)]
+    commands = [name for name in (line.split()[0] for line in COMMANDS) if re.match("[a-z]+$|resume=", name)]
     guess = "Did you mean --help? " if word == "help" else did_you_mean(word, commands)
     if word == "run":
         guess = "A run needs no word: python -m specbench +exp=smoke. "

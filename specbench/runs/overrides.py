@@ -23,7 +23,7 @@ def typed(key: str, value: str) -> str:
 
 def in_quotes(value: str) -> str:
     """A text in double quotes, in which Hydra reads any character."""
-    escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', '\\"'), value)
+    escaped = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + match[2].replace('"', '\\"'), value)
     return f'"{escaped}"'
 
 
@@ -48,6 +48,6 @@ def spelled_out(override: str) -> list[str]:
 
 def labels_of(jobs: Sequence[Sequence[str]]) -> list[str]:
     """What tells jobs of one sweep apart, by the overrides of each: those that not all of them have."""
-    alone = {each for each in jobs[0] if key_of(each) == "exp"}
+    alone = {override for override in jobs[0] if key_of(override) == "exp"}
     shared = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else alone
-    return [",".join(each for each in overrides if each not in shared) or "defaults" for overrides in jobs]
+    return [",".join(override for override in overrides if override not in shared) or "defaults" for overrides in jobs]

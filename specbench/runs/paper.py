@@ -30,15 +30,17 @@ def paper(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: a run that cannot be shown, or a folder that holds something else.
     """
-    asked = _parser().parse_args(arguments)
-    if not 1 <= asked.column <= asked.wide <= 30:
+    options = _parser().parse_args(arguments)
+    if not 1 <= options.column <= options.wide <= 30:
         remedy = "Inches, such as --column 3.3 --wide 7."
-        raise ConfigError("--column, --wide", f"{asked.column}, {asked.wide}", "not the widths of a document", remedy)
-    _check_font(asked.font)
-    runs = [found_run(each) for each in asked.runs]
+        raise ConfigError(
+            "--column, --wide", f"{options.column}, {options.wide}", "not the widths of a document", remedy
+        )
+    _check_font(options.font)
+    runs = [found_run(run) for run in options.runs]
     for run in runs:
-        check_whole(run, asked.partial)
-    pages = figures.pages(asked.column, asked.wide, asked.font)
+        check_whole(run, options.partial)
+    pages = figures.pages(options.column, options.wide, options.font)
     reports: dict[str, list[Report]] = {}
     for end, page in pages.items():
         with drawn_for(page):
@@ -46,9 +48,9 @@ def paper(arguments: Sequence[str]) -> int:
     names = [report.name for report in reports["column"]]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError("RUN", twice[0], "two runs of one experiment", "Give each a folder of its own with --out.")
-    for path in folder.write(folder.files(reports, pages, __version__), asked.out):
-        say(f"kept: {asked.out / path}, which was changed by hand")
-    say(f"Paper: {asked.out}. To see it: cd {asked.out}; latexmk -pdf main")
+    for path in folder.write(folder.files(reports, pages, __version__), options.out):
+        say(f"kept: {options.out / path}, which was changed by hand")
+    say(f"Paper: {options.out}. To see it: cd {options.out}; latexmk -pdf main")
     return 0
 
 
@@ -74,9 +76,9 @@ def check_whole(run: Path, partial: bool) -> None:
     status = SweepStatus.of(run)
     if status is not None and not status.complete and not partial:
         troubles = [sentence for style, sentence in status.problems() if style == "bold red"]
-        told = "; ".join([status.sentence(), *troubles[:2]])
+        problem = "; ".join([status.sentence(), *troubles[:2]])
         remedy = f"{status.remedy()}, or add --partial: captions then say so"
-        raise ConfigError("RUN", run, told, f"{remedy}.")
+        raise ConfigError("RUN", run, problem, f"{remedy}.")
 
 
 def built(run: Path) -> Report:

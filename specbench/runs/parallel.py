@@ -84,10 +84,12 @@ def interrupted(error: KeyboardInterrupt) -> str:
 def heard(own: str) -> str:
     """Why another rank has failed; empty if none has said so. The others hear ``own``."""
     try:
-        told = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+        outcomes = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
     except RuntimeError:  # torchrun has gone, and its store
         return ""
-    return next((_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()), "")
+    return next(
+        (_of_rank(number, outcome) for number, outcome in outcomes.items() if outcome and number != ranks.rank()), ""
+    )
 
 
 @contextmanager
@@ -102,9 +104,9 @@ def watched(write_failed: Callable[[str], object]) -> Generator[None]:
     if ranks.size() == 1 or threading.current_thread() is not threading.main_thread():
         yield
         return
-    (heard, told), left = os.pipe(), threading.Event()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)  # a signal is written here, whatever Python does
+    (heard, writer), left = os.pipe(), threading.Event()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # a signal is written here, whatever Python does
 
     def wait() -> None:
         while (number := os.read(heard, 1)) and number[0] not in ENDING:
@@ -124,7 +126,7 @@ def watched(write_failed: Callable[[str], object]) -> Generator[None]:
     finally:
         left.set()
         signal.set_wakeup_fd(before)
-        os.close(told)
+        os.close(writer)
         thread.join()
 
 
@@ -135,9 +137,9 @@ def confirm() -> None:
         RankError: another one failed.
     """
     if ranks.size() > 1:
-        for number, said in ranks.outcomes("", math.inf).items():
-            if said:
-                raise RankError(_of_rank(number, said))
+        for number, outcome in ranks.outcomes("", math.inf).items():
+            if outcome:
+                raise RankError(_of_rank(number, outcome))
 
 
 def settle(own: str) -> None:
@@ -151,13 +153,13 @@ def settle(own: str) -> None:
     """
     if ranks.size() == 1:
         return
-    told = ranks.outcomes(own, PATIENCE if own else math.inf)
-    if [told.get(number) for number in range(ranks.size())] == [own] * ranks.size():
+    outcomes = ranks.outcomes(own, PATIENCE if own else math.inf)
+    if [outcomes.get(number) for number in range(ranks.size())] == [own] * ranks.size():
         return
     if own and not ranks.is_rank0():  # else silent; rank 0 may not hear it any more
         print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
     raise Parted(heard(own) or "another rank did not end as this one did")
 
 
-def _of_rank(number: int, said: str) -> str:
-    return said if said.startswith("rank ") else f"rank {number}: {said}"
+def _of_rank(number: int, outcome: str) -> str:
+    return outcome if outcome.startswith("rank ") else f"rank {number}: {outcome}"

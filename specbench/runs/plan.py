@@ -77,11 +77,11 @@ class Plan:
 
     def widened(self, wanted: Iterable[PlannedJob]) -> Plan:
         """With the jobs that are not there yet, numbered from where this plan ends."""
-        jobs, asked = list(self.jobs), Counter[str]()
+        jobs, counts = list(self.jobs), Counter[str]()
         there = {job.id for job in jobs}
         for job in wanted:
-            asked[job.id] += 1
-            name = job.id if asked[job.id] == 1 else f"{job.id}-{asked[job.id]}"
+            counts[job.id] += 1
+            name = job.id if counts[job.id] == 1 else f"{job.id}-{counts[job.id]}"
             if name not in there:
                 jobs.append(dataclasses.replace(job, id=name, number=len(jobs)))
         labels = labels_of([job.overrides for job in jobs])
@@ -162,7 +162,7 @@ def _check_free(folder: Path) -> None:
         remedy = f"Add resume={shlex.quote(str(folder))} in its place to go on with that one, or choose another folder."
         raise ConfigError(key, folder, "holds an earlier sweep", remedy)
     try:
-        held = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        held = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         raise ConfigError(key, folder, f"cannot be read ({error.strerror})", "Choose another folder.") from error
     ours = [name for name in held if name.isdigit() or name in ("results.parquet", "report")]
@@ -186,8 +186,8 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
             remedy = "Put it back from a copy, or start a new sweep; the rows of its jobs are in their folders."
             raise ConfigError(key, name, f"its {PLAN} is damaged", remedy)
         return Path(name)
-    found = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
-    plans = [(plan.created, folder) for folder in found.values() if (plan := read_plan(folder)) is not None]
+    folders = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
+    plans = [(plan.created, folder) for folder in folders.values() if (plan := read_plan(folder)) is not None]
     if not plans:
         where = OUTPUTS / exp if exp else OUTPUTS
         remedy = f"Give the folder of one{', or start it without resume' if key == 'resume' else ''}."

@@ -15,14 +15,14 @@ def commands(plan: Plan) -> list[str]:
 
     A line begins with the folder to start in if it needs the user's own modules or configurations.
     """
-    jobs = [sorted(job.overrides, key=lambda each: key_of(each) != "exp") for job in plan.jobs]
+    jobs = [sorted(job.overrides, key=lambda override: key_of(override) != "exp") for job in plan.jobs]
     lines = [_grid(jobs)] if len(jobs) > 1 and _grid(jobs) else jobs
     return [_line(plan, overrides) for overrides in lines]
 
 
 def varied(plan: Plan) -> dict[str, list[str]]:
     """The keys of the command line in which jobs differ, each with its values in their order."""
-    jobs = [{key_of(each): each.partition("=")[2] for each in job.overrides} for job in plan.jobs]
+    jobs = [{key_of(override): override.partition("=")[2] for override in job.overrides} for job in plan.jobs]
     keys = dict.fromkeys(key for job in jobs for key in job)
     values = {key: list(dict.fromkeys(job.get(key, "") for job in jobs)) for key in keys}
     return {key: given for key, given in values.items() if len(given) > 1}
@@ -30,12 +30,12 @@ def varied(plan: Plan) -> dict[str, list[str]]:
 
 def _grid(jobs: list[list[str]]) -> list[str]:
     """One list of overrides for all jobs, with commas between values; empty if there is none."""
-    by_key = [{key_of(each): each for each in job} for job in jobs]
+    by_key = [{key_of(override): override for override in job} for job in jobs]
     keys = list(by_key[0])
     if any(list(job) != keys or len(job) != len(jobs[0]) for job in by_key):
         return []
     chosen = {key: list(dict.fromkeys(job[key] for job in by_key)) for key in keys}
-    values = {key: [each.partition("=")[2] for each in given] for key, given in chosen.items()}
+    values = {key: [override.partition("=")[2] for override in given] for key, given in chosen.items()}
     swept = [value for key, given in chosen.items() if len(given) > 1 for value in values[key]]
     if any(re.search(r"[^\w./:+-]", value) for value in swept):
         return []  # a value that holds commas or quotes
@@ -50,6 +50,6 @@ def _grid(jobs: list[list[str]]) -> list[str]:
 def _line(plan: Plan, overrides: list[str]) -> str:
     own = ["--config-dir", plan.config_dir] if plan.config_dir is not None else []
     line = shlex.join(["python", "-m", "specbench", *own, *overrides])
-    if own or any("_target_=" in each for each in overrides):
+    if own or any("_target_=" in override for override in overrides):
         return f"cd {shlex.quote(plan.started_in)} && {line}"
     return line

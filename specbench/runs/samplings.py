@@ -25,14 +25,14 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
     Raises:
         ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
     """
-    found = [own_sampling(prompt, sampling, config) for prompt in prompts]
-    for prompt, own in zip(prompts, found, strict=True):
+    samplings = [own_sampling(prompt, sampling, config) for prompt in prompts]
+    for prompt, own in zip(prompts, samplings, strict=True):
         if own != sampling and not mixed:
             problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
             raise ConfigError("workload.path", config.workload.path, problem, remedy)
-    return found
+    return samplings
 
 
 def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:
@@ -44,7 +44,7 @@ def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> Sa
     """
     if not prompt.sampling and prompt.max_new_tokens is None:
         return sampling
-    run = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
+    run = {field.name: getattr(sampling, field.name) for field in dataclasses.fields(sampling)}
     longest = prompt.max_new_tokens or config.max_new_tokens
     try:
         made = _compiled(SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run))

@@ -145,13 +145,13 @@ def clear_attempt(folder: Path) -> None:
     Texts of an engine under test and shared rounds stay: the next attempt takes them instead of making them again.
     """
     with writing(folder):
-        for each in folder.iterdir():
-            if each.name in (STATE, LOCK, SAMPLED) or each.stem == Path(TOGETHER).stem:
+        for entry in folder.iterdir():
+            if entry.name in (STATE, LOCK, SAMPLED) or entry.stem == Path(TOGETHER).stem:
                 continue
-            if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
             else:
-                each.unlink()
+                entry.unlink()
 
 
 def _is_held(folder: Path) -> bool:

@@ -19,12 +19,12 @@ from specbench.reports.winner import fastest, machine
 _LONGEST = 40  # characters of a parameter in a table's cell
 
 
-def print_table(told: pd.DataFrame, title: str | None = None, to: Console | None = None) -> None:
+def print_table(frame: pd.DataFrame, title: str | None = None, to: Console | None = None) -> None:
     """Prints a table of texts. Texts are shown as they are: in plain strings rich takes [red] for a colour."""
     table = Table(title=None if title is None else Text(title))
-    for name in told:
+    for name in frame:
         table.add_column(Text(str(name)), justify="right")
-    for row in told.itertuples(index=False):
+    for row in frame.itertuples(index=False):
         table.add_row(*map(Text, row))
     (to or console).print(table)
 
@@ -40,7 +40,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         return
     rows = with_settings(rows)
     shown = _told(rows)
-    told = cells.shown(
+    table = cells.shown(
         categories.merge(rows[["job", *shown]], on="job"),
         lambda row: {
             **{name: cells.plain(row[name]) for name in shown},
@@ -52,7 +52,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
             "speedup": cells.interval(row, "speedup"),
         },
     )
-    print_table(told, "by category")
+    print_table(table, "by category")
     if few := cells.few_units({"prompts of a category": int(categories["prompts"].min())}):
         say(few)
     if categories["speedup"].isna().any():
@@ -77,11 +77,11 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
         folder: the sweep's, whose step logs compare verifiers; None compares none.
     """
     # None among numbers makes them floats.
-    chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
+    chunks = ["whole" if pd.isna(chunk) else str(chunk).removesuffix(".0") for chunk in rows["prompt_chunk"]]
     rows = with_settings(rows).assign(prompt_chunk=chunks)
     shown = _told(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
-    told = cells.shown(
+    table = cells.shown(
         rows,
         lambda row: {
             **{name: cells.plain(row[name]) for name in shown},
@@ -95,7 +95,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
             else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         },
     )
-    print_table(told, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
+    print_table(table, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
     names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
     settings = distinguishing_columns(rows, "verifier") or ["gamma"]
     verdicts = [] if folder is None else tokens_a_step(folder, rows, settings)
@@ -107,15 +107,15 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
 def _told(rows: pd.DataFrame) -> list[str]:
     """The columns that tell rows of with_settings apart; the sampler's name is short, so it is told as well, and in the
     place of parameters that follow from it and would fill the screen, such as a schema. Reports have these."""
-    told = distinguishing_columns(rows)
+    names = distinguishing_columns(rows)
     if rows["sampler"].nunique() < 2:
-        return told
+        return names
     of_samplers = rows.groupby("sampler", dropna=False)
     spared = {
         name
-        for name in told
+        for name in names
         if name.startswith((SAMPLER, "token_rules"))
-        and max(len(cells.plain(each)) for each in rows[name]) > _LONGEST
+        and max(len(cells.plain(value)) for value in rows[name]) > _LONGEST
         and of_samplers[name].nunique(dropna=False).max() == 1
     }
-    return ["sampler", *(name for name in told if name not in spared)]
+    return ["sampler", *(name for name in names if name not in spared)]

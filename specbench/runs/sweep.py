@@ -81,7 +81,10 @@ class Planner:
     def __init__(self, command: Command):
         config.register()
         # A key of a choice is composed with each job's own choice, which an experiment's yaml may sweep.
-        overrides = [*_search_path(command), *(each for each in command.overrides if not is_of_choice(each))]
+        overrides = [
+            *_search_path(command),
+            *(override for override in command.overrides if not is_of_choice(override)),
+        ]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
             self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
         self.command = command
@@ -228,7 +231,7 @@ def _search_path(command: Command) -> list[str]:
     if command.config_dir is None:
         return []
     parser = OverridesParser.create()
-    named = [each for each in command.overrides if key_of(each) == "hydra.searchpath"]
+    named = [override for override in command.overrides if key_of(override) == "hydra.searchpath"]
     others = parser.parse_override(named[-1]).value() if named else []
     paths = [f"file://{command.config_dir}", *(map(str, others) if isinstance(others, list) else [])]
     return [f"hydra.searchpath=[{','.join(map(in_quotes, paths))}]"]
@@ -243,7 +246,7 @@ def combinations(overrides: Sequence[Override]) -> list[list[str]]:
     last = {override.get_key_element(): override for override in overrides}
     sizes = {key: _number_of_values(override) for key, override in last.items()}
     if math.prod(sizes.values()) > MOST_JOBS:
-        key = max(sizes, key=lambda each: sizes[each])
+        key = max(sizes, key=lambda size: sizes[size])
         problem = f"{sizes[key]:,} values, and more than {MOST_JOBS:,} jobs with the other keys"
         value = str(last[key].input_line).partition("=")[2]
         raise ConfigError(key, value, problem, "Sweep over fewer values.")
@@ -272,13 +275,13 @@ def with_every_bug(override: str) -> str:
     """``verifier=flawed/all`` and ``verifier.bug=all`` with the names of all bugs; any other override as it is."""
     key, _, value = override.partition("=")
     word = {"verifier": "flawed/all", "verifier.bug": "all"}.get(key)
-    values = [each.strip() for each in value.split(",")]
+    values = [choice.strip() for choice in value.split(",")]
     if word not in values:
         return override
     with held_back():
         from specbench.exactness.zoo.bugs import bugs  # which imports PyTorch
     members = ",".join(f"{word.removesuffix('all')}{bug}" for bug in bugs())
-    return f"{key}={','.join(members if each == word else each for each in values)}"
+    return f"{key}={','.join(members if choice == word else choice for choice in values)}"
 
 
 def _own_part(composed: DictConfig) -> DictConfig:

@@ -95,15 +95,15 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
             workspace = _workspace(status, folder, online)
             if workspace is not None:
                 gone = f"process {state.pid} on {state.host} is gone" if state.status is Status.DIED else state.reason
-                told = dataclasses.replace(state, reason=gone)
-                if warning := track(_run(workspace, folder, job.label, job.choices, told), told):
+                final = dataclasses.replace(state, reason=gone)
+                if warning := track(_run(workspace, folder, job.label, job.choices, final), final):
                     yield f"job {job.number}: {warning}"
     workspace = _workspace(status, status.folder / "0", online)
     if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
         return
     jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
     facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
-    shared = set.intersection(*(set(tags_of(each)) for each in facts))
+    shared = set.intersection(*(set(tags_of(tags)) for tags in facts))
     try:
         plan = status.plan
         config = {"exp": plan.exp, "command": "\n".join(commands(plan)), "varied": varied(plan)}
@@ -155,8 +155,8 @@ def _write_report(status: SweepStatus, report: Report, workspace: WandbWorkspace
 
 
 def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
-    said = {"job": job.number, "label": job.label, "status": str(state.status), "reason": state.reason}
-    return {**said, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
+    facts = {"job": job.number, "label": job.label, "status": str(state.status), "reason": state.reason}
+    return {**facts, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
 
 
 def _run(workspace: WandbWorkspace, folder: Path, name: str, choices: dict[str, str], state: JobState) -> JobRun:
@@ -179,7 +179,9 @@ def group_of(exp: str, sweep: Path) -> str:
 def _workspace(status: SweepStatus, folder: Path, online: bool) -> WandbWorkspace | None:
     """As the job's configuration says, or that of the first job that began; None if none did, or if it was disabled."""
     places = (folder, *(status.folder / str(job.number) for job in status.plan.jobs))
-    given = next((found["tracking"] for place in places if "tracking" in (found := _configuration(place))), None)
+    given = next(
+        (configuration["tracking"] for place in places if "tracking" in (configuration := _configuration(place))), None
+    )
     if given is None or given["mode"] == "disabled":
         return None
     there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}

@@ -74,16 +74,16 @@ def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
         rows = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ConfigError("source.path", path, f"cannot be read ({error.strerror})", "Give a file of texts.") from error
-    found = []
+    lines = []
     for number, row in enumerate(rows, 1):
         if not row.strip() or (partial and number == len(rows)):  # a whole line ends in a line break
             continue
-        if problem := _problem(row, found):
+        if problem := _problem(row, lines):
             raise ConfigError("source.path", path, f"line {number} {problem}", _FORMAT)
-    return found
+    return lines
 
 
-def _problem(row: bytes, found: list[dict[str, Any]]) -> str | None:
+def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
     """What is wrong with a line; one with nothing wrong is added to ``found``."""
     if len(row) > LONGEST:
         return f"has {len(row):,} bytes"
@@ -100,14 +100,14 @@ def _problem(row: bytes, found: list[dict[str, Any]]) -> str | None:
     wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _numbers([line.get(name, 0)])]
     if wrong:
         return f"has a {wrong[0]} that cannot be read"
-    found.append(line)
+    lines.append(line)
     return None
 
 
 def _numbers(values: Any, whole: bool = False) -> bool:
     kinds = int if whole else int | float
     return values is None or (
-        isinstance(values, list) and all(isinstance(each, kinds) and not isinstance(each, bool) for each in values)
+        isinstance(values, list) and all(isinstance(item, kinds) and not isinstance(item, bool) for item in values)
     )
 
 
@@ -157,7 +157,7 @@ class FileSource:
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
         """The next texts of these prompts. Raises ConfigError if a prompt has none left."""
-        found = []
+        completions = []
         for request in requests:
             key = (request.prompt_id, mode, request.sampling.greedy)
             texts, number = self._texts.get(key, []), self._given[key]
@@ -165,8 +165,8 @@ class FileSource:
                 problem = f"has {len(texts)} {mode} texts of prompt {request.prompt_id!r}"
                 raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
             self._given[key] += 1
-            found.append(completion_of(request, texts[number]))
-        return found
+            completions.append(completion_of(request, texts[number]))
+        return completions
 
     def close(self) -> None:
         self._texts = {}

@@ -159,5 +159,5 @@ def _address(key: str, url: str) -> str:
 
 def _wait(headers: httpx.Headers, attempt: int) -> float:
     """Seconds before the next attempt: what the server asks for, else twice as long each time."""
-    asked = headers.get("retry-after", "")
-    return min(float(asked) if asked.isdecimal() else 0.5 * 2**attempt, LONGEST_WAIT)
+    wait = headers.get("retry-after", "")
+    return min(float(wait) if wait.isdecimal() else 0.5 * 2**attempt, LONGEST_WAIT)

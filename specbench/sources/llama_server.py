@@ -48,7 +48,7 @@ class LlamaServerSource(ServedSource):
         body = {"content": text, "add_special": True, "parse_special": True}
         return server.token_ids("/tokenize", body)
 
-    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+    def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
         body = {
             "prompt": request.prompt if request.token_ids is None else list(request.token_ids),
@@ -116,4 +116,4 @@ def _samplers(sampling: SamplingParams) -> list[str]:
 
 def _logprobs(reply: Reply) -> tuple[float, ...]:
     places = reply.get("completion_probabilities", list, _OLD)
-    return tuple(Reply(reply.server, each, reply.request).get("logprob", (int, float), _OLD) for each in places)
+    return tuple(Reply(reply.server, place, reply.request).get("logprob", (int, float), _OLD) for place in places)

@@ -58,7 +58,7 @@ class OpenAiSource(ServedSource):
             return None
         return next(iter(self.servers.values())).token_ids("/tokenize", {"model": self.model, "prompt": text})
 
-    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+    def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
         values = given(request, names) | {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
         if values.get("top_k") == 0:
@@ -106,7 +106,7 @@ class OpenAiSource(ServedSource):
         if not inner.has("content"):
             return inner.numbers("token_logprobs", remedy)
         places = inner.get("content", list, remedy)
-        return tuple(Reply(inner.server, each, inner.request).get("logprob", (int, float), remedy) for each in places)
+        return tuple(Reply(inner.server, place, inner.request).get("logprob", (int, float), remedy) for place in places)
 
 
 def _model(server: Server, wanted: str | None) -> tuple[str, str]:

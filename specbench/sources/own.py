@@ -78,10 +78,10 @@ class OwnSource:
         if self.pair is None:
             raise RuntimeError("open() first")
         check_supported(requests, self.unsupported, self.engine)
-        asked = [self._request(number, request) for number, request in enumerate(requests)]
+        requests_made = [self._request(number, request) for number, request in enumerate(requests)]
         start, decoder = time.perf_counter(), self.decoders[mode]
-        decoder.reserve(asked, self.batch_size)
-        decoded = decoder.run(asked, self.batch_size)
+        decoder.reserve(requests_made, self.batch_size)
+        decoded = decoder.run(requests_made, self.batch_size)
         seconds = (time.perf_counter() - start) / max(len(requests), 1)
         return [self._completion(*both, mode, seconds) for both in zip(requests, decoded, strict=True)]
 
@@ -105,7 +105,7 @@ class OwnSource:
         chosen = None
         if request.sampling.logprobs is not None:
             scored = completion_logprobs(self.decoders[mode].components.target, decoded) or []
-            chosen = tuple(each.logprob or 0.0 for each in scored)
+            chosen = tuple(score.logprob or 0.0 for score in scored)
         counters = {
             "drafted": sum(step.num_draft_tokens for step in decoded.steps),
             "accepted": sum(step.num_accepted for step in decoded.steps),

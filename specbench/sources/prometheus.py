@@ -50,7 +50,7 @@ class Counters:
         name = self.names[what]
         if name in metrics or not speculates:
             return metrics.get(name, 0.0)
-        near = [each for each in sorted(metrics) if re.search("draft|accept|spec", each)]
+        near = [name for name in sorted(metrics) if re.search("draft|accept|spec", name)]
         problem = f"{server.url}/metrics has no such counter; it may be of another version"
         raise ConfigError(f"source.counters.{what}", name, problem, f"It has {', '.join(near[:6]) or 'none like it'}.")
 

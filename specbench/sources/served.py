@@ -102,7 +102,7 @@ class ServedSource:
 
     def _one(self, server: Server, request: TextRequest, mode: Mode) -> Completion:
         start = time.perf_counter()
-        path, body = self.asked(request)
+        path, body = self.call_of(request)
         reply = server.json(path, {**body, **self.extra})
         completion = self.read(Reply(server, reply, request), mode, time.perf_counter() - start)
         if mode is Mode.PLAIN and completion.counters.get("drafted"):
@@ -117,7 +117,7 @@ class ServedSource:
         """The engine's name and version. Raises ConfigError if the server cannot be used."""
         raise NotImplementedError
 
-    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+    def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request."""
         raise NotImplementedError
 

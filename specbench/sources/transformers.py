@@ -101,12 +101,12 @@ class TransformersSource:
     def _one(self, request: TextRequest, mode: Mode) -> Completion:
         pair, start = self._opened(), time.perf_counter()
         prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
-        asked = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
+        arguments = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
         counters: dict[str, float] = {}
         if mode is Mode.PLAIN:
-            ids = sample_plainly(*asked)
+            ids = sample_plainly(*arguments)
         else:
-            ids, counts = sample_speculatively(*asked, self.method)
+            ids, counts = sample_speculatively(*arguments, self.method)
             counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
         return Completion(

@@ -3,6 +3,7 @@
 And what functions say of shapes and dtypes is checked while the tests run.
 """
 
+import ast
 import re
 import tomllib
 
@@ -31,6 +32,28 @@ def test_every_room_is_in_a_layer_and_every_layer_is_of_rooms():
     placed = {".".join(module.split(".")[:2]) for layer in named for module in layer}
     assert rooms() - placed == set(), "without a layer"
     assert placed - rooms() == set(), "no longer there"
+
+
+def test_names_say_what_a_thing_is():
+    """A loop variable is the singular of what it runs over, a result a noun: see CONTRIBUTING.md."""
+    vague = {"each", "found", "told", "asked", "said"}
+    files = [path for room in ("specbench", "analysis") for path in (ROOT / room).rglob("*.py")]
+    named = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (name := _bound(node)) in vague
+    ]
+    assert len(files) > 300
+    assert named == []
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a node binds; None if it binds none."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+            return name
+    return None
 
 
 def test_what_only_some_may_import_is_forbidden_to_every_room():

@@ -18,21 +18,21 @@ from specbench.exactness.probes import LOCATED, RULE
 
 def of_habits(evidence: Evidence) -> list[str]:
     """What its tokens depend on beside its arguments."""
-    found = []
+    sentences = []
     proved = established(evidence.habits)
     if proved:
-        found += [
+        sentences += [
             f"It {KINDS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
             f"{KINDS[habit.name].when}."
             for habit in proved
         ]
         others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]
         if others:
-            found.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
+            sentences.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
         located = any(bound.method == LOCATED for bound in evidence.bounds)
         thresholds = "Thresholds say nothing of that, so" if located else "So"
-        found.append(f"{thresholds} it is judged by requests with real seeds, in batches.")
-    return found + [
+        sentences.append(f"{thresholds} it is judged by requests with real seeds, in batches.")
+    return sentences + [
         f"On {bound.fixture!r}, {bound.differing:,} of {bound.draws:,} requests have other tokens than the thresholds "
         f"imply; {bound.impure:,} of them that were tried again, with the same uniforms given, have not. So something "
         "beside the uniforms decides: seeds, positions, other requests, earlier calls or noise of its own."
@@ -43,29 +43,29 @@ def of_habits(evidence: Evidence) -> list[str]:
 
 def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
     """What keeps it from being called lossless, or bounds from being smaller."""
-    found = _of_another_rule(evidence)
+    sentences = _of_another_rule(evidence)
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
-        found.append(f"It accepts other numbers of tokens than the rule that it names (on {', '.join(other)}).")
+        sentences.append(f"It accepts other numbers of tokens than the rule that it names (on {', '.join(other)}).")
     if evidence.unsupported:
-        found.append(f"It refused these small pairs: {', '.join(evidence.unsupported)}.")
+        sentences.append(f"It refused these small pairs: {', '.join(evidence.unsupported)}.")
     if evidence.refusals:
         times, reason = (
             sum(evidence.refusals.values()),
-            max(evidence.refusals, key=lambda each: evidence.refusals[each]),
+            max(evidence.refusals, key=lambda reason: evidence.refusals[reason]),
         )
-        found.append(f"It refused {times:,} calls of D, of which nothing is known. Most often: {reason}")
+        sentences.append(f"It refused {times:,} calls of D, of which nothing is known. Most often: {reason}")
     if not evidence.inputs:
-        found.append("It is not called lossless, because no call was drawn from D.")
+        sentences.append("It is not called lossless, because no call was drawn from D.")
     of_rule = max((bound for bound in evidence.bounds if bound.method == RULE), key=_located, default=None)
     if of_rule is not None and _located(of_rule) > ROUNDING:
-        found.append(
+        sentences.append(
             f"The formulas of its rule have a bias of {about(of_rule.located)} a step on the small pair "
             f"{of_rule.fixture!r}."
         )
     largest = max((bound for bound in evidence.bounds if bound.method == LOCATED), key=_located, default=None)
     if largest is not None and _located(largest) > ROUNDING:
-        found.append(
+        sentences.append(
             f"The thresholds on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than the "
             f"{ROUNDING:g} of rounding. What the search missed could make up for it; more requests will tell."
         )
@@ -76,13 +76,13 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
     for place, tv, limit in limits:
         if tv is not None and tv > limit:
             remedy = "" if names_another_rule(evidence) else " More requests without a difference lower it."
-            found.append(f"A bound above {limit:g} over {place} is too large to call it lossless.{remedy}")
+            sentences.append(f"A bound above {limit:g} over {place} is too large to call it lossless.{remedy}")
     if any(row.calls and row.tv is None for row in evidence.inputs):
-        found.append(
+        sentences.append(
             "It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form "
             "here, or it draws drafts by itself."
         )
-    return [*found, *of_time(evidence)]
+    return [*sentences, *of_time(evidence)]
 
 
 def of_time(evidence: Evidence) -> list[str]:
@@ -94,21 +94,21 @@ def of_time(evidence: Evidence) -> list[str]:
 
 def _of_another_rule(evidence: Evidence) -> list[str]:
     """Where its tokens are not those of the rule that it names, and why they may be."""
-    found = []
+    sentences = []
     wrong, requests, where = other_tokens(evidence)
     if wrong:
-        found.append(
+        sentences.append(
             f"The tokens of {wrong:,} of {requests:,} requests are not those of the rule that it names, which rounding "
             f"does not explain ({', '.join(where)})."
         )
     if evidence.row is not None and evidence.row.structural:
-        found.append(
+        sentences.append(
             f"On that pair of rows, {evidence.row.structural:,} thresholds are displaced by more than rounding "
             "explains, so that its tokens are not those of the rule that it names."
         )
-    if found:
-        found += [*([evidence.fork] if evidence.fork else []), _of_causes(evidence)]
-    return found
+    if sentences:
+        sentences += [*([evidence.fork] if evidence.fork else []), _of_causes(evidence)]
+    return sentences
 
 
 def _of_causes(evidence: Evidence) -> str:

@@ -51,15 +51,15 @@ def markdown(certificate: Certificate) -> str:
         f"# Exactness certificate: {c.verifier}",
         f"**{c.headline}** (declared {'lossless' if c.declared_lossless else 'not lossless'}; rule {c.rule})",
         _TERMS,
-        "\n".join(f"- {each}" for each in c.words),
+        "\n".join(f"- {line}" for line in c.words),
     ]
     if c.failure is not None:
         sections += ["## The simplest failing example", _failure(c.failure)]
     sections += [
         "## What was covered",
-        "\n".join(f"- {each}" for each in c.covered),
+        "\n".join(f"- {line}" for line in c.covered),
         "What was not:",
-        "\n".join(f"- {each}" for each in c.not_covered),
+        "\n".join(f"- {line}" for line in c.not_covered),
     ]
     if c.inputs:
         sections += [

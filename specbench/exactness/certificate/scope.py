@@ -40,7 +40,7 @@ def not_covered(evidence: Evidence) -> list[str]:
     lines += [f"{count:,} calls of D: refused ({reason})" for reason, count in evidence.refusals.items()]
     if not evidence.inputs:
         lines.append("calls drawn from D, and with them large vocabularies, long drafts and mixed batches: not run")
-    lines += [f"{each}, so D was drawn without" for each in evidence.left_out]
+    lines += [f"{name}, so D was drawn without" for name in evidence.left_out]
     if evidence.inputs and evidence.row is None:
         lines.append(
             "the law of a step on one pair of rows of a larger vocabulary: it has no uniforms or no formulas to go by"

@@ -72,20 +72,20 @@ def _small(evidence: Evidence) -> tuple[float, float | None]:
 
 def reservations(evidence: Evidence) -> list[str]:
     """What keeps a verifier that nothing rejects from being called lossless, whatever its bounds are."""
-    found = []
+    reasons = []
     if evidence.unsupported or evidence.refusals:
-        found.append("refused")
+        reasons.append("refused")
     if any(bound.method == COUNTED for bound in evidence.bounds):
-        found.append("counted")
+        reasons.append("counted")
     if any(habit.differing for habit in evidence.habits) or any(bound.impure for bound in evidence.bounds):
-        found.append("habits")
+        reasons.append("habits")
     if names_another_rule(evidence):
-        found.append("other rule")
+        reasons.append("other rule")
     if evidence.long_use is not None and altered(evidence.long_use):
-        found.append("long use")
+        reasons.append("long use")
     if any((bound.located or 0.0) > ROUNDING for bound in evidence.bounds):
-        found.append("bias")
-    return found
+        reasons.append("bias")
+    return reasons
 
 
 def altered(use: LongUseRow) -> int:
@@ -104,7 +104,7 @@ def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
     wrong += [(repr(habit.name), habit.structural or 0, habit.requests) for habit in habits]
     wrong += [(row.stratum, row.structural or 0, row.requests) for row in strata]
     where = [name for name, differing, _ in wrong if differing]
-    return sum(each[1] for each in wrong), sum(each[2] for each in wrong), where
+    return sum(test[1] for test in wrong), sum(test[2] for test in wrong), where
 
 
 def names_another_rule(evidence: Evidence) -> bool:

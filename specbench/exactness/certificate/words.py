@@ -85,26 +85,26 @@ def _of_fault(evidence: Evidence) -> list[str]:
 
 
 def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[str]:
-    found = []
+    sentences = []
     if verdict.located is not None:
         bound = verdict.located
-        found.append(
+        sentences.append(
             f"Not lossless: the thresholds of the code imply a bias of {about(bound.located)} a step on the small pair "
             f"{bound.fixture!r}. {bound.differing:,} of {bound.draws:,} requests have other tokens than these "
             f"thresholds imply, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
         )
     if verdict.row is not None:
         row = verdict.row
-        lead = "It is also rejected" if found else "Not lossless: it is rejected"
-        found.append(
+        lead = "It is also rejected" if sentences else "Not lossless: it is rejected"
+        sentences.append(
             f"{lead} by the test {row.test!r} on {row.fixture!r} {_how(row, settings)}. It compares "
             f"{COMPARES[row.test]}."
         )
     others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
     if others:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        found.append(f"Other tests that reject it: {', '.join(others[:4])}{more}.")
-    return found
+        sentences.append(f"Other tests that reject it: {', '.join(others[:4])}{more}.")
+    return sentences
 
 
 def _how(row: Row, settings: Settings) -> str:
@@ -115,35 +115,35 @@ def _how(row: Row, settings: Settings) -> str:
 
 
 def _bounds(evidence: Evidence) -> list[str]:
-    bounds, calls, found = evidence.bounds, evidence.calls, []
-    located, rule, counted = ([each for each in bounds if each.method == name] for name in (LOCATED, RULE, COUNTED))
+    bounds, calls, sentences = evidence.bounds, evidence.calls, []
+    located, rule, counted = ([bound for bound in bounds if bound.method == name] for name in (LOCATED, RULE, COUNTED))
     if located:
-        found.append(
+        sentences.append(
             f"Small pairs: the thresholds of the code were located on {len(located)} of them, and imply a bias of at "
             f"most {most(_largest(located, 'located'))} a step. In {_requests(located)}, {_otherwise(located)} other "
             f"tokens than these thresholds imply. If requests fail one by one, what the search missed adds at most "
             f"{most(_largest(located, 'hidden'))} ({SURE}, all pairs together)."
         )
     if rule:
-        found.append(
+        sentences.append(
             f"Small pairs: tokens were compared with the formulas of the rule on {len(rule)} of them. In "
             f"{_requests(rule)} they are the same{_but_for(rule)}. If requests fail one by one, the bias is "
             f"{_by_counts(rule)}at most {most(_largest(rule, 'tv'))} ({SURE}, all pairs together)."
         )
     if counted:
-        found.append(
+        sentences.append(
             f"Small pairs: tokens were only counted on {len(counted)} of them. The code draws by itself, uses "
             f"its uniforms in an unknown order, or is too slow for more. Counts of {_requests(counted)} show no bias, "
             f"which is then at most {most(_largest(counted, 'tv'))} ({SURE}, all pairs together)."
         )
     if calls is not None:
         failed = f"{calls.differing:,} calls have" if calls.differing else "No call has"
-        found.append(
+        sentences.append(
             f"Small pairs, whole calls: these requests came in {calls.calls:,} calls of up to {evidence.batch:,} "
             f"requests. {failed} a request with unexpected tokens. Even if whole calls fail at once, at most "
             f"{most(calls.code)} of a call's requests have unexpected tokens, in the mean over these calls ({SURE})."
         )
-    return found
+    return sentences
 
 
 def _of_inputs(evidence: Evidence) -> list[str]:
@@ -166,13 +166,13 @@ def _of_inputs(evidence: Evidence) -> list[str]:
             f"{whole.rounding:,} of them by rounding"
         )
     with_large = f", and at most {most(large.code)} over vocabularies of 32,000 tokens or more" if large else ""
-    found = [
+    sentences = [
         f"D: {drawn}. {met}. So at most {most(whole.code)} of a call's requests have other tokens than the rule's, in "
         f"the mean over D ({SURE}){with_large}."
     ]
     if whole.rule_checked:
-        found.append(_of_rule(whole))
-    return found
+        sentences.append(_of_rule(whole))
+    return sentences
 
 
 def _where_in_d(evidence: Evidence) -> list[str]:
@@ -267,7 +267,7 @@ def _otherwise(bounds: list[Bound]) -> str:
 
 
 def _by_counts(bounds: list[Bound]) -> str:
-    return "(by counts, where these say more) " if any(each.by_counts for each in bounds) else ""
+    return "(by counts, where these say more) " if any(bound.by_counts for bound in bounds) else ""
 
 
 def _but_for(rows: list[Bound]) -> str:

@@ -56,9 +56,9 @@ class Grid:
     @staticmethod
     def of(tree: Tree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
         """None where there would be too many boxes."""
-        cuts = [dict(each) for each in cuts]
-        grid = Grid(tree, cuts, sorted({axis for each in cuts for axis, values in each.items() if values}))
-        longest = max((len(values) for each in cuts for values in each.values()), default=0)
+        cuts = [dict(axes) for axes in cuts]
+        grid = Grid(tree, cuts, sorted({axis for cut in cuts for axis, values in cut.items() if values}))
+        longest = max((len(values) for cut in cuts for values in cut.values()), default=0)
         boxes = grid.sizes.double().prod(dim=1).sum()
         return None if longest > MOST_CUTS or boxes > most_boxes else grid
 
@@ -106,7 +106,7 @@ class Grid:
             start, end = path.interval(stream, offset)
             edges = torch.tensor([start, *self.cuts[i].get((stream, offset), []), end], dtype=torch.float64)
             n, m = len(weight), len(edges) - 1
-            low, high = (each.repeat_interleave(m, dim=1) for each in (low, high))
+            low, high = (side.repeat_interleave(m, dim=1) for side in (low, high))
             low[stream, :, offset], high[stream, :, offset] = edges[:-1].repeat(n), edges[1:].repeat(n)
             weight = weight.repeat_interleave(m) * ((edges[1:] - edges[:-1]) / (end - start)).repeat(n)
         return Boxes(low, high, torch.full((len(weight),), i), weight)

@@ -43,7 +43,7 @@ def differences(rule: Rule, model: Model) -> Iterator[WrongPoint]:
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
     heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:FOR_THE_CAUSE]
     for b in heaviest.tolist():
-        beside = tuple(Point(model.fixture, model.count, each) for each in _next_to(boxes, b, model.grid.axes))
+        beside = tuple(Point(model.fixture, model.count, uniforms) for uniforms in _next_to(boxes, b, model.grid.axes))
         yield WrongPoint(Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b]), beside)
     if len(wrong) == 0:
         yield from between_thresholds(rule, model, boxes)
@@ -80,17 +80,17 @@ def between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[Wrong
     every = torch.arange(len(boxes.weight))
     for axis in model.grid.axes:
         for edge in (boxes.low, boxes.high):
-            found = every[wrong(axis, every, edge, _EDGE)]
-            if len(found) == 0:  # most edges: forty calls for nothing
+            chosen = every[wrong(axis, every, edge, _EDGE)]
+            if len(chosen) == 0:  # most edges: forty calls for nothing
                 continue
-            found = found[boxes.weight[found].argsort(descending=True)][:FOR_THE_CAUSE]
-            low, high = torch.full((len(found),), _EDGE, dtype=torch.float64), torch.ones(len(found)).double()
+            chosen = chosen[boxes.weight[chosen].argsort(descending=True)][:FOR_THE_CAUSE]
+            low, high = torch.full((len(chosen),), _EDGE, dtype=torch.float64), torch.ones(len(chosen)).double()
             for _ in range(_HALVINGS):
                 part = (low + high) / 2
-                off = wrong(axis, found, edge, part)
+                off = wrong(axis, chosen, edge, part)
                 low, high = torch.where(off, part, low), torch.where(off, high, part)
-            points, beside = (moved(axis, found, edge, part) for part in (low / 2, -low / 2))
-            shares = boxes.weight[found] * low / 2
+            points, beside = (moved(axis, chosen, edge, part) for part in (low / 2, -low / 2))
+            shares = boxes.weight[chosen] * low / 2
             for i in (shares > _LEAST_SHARE).nonzero()[:, 0].tolist():
-                point, other = (Point(model.fixture, model.count, each[:, i]) for each in (points, beside))
+                point, other = (Point(model.fixture, model.count, uniforms[:, i]) for uniforms in (points, beside))
                 yield WrongPoint(point, float(shares[i]), (other,) if 0 <= other.given[axis[0], axis[1]] < 1 else ())

@@ -44,7 +44,7 @@ def inject(
     fixture: Fixture,
     given: Float64[Tensor, "s n width"],
     count: int,
-    asked: set[Stream] | None = None,
+    read: set[Stream] | None = None,
 ) -> Steps:
     """One step for each column of uniforms, drafts of ``count`` tokens drawn with them; outcomes on the CPU.
 
@@ -60,18 +60,18 @@ def inject(
         counts = torch.full((chunk.shape[1],), count, device=device)
         drawn = make_draft(of_length, streams.given[Stream.DRAFT], counts, sampler)
         parts.append(verified(verifier, of_length, drawn, streams).cpu())
-        if asked is not None:
-            asked |= streams.asked
+        if read is not None:
+            read |= streams.read
     names = ("rows", "tokens", "emitted", "malformed")
     return dataclasses.replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:
     """Whether the verifier draws from the streams it is handed, not from its seeds by itself."""
-    asked: set[Stream] = set()
+    read: set[Stream] = set()
     half = torch.full((len(Stream), 1, fixture.gamma + 1), 0.5, dtype=torch.float64)
-    inject(verifier, fixture.variant(0), half, max(fixture.counts), asked)
-    return bool(asked)
+    inject(verifier, fixture.variant(0), half, max(fixture.counts), read)
+    return bool(read)
 
 
 def calls_a_request(verifier: Verifier, fixture: Fixture) -> float:

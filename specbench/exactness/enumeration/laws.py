@@ -171,7 +171,7 @@ def pair_distance(
     scale = total[some] / accepted[some]
     below = torch.searchsorted(turns, scale)
     zero = torch.zeros_like(apart[:1])
-    sums = [torch.cat([zero, each[possible][order].cumsum(0)]) for each in (second, apart)]
-    positive, offset = (2 * each[below] - each[-1] for each in sums)
+    sums = [torch.cat([zero, part[possible][order].cumsum(0)]) for part in (second, apart)]
+    positive, offset = (2 * sums_of_part[below] - sums_of_part[-1] for sums_of_part in sums)
     own = scale * positive + offset + apart[~possible].abs().sum()
     return (accepted[some] * own).sum() + excess[~some].abs().sum()

@@ -62,7 +62,7 @@ def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width
         None where the code does not do there what it did, or where random points still do not do what their box does.
     """
     search = _Search(verifier, model.fixture, model.count, model.grid.tree, seed, 1.0)
-    search.cuts = [dict(each) for each in model.grid.cuts]
+    search.cuts = [dict(values_by_axis) for values_by_axis in model.grid.cuts]
     given = given[:, :_FOLLOWED]
     return search.run(given, model.grid.tree.path_of(given))
 
@@ -76,13 +76,13 @@ class _Search:
         self.checks = max(64, int(effort * _CHECKS / len(tree.paths)))
         self.cuts: list[Cuts] = [{} for _ in tree.paths]
         self.generator = torch.Generator().manual_seed(seed)
-        self.asked: set[Stream] = set()
+        self.streams_read: set[Stream] = set()
 
     def random(self, owner: Int64[Tensor, " m"]) -> Float64[Tensor, "s m width"]:
         return self.tree.random_points(owner, self.width, self.generator)
 
     def inject(self, given: Float64[Tensor, "s n width"]) -> Steps:
-        return inject(self.verifier, self.fixture, given, self.count, self.asked)
+        return inject(self.verifier, self.fixture, given, self.count, self.streams_read)
 
     def run(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> Model | None:
         """Rounds of: thresholds on lines through the points, sides of the boxes, random points."""
@@ -139,9 +139,9 @@ class _Search:
     def axes(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> list[Axis]:
         """The uniforms that make a difference at the given points, and those that did before or do by its rule."""
         before = self.inject(given).visible  # says which streams are read
-        active = {axis for each in self.cuts for axis in each} | self.of_rule()
-        asked = [(int(stream), i) for stream in sorted(self.asked) for i in range(self.width)]
-        open_ = [axis for axis in asked if axis not in active]
+        active = {axis for values_by_axis in self.cuts for axis in values_by_axis} | self.of_rule()
+        possible = [(int(stream), i) for stream in sorted(self.streams_read) for i in range(self.width)]
+        open_ = [axis for axis in possible if axis not in active]
         if open_:
             others = given.repeat(1, len(open_) * _REDRAWN, 1).unflatten(1, (len(open_), -1))
             redrawn = self.random(owner.repeat(_REDRAWN))
@@ -179,14 +179,14 @@ class _Search:
             same = (self.code(self.inject(points.flatten(1, 2))).view(cuts.shape) == want).long()
             first = same.cumprod(dim=1).sum(dim=1)  # sections up to the first that is not as on the left
             edges = torch.cat([low[:, None], cuts, high[:, None]], dim=1)
-            low, high = (edges.gather(1, each[:, None])[:, 0] for each in (first, first + 1))
+            low, high = (edges.gather(1, place[:, None])[:, 0] for place in (first, first + 1))
         for i, place, value in zip(owner.tolist(), map(tuple, axis.tolist()), high.tolist(), strict=True):
             cuts = self.cuts[i]
             cuts[place] = _inside(self.tree.paths[i], place, [*cuts.get(place, []), value])
 
     def add_hints(self) -> None:
         """Adds the closed forms' thresholds on the axes that have any; a cut too many does no harm."""
-        active = {axis for each in self.cuts for axis in each} | self.of_rule()
+        active = {axis for values_by_axis in self.cuts for axis in values_by_axis} | self.of_rule()
         for path, cuts in zip(self.tree.paths, self.cuts, strict=True):
             for axis, values in _hints(self.fixture, path, self.rule).items():
                 if axis in active:
@@ -202,7 +202,7 @@ class _Search:
             steps = self.inject(boxes.middle)
             before = grid.num_cuts
             self._add_beside(boxes, grid.axes, steps)
-            if sum(len(values) for each in self.cuts for values in each.values()) == before:
+            if sum(len(values) for values_by_axis in self.cuts for values in values_by_axis.values()) == before:
                 break
         tv = joint_tv(self.fixture, ends_of(self.fixture, steps, boxes.weight, self.count))
         # Each side is known to SAME, and so much of the mass may lie on the wrong side of it.
@@ -212,7 +212,7 @@ class _Search:
 
     def _add_beside(self, boxes: Boxes, axes: list[Axis], steps: Steps) -> None:
         """Adds thresholds between the middle of a box and a side of it, right beside which the code does otherwise."""
-        middle, found = boxes.middle, []
+        middle, changes = boxes.middle, []
         for stream, offset in axes:
             low, high = boxes.low[stream, :, offset], boxes.high[stream, :, offset]
             wide = high - low > 4 * SAME
@@ -220,10 +220,10 @@ class _Search:
                 points = middle.clone()
                 points[stream, :, offset] = torch.where(wide, beside, middle[stream, :, offset])
                 other = (self.inject(points).visible != steps.visible).any(dim=1).nonzero()[:, 0]
-                found.append((other, points[:, other], torch.tensor([[stream, offset]]).repeat(len(other), 1)))
-        if found:
+                changes.append((other, points[:, other], torch.tensor([[stream, offset]]).repeat(len(other), 1)))
+        if changes:
             boxed, points, axis = (
-                torch.cat(each, dim) for each, dim in zip(zip(*found, strict=True), (0, 1, 0), strict=True)
+                torch.cat(parts, dim) for parts, dim in zip(zip(*changes, strict=True), (0, 1, 0), strict=True)
             )
             self._bisect(middle[:, boxed], points, axis, boxes.owner[boxed])
 
@@ -249,8 +249,8 @@ def _hints(fixture: Fixture, path: Path, of_code: Rule) -> Cuts:
 def _inside(path: Path, axis: Axis, values: list[float]) -> list[float]:
     """Those inside the draft's interval, in order, each once."""
     low, high = path.interval(*axis)
-    found: list[float] = []
+    distinct: list[float] = []
     for value in sorted(values):
-        if low + SAME < value < high - SAME and (not found or value - found[-1] > SAME):
-            found.append(value)
-    return found
+        if low + SAME < value < high - SAME and (not distinct or value - distinct[-1] > SAME):
+            distinct.append(value)
+    return distinct

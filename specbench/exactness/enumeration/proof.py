@@ -68,7 +68,7 @@ class Interval(Tensor):
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         if name not in _MOVES | _MONOTONE | _DECISIONS or "out" in kwargs:
             raise NotProvableError(f"aten.{name} has no rule for intervals")
-        intervals = [each for each in (*args, *kwargs.values()) if isinstance(each, Interval)]
+        intervals = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Interval)]
         if name in _MONOTONE | _DECISIONS and len(intervals) > 1:
             raise NotProvableError(f"aten.{name} of two uniforms")
         if name == "div" and isinstance(args[1], Interval):
@@ -127,7 +127,7 @@ def proved(verifier: Verifier, model: Model) -> bool:
         return False
     boxes, device = model.grid.boxes(fixture.gamma + 1), fixture.p.device
     narrow = boxes.high - boxes.low <= 4 * SAME
-    low, high = (torch.where(narrow, boxes.middle, each) for each in (boxes.low + SAME, boxes.high - SAME))
+    low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
     plain = GivenStreams.of(boxes.middle.to(device))
     counts = torch.full((len(boxes.owner),), count, device=device)
     drawn = make_draft(fixture, plain.given[Stream.DRAFT], counts, None)

@@ -52,15 +52,15 @@ def beyond_rounding(
     """
     if not len(requests):
         return requests
-    found, cells = [], target.logits.shape[1] * (draft.max_draft_tokens + 1)
+    parts, cells = [], target.logits.shape[1] * (draft.max_draft_tokens + 1)
     split = requests.split(max(1, min(_EXPLAINED, _CELLS // 2 // cells)))
     for i, part in enumerate(split):
         own = Verification(outcome.token_ids[part], outcome.num_accepted[part])
         unlike = part[excess(rule, *only(part, draft, target, streams), own) > TOLERANCE]
-        found.append(unlike)
+        parts.append(unlike)
         if len(part) == _EXPLAINED and 2 * len(unlike) > len(part):
-            return torch.cat([*found, *split[i + 1 :]])
-    return torch.cat(found)
+            return torch.cat([*parts, *split[i + 1 :]])
+    return torch.cat(parts)
 
 
 def outcome(

@@ -180,10 +180,10 @@ class _RowSearch:
         own = self.lines.select(line)
         on_accept = own.kind == ACCEPT
         u = u.clamp(SMALLEST, LARGEST)
-        found = self.code(own.token, torch.where(on_accept, u, own.fixed), torch.where(on_accept, own.fixed, u))
-        self.cut |= len(found) < len(line)
-        whether = found // self.vocabulary * self.vocabulary
-        return torch.where(on_accept[: len(found)], whether, found)
+        outcome = self.code(own.token, torch.where(on_accept, u, own.fixed), torch.where(on_accept, own.fixed, u))
+        self.cut |= len(outcome) < len(line)
+        whether = outcome // self.vocabulary * self.vocabulary
+        return torch.where(on_accept[: len(outcome)], whether, outcome)
 
     def run(self) -> None:
         """Probes beside every edge, then divides the lines whose two ends differ."""
@@ -193,47 +193,47 @@ class _RowSearch:
         edges = torch.stack([lines.low_edge, lines.high_edge], 1)
         self.edges = len(edges[edges >= 0].unique())
         wide = (lines.width >= 8 * _UNIT)[:, None]
-        found = torch.full_like(edges, -1)
+        outcomes = torch.full_like(edges, -1)
         line, side = ((edges >= 0) & wide).nonzero().unbind(1)
-        self._probe(found, places, line, side)
-        self._choose_other_tokens(found, places)
-        wrong = (found >= 0) & (found != lines.wanted[:, None])
+        self._probe(outcomes, places, line, side)
+        self._choose_other_tokens(outcomes, places)
+        wrong = (outcomes >= 0) & (outcomes != lines.wanted[:, None])
         self.displaced = len(edges[wrong & (edges >= 0)].unique())
         # The far end of an accept line is probed if the near one is wrong, and else taken to be as the near one.
         far = edges < 0
-        found = torch.where(far & (found.flip(1) == lines.wanted[:, None]), lines.wanted[:, None], found)
+        outcomes = torch.where(far & (outcomes.flip(1) == lines.wanted[:, None]), lines.wanted[:, None], outcomes)
         line, side = (far & wrong.flip(1)).nonzero().unbind(1)
-        self._probe(found, places, line, side)
-        known = (found >= 0).all(dim=1)
+        self._probe(outcomes, places, line, side)
+        known = (outcomes >= 0).all(dim=1)
         number = torch.arange(len(lines), device=lines.low.device)
         self._leave(number[~known], lines.width[~known])
         self._count_unknown(number[known], ((edges >= 0).sum(dim=1) * beside)[known])
-        same = known & (found[:, 0] == found[:, 1])
-        self._add(number[same], found[same, 0], lines.width[same])
+        same = known & (outcomes[:, 0] == outcomes[:, 1])
+        self._add(number[same], outcomes[same, 0], lines.width[same])
         differ = known & ~same
-        self._bisect(number[differ], lines.low[differ], lines.high[differ], found[differ])
+        self._bisect(number[differ], lines.low[differ], lines.high[differ], outcomes[differ])
 
-    def _probe(self, found: Tensor, places: Tensor, line: Tensor, side: Tensor) -> None:
+    def _probe(self, results: Tensor, places: Tensor, line: Tensor, side: Tensor) -> None:
         outcomes = self.outcomes(line, places[line, side])
-        found[line[: len(outcomes)], side[: len(outcomes)]] = outcomes
+        results[line[: len(outcomes)], side[: len(outcomes)]] = outcomes
 
-    def _choose_other_tokens(self, found: Tensor, places: Tensor) -> None:
+    def _choose_other_tokens(self, results: Tensor, places: Tensor) -> None:
         """Probes draws again on which the code refused what the rule accepts, or the reverse, with another token.
 
         That is what the accept lines of the token measure; what is drawn then belongs to another line.
         """
         lines, rule_refuses = self.lines, (self.lines.wanted < self.vocabulary)[:, None]
-        decided = (found >= 0) & (found < 2 * self.vocabulary)
-        other = (decided & ((found < self.vocabulary) != rule_refuses)).any(dim=1)
+        decided = (results >= 0) & (results < 2 * self.vocabulary)
+        other = (decided & ((results < self.vocabulary) != rule_refuses)).any(dim=1)
         token, fixed = lines.token.clone(), lines.fixed.clone()
         for kind in (RESIDUAL, BONUS):
-            good, bad = (((lines.kind == kind) & each).nonzero()[:, 0] for each in (~other, other))
+            good, bad = (((lines.kind == kind) & which).nonzero()[:, 0] for which in (~other, other))
             if len(good):
                 instead = good[torch.arange(len(bad), device=good.device) % len(good)]
                 token[bad], fixed[bad] = lines.token[instead], lines.fixed[instead]
         self.lines = replace(lines, token=token, fixed=fixed)
-        line, side = ((other & (lines.kind != ACCEPT))[:, None] & (found >= 0)).nonzero().unbind(1)
-        self._probe(found, places, line, side)
+        line, side = ((other & (lines.kind != ACCEPT))[:, None] & (results >= 0)).nonzero().unbind(1)
+        self._probe(results, places, line, side)
 
     def _bisect(self, line: Tensor, low: Tensor, high: Tensor, ends: Tensor) -> None:
         """Halves intervals whose ends differ, all at once, until they are as narrow as the resolution."""
@@ -242,7 +242,7 @@ class _RowSearch:
             for outcome in ends[tiny].unbind(1):
                 self._add(line[tiny], outcome, (high - low)[tiny] / 2)
             self._count_unknown(line[tiny], (high - low)[tiny])
-            line, low, high, ends = (each[~tiny] for each in (line, low, high, ends))
+            line, low, high, ends = (part[~tiny] for part in (line, low, high, ends))
             worth = (high - low) * self.unit[line]
             order = worth.argsort(descending=True)
             left_out = order[_MOST_OPEN * self.edges :]  # code with noise of its own would double them at every step
@@ -259,7 +259,7 @@ class _RowSearch:
             ends = torch.stack([torch.cat([first, outcome]), torch.cat([outcome, last])], 1)
             same = ends[:, 0] == ends[:, 1]
             self._add(line[same], ends[same, 0], (high - low)[same])
-            line, low, high, ends = (each[~same] for each in (line, low, high, ends))
+            line, low, high, ends = (part[~same] for part in (line, low, high, ends))
 
     def _leave(self, line: Tensor, length: Tensor) -> None:
         """Takes what was not located for the rule's, and counts it."""

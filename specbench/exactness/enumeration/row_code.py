@@ -31,11 +31,11 @@ class RowCode:
         self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
         self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)
         self.p_logits, self.q_logits = rows.p_logits.repeat(self.size, 1), rows.q_logits.repeat(self.size, 1)
-        p_normalizer, q_normalizer = (each.double().logsumexp(dim=1) for each in (rows.p_logits, rows.q_logits))
+        p_normalizer, q_normalizer = (logits.double().logsumexp(dim=1) for logits in (rows.p_logits, rows.q_logits))
         self.p_normalizer = p_normalizer.repeat(self.size) if normalized else None
         self.q_normalizer = q_normalizer.repeat(self.size)
         self.like = request_streams(0, 0, self.size, 2, device)
-        self.asked: set[Stream] = set()
+        self.streams_read: set[Stream] = set()
 
     @property
     def late(self) -> bool:
@@ -46,20 +46,20 @@ class RowCode:
         token = torch.zeros(1, dtype=torch.int64, device=self.like.seeds.device)
         half = torch.full_like(token, 0.5, dtype=torch.float64)
         self._batch(token, half, half)
-        return bool(self.asked)
+        return bool(self.streams_read)
 
     def __call__(
         self, token: Int64[Tensor, " n"], accept: Float64[Tensor, " n"], emit: Float64[Tensor, " n"]
     ) -> Int64[Tensor, " m"]:
         """The outcomes of the first m requests: all of them, unless the time is up before."""
-        found = [token[:0]]
+        tokens = [token[:0]]
         if not len(token):  # split() would make a batch of no request of it
             return token
-        for each in zip(token.split(self.size), accept.split(self.size), emit.split(self.size), strict=True):
+        for part in zip(token.split(self.size), accept.split(self.size), emit.split(self.size), strict=True):
             if self.late:
                 break
-            found.append(self._batch(*each))
-        return torch.cat(found)
+            tokens.append(self._batch(*part))
+        return torch.cat(tokens)
 
     def _batch(self, token: Tensor, accept: Tensor, emit: Tensor) -> Tensor:
         n, vocabulary = len(token), self.vocabulary
@@ -70,7 +70,7 @@ class RowCode:
         target = _as_rows(self.p_logits[: 2 * n], self.p_normalizer)
         result = watch.verify(self.verifier, "located row", draft, target, streams)
         self.requests += n
-        self.asked |= streams.asked
+        self.streams_read |= streams.read
         (first, second), count = result.token_ids.unbind(1), result.num_accepted
         inside = ((first >= 0) & (first < vocabulary), (second >= 0) & (second < vocabulary))
         refused = (count == 0) & inside[0] & (second == PADDING)

@@ -60,7 +60,7 @@ class RowLines:
 
     @staticmethod
     def join(parts: list[RowLines]) -> RowLines:
-        return RowLines(*(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True)))
+        return RowLines(*(torch.cat(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)

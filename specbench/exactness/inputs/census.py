@@ -63,17 +63,17 @@ class Census:
         first = rows.cumsum(0) - rows
         if draft.padded:
             first = torch.arange(size, device=rows.device) * (draft.max_draft_tokens + 1)
-        asked = [call.counts, call.streams.seeds, call.streams.positions, target.cutoff[first] > -torch.inf]
+        columns = [call.counts, call.streams.seeds, call.streams.positions, target.cutoff[first] > -torch.inf]
         masked = any(kind != "none" for kind in call.options["mask"])  # or else a pass over the logits is spared
-        asked.append(target.logits[first].isinf().any(dim=1) if masked else torch.zeros_like(call.counts))
-        counts, seeds, positions, cutoffs, infinite = torch.stack(asked).tolist()
+        columns.append(target.logits[first].isinf().any(dim=1) if masked else torch.zeros_like(call.counts))
+        counts, seeds, positions, cutoffs, infinite = torch.stack(columns).tolist()
         of_requests = {
             "draft tokens": [whole(count, GAMMAS) for count in counts],
-            "temperature": [temperature_cell(each) for each in target.temperature[first].tolist()],
-            "truncated": ["yes" if each else "no" for each in cutoffs],
-            "tokens at -inf": ["yes" if each else "no" for each in infinite],
-            "seed": ["0 to 100,000" if each <= WRITTEN else "above" for each in seeds],
-            "position": ["0 to 100,000" if each <= WRITTEN else "above" for each in positions],
+            "temperature": [temperature_cell(temperature) for temperature in target.temperature[first].tolist()],
+            "truncated": ["yes" if cut else "no" for cut in cutoffs],
+            "tokens at -inf": ["yes" if masked_row else "no" for masked_row in infinite],
+            "seed": ["0 to 100,000" if seed <= WRITTEN else "above" for seed in seeds],
+            "position": ["0 to 100,000" if position <= WRITTEN else "above" for position in positions],
         }
         for name, values in of_requests.items():
             for value, count in Counter(values).items():
@@ -89,7 +89,9 @@ class Census:
         """The cells, in order."""
         names = list(dict.fromkeys(name for name, _ in self.calls))
         for name in names:
-            for cell in sorted((each for each in self.calls if each[0] == name), key=lambda each: _order(each[1])):
+            for cell in sorted(
+                (cell_key for cell_key in self.calls if cell_key[0] == name), key=lambda cell_key: _order(cell_key[1])
+            ):
                 yield CensusRow(*cell, self.calls[cell], self.requests[cell])
 
 

@@ -44,7 +44,7 @@ def draw_call(
         sampling, dtype: in the place of what D draws, for the conditions of a run.
     """
     rng = np.random.default_rng([seed, number])
-    chosen = stratum or STRATA[rng.choice(len(STRATA), p=[each.probability for each in STRATA])]
+    chosen = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
     return _Drawing(seed, number, rng, device, takes, chosen, sampling, dtype).call()
 
 
@@ -87,7 +87,9 @@ class _Drawing:
             counts = counts.clip(min=1)
         self.counts = self._fitting(counts)
         self.batch = len(self.counts)
-        self.owner, self.scored = (np.repeat(np.arange(self.batch), each) for each in (self.counts, self.counts + 1))
+        self.owner, self.scored = (
+            np.repeat(np.arange(self.batch), lengths) for lengths in (self.counts, self.counts + 1)
+        )
         self.options |= {name: CHOICES[name].draw(rng, self.batch) for name in _REQUEST_CHOICES}
         if stratum.recorded:
             self.options["rows"] = ["recorded"] * self.batch
@@ -235,11 +237,11 @@ class _Drawing:
             one = self.sampling
             numbers = {"temperature": one.temperature, "draft temperature": one.temperature, "top_k": one.top_k}
             numbers |= {"top_p": one.top_p, "min_p": one.min_p}
-            found = {name: np.full(self.batch, value) for name, value in numbers.items()}
+            parameters = {name: np.full(self.batch, value) for name, value in numbers.items()}
         else:
-            found = self._drawn_parameters()
-        truncated = (found["top_k"] > 0) | (found["top_p"] < 1) | (found["min_p"] > 0)
-        return found | {"truncated": truncated}
+            parameters = self._drawn_parameters()
+        truncated = (parameters["top_k"] > 0) | (parameters["top_p"] < 1) | (parameters["min_p"] > 0)
+        return parameters | {"truncated": truncated}
 
     def _drawn_parameters(self) -> dict[str, np.ndarray]:
         def usual(count: int) -> np.ndarray:

@@ -71,7 +71,7 @@ def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float
             for stake, weight in _STAKES.items()
         ]
         largest = max(logs)
-        return largest + math.log(math.fsum(math.exp(each - largest) for each in logs))
+        return largest + math.log(math.fsum(math.exp(value - largest) for value in logs))
 
     low, high = 0.0, 1.0  # wealth grows with m
     for _ in range(60):

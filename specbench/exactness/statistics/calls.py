@@ -29,11 +29,11 @@ def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = SOME) -> lis
         requests: of all calls.
         sizes: SOME, or ALL where requests are counted and compared with nothing.
     """
-    chance, found, (most, share) = random.Random(seed), [], sizes
-    while sum(found) < share * requests:
-        found.append(min(int(min(most, requests) ** chance.random()), requests - sum(found)))
-    rest = requests - sum(found)
-    return [*found, rest] if rest else found
+    chance, sizes_drawn, (most, share) = random.Random(seed), [], sizes
+    while sum(sizes_drawn) < share * requests:
+        sizes_drawn.append(min(int(min(most, requests) ** chance.random()), requests - sum(sizes_drawn)))
+    rest = requests - sum(sizes_drawn)
+    return [*sizes_drawn, rest] if rest else sizes_drawn
 
 
 @dataclass
@@ -88,8 +88,8 @@ def call_bound(counts: Iterable[CallCounts], alpha: float) -> CallBound | None:
         alpha: how often it may be wrong, at any models of the fixtures.
     """
     shares, calls = Counter[float](), 0
-    for each in counts:
-        calls += each.calls
-        shares.update(each.shares)
-        alpha *= _FIRST_MODEL if each.phase == 1 else (1 - _FIRST_MODEL) * 0.5 ** (each.phase - 1)
+    for tally in counts:
+        calls += tally.calls
+        shares.update(tally.shares)
+        alpha *= _FIRST_MODEL if tally.phase == 1 else (1 - _FIRST_MODEL) * 0.5 ** (tally.phase - 1)
     return CallBound(calls, shares.total(), mean_at_most(shares, calls, alpha)) if calls else None

@@ -45,11 +45,11 @@ def transforms(
     request, token = requests[which], result.token_ids[requests][which, place]
     generator = torch.Generator(accepted.device).manual_seed(call.number)
     w = torch.rand(there.shape, generator=generator, dtype=torch.float64, device=accepted.device)[which, place]
-    found = torch.zeros((*there.shape, ORDERS), dtype=torch.float64, device=accepted.device)
+    cells = torch.zeros((*there.shape, ORDERS), dtype=torch.float64, device=accepted.device)
     for part in torch.arange(len(request), device=accepted.device).split(max(1, _DENSE // call.vocabulary)):
         own = (call, path, request[part], place[part], token[part], w[part])
-        found[which[part], place[part]] = _transforms(*own).clamp(0, 1)
-    return found, there
+        cells[which[part], place[part]] = _transforms(*own).clamp(0, 1)
+    return cells, there
 
 
 def _transforms(
@@ -115,8 +115,8 @@ class TokenCells:
 def token_cells(call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> TokenCells:
     """The cells of the tokens of some requests, whose results are well formed."""
     values, there = transforms(call, path, result, requests)
-    found = (values * CELLS).long().clamp(0, CELLS - 1)
-    index = (found[there] + CELLS * torch.arange(ORDERS, device=found.device)).flatten()
+    cell = (values * CELLS).long().clamp(0, CELLS - 1)
+    index = (cell[there] + CELLS * torch.arange(ORDERS, device=cell.device)).flatten()
     numbers = _smooth(values, there, call.counts[requests])
     counts = torch.bincount(index, minlength=WIDTH)
     return TokenCells(counts.cpu().numpy(), int(there.sum()), numbers.cpu().numpy())

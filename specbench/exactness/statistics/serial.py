@@ -96,7 +96,7 @@ def serial_rows(
     Raises:
         ArgumentError, VerifierFault: as steps.verified_steps.
     """
-    found: list[Row] = []
+    results: list[Row] = []
     late = False
     chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
     for fixture in chosen:
@@ -105,8 +105,8 @@ def serial_rows(
         rows = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
         rows += _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
         malformed, late = serial.malformed, late or serial.late
-        found += [Row(serial.name, FORM, serial.steps_made, float(malformed), 0, float(malformed == 0)), *rows]
-    return found, late
+        results += [Row(serial.name, FORM, serial.steps_made, float(malformed), 0, float(malformed == 0)), *rows]
+    return results, late
 
 
 def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
@@ -130,9 +130,9 @@ def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
             neighbours.setdefault(distance, []).append(pairs)
         done += size
         chunk = min(chunk * 2, LARGEST[serial.device.type])
-    first, last, following = (np.concatenate(each) for each in (firsts, lasts, nexts))
-    pairs = [np.concatenate(each, axis=1) for each in neighbours.values()]
-    tests = [pair_g_test(*each) for each in pairs if each.shape[1] >= _LEAST]
+    first, last, following = (np.concatenate(arrays) for arrays in (firsts, lasts, nexts))
+    pairs = [np.concatenate(arrays, axis=1) for arrays in neighbours.values()]
+    tests = [pair_g_test(*table) for table in pairs if table.shape[1] >= _LEAST]
     return [
         _row(serial, SUCCESSIVE, done, [pair_g_test(first, following)]),
         _row(serial, LAST_FIRST, done, [pair_g_test(last, following)]),
@@ -142,12 +142,12 @@ def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
 
 def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
     """[2, pairs] of one batch, by distance 1, 2, 4, ... of their places; no request is in two pairs of a distance."""
-    found, distance = {}, 1
+    by_distance, distance = {}, 1
     while 2 * distance <= len(first):
         pairs = first[: len(first) // (2 * distance) * 2 * distance].reshape(-1, 2, distance)
-        found[distance] = pairs.transpose(1, 0, 2).reshape(2, -1)
+        by_distance[distance] = pairs.transpose(1, 0, 2).reshape(2, -1)
         distance *= 2
-    return found
+    return by_distance
 
 
 def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> list[Row]:
@@ -164,12 +164,12 @@ def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> lis
             streams.positions ^ (0 if of_seed else 1 << position_bit),
             streams.width,
         )
-        one, two = (serial.values(serial.steps(each))[0] for each in (streams, other))
+        one, two = (serial.values(serial.steps(noise))[0] for noise in (streams, other))
         values.append((one, two))
         if seconds and time.perf_counter() - started > seconds:
             serial.late = True
             return []  # too slow for all bits, so it is tested on none
-    tests = [pair_g_test(*each) for each in values]
+    tests = [pair_g_test(*columns) for columns in values]
     return [_row(serial, TWINS, pairs * len(tests), tests)]
 
 

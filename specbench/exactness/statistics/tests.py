@@ -101,7 +101,7 @@ def pair_g_test(first: np.ndarray, second: np.ndarray) -> GTest:
     """
     kept = ~np.isnan(first) & ~np.isnan(second)
     first, second = first[kept], second[kept]
-    cells = (np.minimum((each * PIT_CELLS).astype(int), PIT_CELLS - 1) for each in (first, second))
+    cells = (np.minimum((values * PIT_CELLS).astype(int), PIT_CELLS - 1) for values in (first, second))
     counts = np.zeros((PIT_CELLS, PIT_CELLS))
     np.add.at(counts, tuple(cells), 1)
     return node_g_test(counts, np.full(counts.shape, 1 / PIT_CELLS))
@@ -113,7 +113,7 @@ def holm(p_values: Mapping[Name, float], false_alarm: float) -> list[Name]:
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979).
     """
     rejected: list[Name] = []
-    for i, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
+    for i, name in enumerate(sorted(p_values, key=lambda test: p_values[test])):
         if p_values[name] > false_alarm / (len(p_values) - i):
             break
         rejected.append(name)

@@ -90,16 +90,16 @@ def log_factors(token: TokenEvidence) -> list[float]:
     return [
         *towards_draft,
         *towards_argmax,
-        *(only_bonus * each for each in towards_argmax),
+        *(only_bonus * bet for bet in towards_argmax),
         *tempered,
-        *(only_bonus * each for each in tempered),
+        *(only_bonus * bet for bet in tempered),
     ]
 
 
 def paths(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log M after every token, [n], of all bets with equal stakes, and of each alone, [n, bets]."""
-    each = np.cumsum(factors, axis=0)
-    return np.logaddexp.reduce(each, axis=1) - math.log(each.shape[1]), each
+    by_bet = np.cumsum(factors, axis=0)
+    return np.logaddexp.reduce(by_bet, axis=1) - math.log(by_bet.shape[1]), by_bet
 
 
 def e_value(log_path: np.ndarray) -> float:

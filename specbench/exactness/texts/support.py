@@ -98,5 +98,5 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
     may, must = may & within(nucleus(may, 1)), must & surely(nucleus(must, -1))
     floor = ordered[:, :1] + temperature * params.min_p.log()[:, None]
     may, must = may & (ordered >= floor - reach), must & (ordered > floor + reach)
-    lowest, surely_in = (ordered.masked_fill(~each, math.inf).amin(dim=1) for each in (may, must))
+    lowest, surely_in = (ordered.masked_fill(~inside, math.inf).amin(dim=1) for inside in (may, must))
     return SupportEdge((may & ~must).any(dim=1), lowest, surely_in)

@@ -108,18 +108,22 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
     """
     given, count = features(pairs), len(pairs.prompts)
     contexts = preceding(pairs) if pairs.classes is None else []
-    tables = [_Table(numbered(each), numbered(each, pairs.tokens)) for each in contexts]
+    tables = [_Table(numbered(context), numbered(context, pairs.tokens)) for context in contexts]
     classes = np.zeros(pairs.tokens.shape, dtype=np.int64) if pairs.classes is None else pairs.classes
     by_class = [_Tally(len(CLASSES) + 1, 1), _Tally((len(CLASSES) + 1) * pairs.length, pairs.length)]
-    tallies = [_Tally(int(each.items.max(initial=0)) + 1, int(each.contexts.max(initial=0)) + 1) for each in given]
-    names = [*(each.name for each in given), "probabilities of tokens", "probabilities of tokens, by position"]
+    tallies = [
+        _Tally(int(feature.items.max(initial=0)) + 1, int(feature.contexts.max(initial=0)) + 1) for feature in given
+    ]
+    names = [*(feature.name for feature in given), "probabilities of tokens", "probabilities of tokens, by position"]
     gains = np.zeros((len(names), len(STRENGTHS), count))
     for start, stop in blocks(count, growth):
         part = slice(start, stop)
         for table in tables:
             unknown = (classes[part] == 0) & (pairs.tokens[part] != BEHIND)
             classes[part] = np.where(unknown, table.classes(part), classes[part])
-        seen = [(tally, each.contexts[part], each.items[part]) for tally, each in zip(tallies, given, strict=True)]
+        seen = [
+            (tally, feature.contexts[part], feature.items[part]) for tally, feature in zip(tallies, given, strict=True)
+        ]
         seen += [(tally, *keys) for tally, keys in zip(by_class, _class_keys(classes[part]), strict=True)]
         for number, (tally, contexts, items) in enumerate(seen):
             gains[number, :, part] = tally.gains(contexts, items)
@@ -150,13 +154,13 @@ class _Tally:
     def gains(self, contexts: np.ndarray, items: np.ndarray) -> np.ndarray:
         """float [strengths, r]: the logarithm of what each pair multiplies a stake by."""
         (b, a), (plain, speculative) = self.items[:, items], self.contexts[:, contexts]
-        found = []
+        log_factors = []
         for c in STRENGTHS:
             share = (speculative + c) / (plain + speculative + 2 * c)
             odds = (a + 2 * c * share) / (b + 2 * c * (1 - share)) * (1 - share) / share
             score = np.where(items < 0, 0.0, np.log(odds)).sum(axis=2)
-            found.append(math.log(2) - np.logaddexp(0, score[:, PLAIN] - score[:, SPECULATIVE]))
-        return np.array(found)
+            log_factors.append(math.log(2) - np.logaddexp(0, score[:, PLAIN] - score[:, SPECULATIVE]))
+        return np.array(log_factors)
 
     def add(self, contexts: np.ndarray, items: np.ndarray) -> None:
         for side in (PLAIN, SPECULATIVE):
@@ -177,8 +181,8 @@ class _Table:
         """int [r, 2, L]: the class of each token of some pairs by what was added before."""
         seen, own = self.seen[self.beginnings[part]], self.of_items[self.items[part]]
         most = self.most[self.beginnings[part]]
-        found = np.where(own == most, LIKELIEST, np.where(own >= seen / 10, TENTH, RARER))
-        return np.where(seen < KNOWN, 0, found)
+        classes = np.where(own == most, LIKELIEST, np.where(own >= seen / 10, TENTH, RARER))
+        return np.where(seen < KNOWN, 0, classes)
 
     def add(self, part: slice) -> None:
         np.add.at(self.seen, self.beginnings[part].ravel(), 1)
@@ -189,7 +193,7 @@ class _Table:
 
 def _feature(name: str, contexts: np.ndarray, items: np.ndarray, kept: np.ndarray) -> Feature:
     numbers = numbered(np.where(kept, contexts, -9)), numbered(np.where(kept, contexts, -9), np.where(kept, items, -9))
-    return Feature(name, *(np.where(kept, each, -1) for each in numbers))
+    return Feature(name, *(np.where(kept, column, -1) for column in numbers))
 
 
 def _class_keys(classes: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

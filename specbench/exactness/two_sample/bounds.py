@@ -74,7 +74,7 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float] | 
     Args:
         classes: int [r, 2, L], 0 where no class is known.
     """
-    counts = np.stack([(classes == each).sum(axis=2) for each in CLASSES])  # [classes, r, 2]
+    counts = np.stack([(classes == kind).sum(axis=2) for kind in CLASSES])  # [classes, r, 2]
     # Whether a class is known is no difference in probabilities: each way's shares are of its own classified tokens.
     totals = (classes > 0).sum(axis=(0, 2))
     if totals.min() < FEWEST:

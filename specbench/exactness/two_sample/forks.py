@@ -53,7 +53,7 @@ def parting(one: Sequence[int | str], other: Sequence[int | str]) -> int | None:
 def least_margin(logprobs: Sequence[float] | None, place: int) -> float | None:
     """Nats by which a token leads every other at least: log p - log(1 - p). None if log-probabilities say nothing,
     such as those of engines that return 0 for every greedy token."""
-    if logprobs is None or place >= len(logprobs) or all(each > -1e-6 for each in logprobs):
+    if logprobs is None or place >= len(logprobs) or all(logprob > -1e-6 for logprob in logprobs):
         return None
     log_p = min(logprobs[place], -1e-12)
     return log_p - math.log(-math.expm1(log_p))

@@ -40,16 +40,16 @@ class TextPairs:
     @cached_property
     def beginnings(self) -> np.ndarray:
         """int [R, 2, L]: the same number for tokens that the same prompt and the same tokens precede."""
-        found = np.empty(self.tokens.shape, dtype=np.int64)
+        numbers = np.empty(self.tokens.shape, dtype=np.int64)
         number = np.broadcast_to(self.prompts[:, None], self.tokens.shape[:2]).astype(np.int64)
         for place in range(self.length):
-            found[:, :, place] = number + 1 + (found[:, :, :place].max(initial=0))
-            number = numbered(found[:, :, place], self.tokens[:, :, place])
-        return found
+            numbers[:, :, place] = number + 1 + (numbers[:, :, :place].max(initial=0))
+            number = numbered(numbers[:, :, place], self.tokens[:, :, place])
+        return numbers
 
     def first(self, count: int) -> TextPairs:
         """The first pairs."""
-        known = [None if each is None else each[:count] for each in (self.classes, self.ratios)]
+        known = [None if array is None else array[:count] for array in (self.classes, self.ratios)]
         return TextPairs(self.prompts[:count], self.tokens[:count], *known)
 
 

@@ -86,7 +86,7 @@ class _Law:
         order = np.lexsort((*texts.T[::-1], owners))
         self.prompts, self.texts, owners = pairs.prompts, texts[order], owners[order]
         both = (pairs.classes, pairs.ratios)
-        self.known = [None if each is None else each.reshape(-1, pairs.length)[order] for each in both]
+        self.known = [None if array is None else array.reshape(-1, pairs.length)[order] for array in both]
         self.first = np.searchsorted(owners, self.prompts)
         self.stop = np.searchsorted(owners, self.prompts, side="right")
         changed = np.ones(len(owners), dtype=bool)
@@ -117,7 +117,7 @@ class _Law:
         chosen = np.stack([plain, biased], axis=1)
         tokens, new = self.texts[chosen], np.arange(chosen.size).reshape(*chosen.shape, 1)
         fresh = (np.arange(tokens.shape[2]) >= self.alone[chosen][:, :, None]) & (tokens >= 0)
-        known = [None if each is None else each[chosen] for each in self.known]
+        known = [None if array is None else array[chosen] for array in self.known]
         return TextPairs(self.prompts, np.where(fresh, self.texts.max(initial=0) + 1 + new, tokens), *known)
 
     def _likeliest(self, place: int) -> np.ndarray:

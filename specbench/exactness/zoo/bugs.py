@@ -22,12 +22,12 @@ from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 @functools.cache
 def bugs() -> MappingProxyType[str, type[TokenSteps | BlockSteps]]:
     """The classes by the names of their bugs: AcceptsEverything has ``accepts_everything``."""
-    found: dict[str, type[TokenSteps | BlockSteps]] = {}
+    kinds: dict[str, type[TokenSteps | BlockSteps]] = {}
     for module in (accept, residual, bonus, wrong_q, rng, state, history):
         for name, kind in inspect.getmembers(module, inspect.isclass):
             if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__ and name[0] != "_":
-                found[re.sub("(?<!^)(?=[A-Z])", "_", name).lower()] = kind
-    return MappingProxyType(dict(sorted(found.items())))
+                kinds[re.sub("(?<!^)(?=[A-Z])", "_", name).lower()] = kind
+    return MappingProxyType(dict(sorted(kinds.items())))
 
 
 def flawed(bug: str, **settings: Any) -> TokenSteps | BlockSteps:

@@ -52,7 +52,7 @@ class OtherRequestsRows(TokenSteps):
 
     def read(self, draft, target, streams):
         lengths = draft.num_draft_tokens + 1
-        first, wrong = (each.cumsum(0) - each for each in (lengths, lengths.roll(1)))
+        first, wrong = (counts.cumsum(0) - counts for counts in (lengths, lengths.roll(1)))
         shift = (wrong - first).repeat_interleave(lengths)
         rows = torch.arange(len(target), device=shift.device) + shift
         return draft, target.select(rows.clamp(0, len(target) - 1)), streams

@@ -81,13 +81,13 @@ class Judgement:
     @property
     def verdict(self) -> str:
         """REFUTED if a question is; else CANNOT_TELL if one cannot be told, or none that can refute was answered."""
-        verdicts = [each.verdict for each in self.findings]
-        return next((each for each in (REFUTED, CANNOT_TELL, NOT_REFUTED) if each in verdicts), CANNOT_TELL)
+        verdicts = [finding.verdict for finding in self.findings]
+        return next((verdict for verdict in (REFUTED, CANNOT_TELL, NOT_REFUTED) if verdict in verdicts), CANNOT_TELL)
 
     @property
     def headline(self) -> str:
         """The verdict in a line."""
-        reasons = [each.answer for each in self.findings if each.verdict == self.verdict]
+        reasons = [finding.answer for finding in self.findings if finding.verdict == self.verdict]
         return f"{self.verdict}: {' '.join(reasons)}" if reasons else self.verdict
 
     @property
@@ -98,8 +98,8 @@ class Judgement:
     def json(self) -> str:
         """For machines."""
         findings = [
-            {**asdict(each), "rows": {name: list(map(asdict, rows)) for name, rows in each.rows.items()}}
-            for each in self.findings
+            {**asdict(finding), "rows": {name: list(map(asdict, rows)) for name, rows in finding.rows.items()}}
+            for finding in self.findings
         ]
         kept = {name: getattr(self, name) for name in ("verdict", "headline", "engine", "texts", "empty", "command")}
         content = {
@@ -115,9 +115,11 @@ class Judgement:
     def report(self, figure: Figure | None) -> Report:
         """For people."""
         answers: list[Block] = []
-        for each in self.findings:
-            answers.append(Paragraph((Strong(f"{each.question} {each.verdict.capitalize()}."), f" {each.answer}")))
-            answers += [Paragraph(each.power)] if each.power else []
+        for finding in self.findings:
+            answers.append(
+                Paragraph((Strong(f"{finding.question} {finding.verdict.capitalize()}."), f" {finding.answer}"))
+            )
+            answers += [Paragraph(finding.power)] if finding.power else []
         sections = [Section("Answers", tuple(answers)), *self._evidence(figure)]
         sections += [
             Section("Scope", (Bullets(tuple(self.scope)),)),
@@ -131,7 +133,7 @@ class Judgement:
     def pages(self, figure: Figure | None) -> dict[str, str]:
         """The documents of the job, by name."""
         report = self.report(figure)
-        without = [_without_pictures(each) for each in report.sections]
+        without = [_without_pictures(section) for section in report.sections]
         return {
             JSON: self.json() + "\n",
             MARKDOWN: markdown.render(dataclasses.replace(report, sections=tuple(without))),
@@ -140,8 +142,8 @@ class Judgement:
 
     def _evidence(self, figure: Figure | None) -> list[Section]:
         sections = []
-        for each in self.findings:
-            for name, every in each.rows.items():
+        for finding in self.findings:
+            for name, every in finding.rows.items():
                 rows = [row for row in every if name != FORKS or row.position is not None]
                 if not rows:
                     continue
@@ -157,9 +159,9 @@ class Judgement:
 
 def _without_pictures(section: Section) -> Section:
     blocks: list[Block] = []
-    for each in section.blocks:
-        picture = isinstance(each, Picture)
-        blocks.append(Paragraph((Linked(each.question, f"{each.name}.png"),)) if picture else each)
+    for block in section.blocks:
+        picture = isinstance(block, Picture)
+        blocks.append(Paragraph((Linked(block.question, f"{block.name}.png"),)) if picture else block)
     return Section(section.heading, tuple(blocks))
 
 

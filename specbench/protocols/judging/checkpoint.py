@@ -127,7 +127,7 @@ class Checkpoint:
         Raises:
             ConfigError: texts without token ids, or with ids that the checkpoint does not have.
         """
-        keys = [self._key(each) for each in completions]
+        keys = [self._key(completion) for completion in completions]
         missing: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
         for prompt, ids in dict.fromkeys(key for key in keys if key[1] and key not in self._known):
             missing[prompt].append(ids)
@@ -147,12 +147,12 @@ class Checkpoint:
 
     def marks(self, length: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Classes and ratios of all pairs of texts, int [R, 2, length], as TextPairs has them."""
-        found = np.zeros((2, len(self.texts[Mode.PLAIN]), 2, length), dtype=np.int64)
+        numbers = np.zeros((2, len(self.texts[Mode.PLAIN]), 2, length), dtype=np.int64)
         for side, mode in enumerate(Mode):
             for row, text in enumerate(self.texts[mode]):
                 count = min(len(text.classes), length)
-                found[:, row, side, :count] = text.classes[:count], text.ratios[:count]
-        return found[0], found[1] if len(self.models) > 1 else None
+                numbers[:, row, side, :count] = text.classes[:count], text.ratios[:count]
+        return numbers[0], numbers[1] if len(self.models) > 1 else None
 
     def evidence(self, mode: Mode) -> np.ndarray:
         """log wealth after each token of a mode, all bets with equal stakes; infinite after a plain token that the
@@ -195,20 +195,20 @@ class Checkpoint:
         end = min(self.sampling.ids_that_end(self.pair.stop_ids), default=0)
         fed = [[end if token < 0 else token for token in ids] for ids in texts]
         both = [logits_along(model, [prompt] * len(texts), fed) for model in self.models]
-        return [self._text(prompt, ids, [each[i] for each in both]) for i, ids in enumerate(fed)]
+        return [self._text(prompt, ids, [columns[i] for columns in both]) for i, ids in enumerate(fed)]
 
     def _text(self, prompt: tuple[int, ...], ids: list[int], logits: list[torch.Tensor]) -> ScoredText:
-        rows = [rows_along(each, self.sampling, prompt, ids) for each in logits]
+        rows = [rows_along(logits_of_model, self.sampling, prompt, ids) for logits_of_model in logits]
         tokens = torch.tensor(ids, device=rows[0].logits.device)
         p, probs = rows[0], rows[0].probs().double()
         own = p.prob(tokens).double()
         q, log_q = (rows[1].probs().double(), rows[1].prob(tokens).log()) if len(rows) > 1 else (None, None)
         draft = rows[1] if len(rows) > 1 else None
-        told = evidence_of(p, draft, ids, self.sampling, [False] * len(ids), self.tolerance)
+        evidence = evidence_of(p, draft, ids, self.sampling, [False] * len(ids), self.tolerance)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
-        members = [classes == each for each in CLASSES]
+        members = [classes == kind for kind in CLASSES]
         expected = [most, tenth, 1 - most - tenth]
         ratios = torch.ones_like(tokens)
         columns = {"log_p": own.log()}
@@ -218,8 +218,8 @@ class Checkpoint:
             members.append(apart > 0)
             columns |= {"log_q": log_q, "draft_argmax": rows[1].argmax == tokens}
             expected.append(torch.where(q > probs, probs, 0).sum(dim=-1))
-        stacked = (torch.stack(each, dim=1).double().cpu().numpy() for each in (members, expected))
-        factors = np.array([log_factors(token) for token in told])
+        stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
+        factors = np.array([log_factors(token) for token in evidence])
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
         return ScoredText(
             factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, tokens=np.array(ids), columns=columns
@@ -287,8 +287,8 @@ def share_rows(texts: dict[Mode, list[ScoredText]], sets: Sequence[str], confide
         sums = np.array([(text.members - text.expected).sum(axis=0) for text in texts[mode]])
         tokens = max(sum(len(text.members) for text in texts[mode]), 1)
         shares, expected = (
-            sum(each(text).sum(axis=0) for text in texts[mode]) / tokens
-            for each in (lambda text: text.members, lambda text: text.expected)
+            sum(column(text).sum(axis=0) for text in texts[mode]) / tokens
+            for column in (lambda text: text.members, lambda text: text.expected)
         )
         parts[mode] = sums.mean(axis=0) * len(sums) / tokens, sums.var(axis=0, ddof=1) * len(sums) / tokens**2, tokens
         rows += _rows(str(mode), sets, parts[mode], confidence, len(sums), list(zip(shares, expected, strict=True)))
@@ -311,7 +311,7 @@ def _rows(
     rows = []
     for number, which in enumerate(sets):
         bound = max(abs(float(means[number])) + quantile * math.sqrt(float(variances[number])), unseen)
-        share, expected = (None if each is None else float(each) for each in shares[number])
+        share, expected = (None if value is None else float(value) for value in shares[number])
         rows.append(ShareRow(mode, which, tokens, share, expected, float(means[number]), min(1.0, bound)))
     return rows
 

@@ -79,45 +79,45 @@ def _tried(check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
 def _same_seed(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(SAME_SEED, mode, 0, 0, "not checked: it takes no seeds")
-    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    one, other = (sampler.complete(asked, mode, f"same seed, {number}") for number in (1, 2))
+    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    one, other = (sampler.complete(requests, mode, f"same seed, {number}") for number in (1, 2))
     return _equal(SAME_SEED, mode, one, other)
 
 
 def _alone(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(ALONE, mode, 0, 0, "not checked: it takes no seeds")
-    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    together = sampler.complete(asked, mode, "beside others")
-    apart = [sampler.complete([each], mode, "alone")[0] for each in asked]
+    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    together = sampler.complete(requests, mode, "beside others")
+    apart = [sampler.complete([request], mode, "alone")[0] for request in requests]
     return _equal(ALONE, mode, together, apart)
 
 
 def _coupled(sampler: Sampler, prompts: Sequence[Prompt]) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(COUPLED, Mode.SPECULATIVE, 0, 0, "not checked: it takes no seeds")
-    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(asked, mode, "coupled") for mode in Mode))
+    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(requests, mode, "coupled") for mode in Mode))
 
 
 def _equal(check: str, mode: Mode, one: Sequence[Completion], other: Sequence[Completion]) -> CheckRow:
     pairs = list(zip(one, other, strict=True))
     places = [parting(a.token_ids or a.text, b.token_ids or b.text) for a, b in pairs]
     failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]
-    unit = "token" if all(each.token_ids for each in one) else "character"
+    unit = "token" if all(completion.token_ids for completion in one) else "character"
     detail = f"prompt {failures[0][0]!r} parts at {unit} {failures[0][1] + 1}" if failures else ""
     return CheckRow(check, mode, len(one), len(failures), detail)
 
 
 def _limit(sampler: Sampler, prompts: Sequence[Prompt], most: int, mode: Mode) -> CheckRow:
-    asked = [sampler.request(prompt, "limit", limit, mode) for limit in range(1, most + 1) for prompt in prompts]
+    requests = [sampler.request(prompt, "limit", limit, mode) for limit in range(1, most + 1) for prompt in prompts]
     wrong, cases = [], 0
-    for each in sampler.complete(asked, mode, "limits"):
-        if each.token_ids is None:
+    for completion in sampler.complete(requests, mode, "limits"):
+        if completion.token_ids is None:
             return CheckRow(LIMIT, mode, 0, 0, "not checked: it returns no token ids")
-        count, limit, cases = len(each.token_ids), each.request.max_new_tokens, cases + 1
-        if count > limit or (count < limit and each.finish_reason == "length"):
-            wrong.append(f"{count} tokens for max_tokens={limit}, prompt {each.request.prompt_id!r}")
+        count, limit, cases = len(completion.token_ids), completion.request.max_new_tokens, cases + 1
+        if count > limit or (count < limit and completion.finish_reason == "length"):
+            wrong.append(f"{count} tokens for max_tokens={limit}, prompt {completion.request.prompt_id!r}")
     return CheckRow(LIMIT, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
@@ -126,17 +126,22 @@ def _stop(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, mode: Mod
     if not sampler.supports("stop") or not greedy:
         return CheckRow(STOP, mode, 0, 0, "not checked: the source takes no stop strings, or has no greedy text")
     wrong, cases = [], 0
-    for prompt, text in list(zip(prompts, (each.text for each in greedy[mode]), strict=True))[:PROMPTS]:
+    for prompt, text in list(zip(prompts, (completion.text for completion in greedy[mode]), strict=True))[:PROMPTS]:
         stop = text[len(text) // 2 : len(text) // 2 + 2]
         if len(stop.strip()) < 2:
             continue
         sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
-        asked = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
-        (found,) = sampler.complete([asked], mode, "stop strings")
+        request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
+        (completion,) = sampler.complete([request], mode, "stop strings")
         end, cases = text.index(stop), cases + 1
-        whole = found.text.startswith(text[: end + len(stop)]) and len(words_of(found.text[end + len(stop) :])) < 2
-        if not whole and found.text.rstrip() != text[:end].rstrip():  # an engine may end with the stop string's token
-            wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {found.text[-40:]!r}")
+        whole = (
+            completion.text.startswith(text[: end + len(stop)])
+            and len(words_of(completion.text[end + len(stop) :])) < 2
+        )
+        if (
+            not whole and completion.text.rstrip() != text[:end].rstrip()
+        ):  # an engine may end with the stop string's token
+            wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}")
     return CheckRow(STOP, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
@@ -146,9 +151,9 @@ def _logprobs(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy) -> Ch
         return CheckRow(LOGPROBS, Mode.SPECULATIVE, 0, 0, "not checked: the source returns none")
     plain = greedy[Mode.PLAIN][:PROMPTS]
     sampling: SamplingParams = plain[0].request.sampling
-    asked = [sampler.request(p, 0, plain[0].request.max_new_tokens, "", sampling) for p in prompts[:PROMPTS]]
+    requests = [sampler.request(p, 0, plain[0].request.max_new_tokens, "", sampling) for p in prompts[:PROMPTS]]
     wrong, cases = [], 0
-    for one, other in zip(plain, sampler.complete(asked, Mode.SPECULATIVE, "log-probabilities"), strict=True):
+    for one, other in zip(plain, sampler.complete(requests, Mode.SPECULATIVE, "log-probabilities"), strict=True):
         if not one.logprobs or not other.logprobs or not one.token_ids or not other.token_ids:
             continue
         place = parting(one.token_ids, other.token_ids)
@@ -165,9 +170,9 @@ def _finding(rows: Sequence[CheckRow]) -> Finding:
     plain = {row.check for row in rows if row.mode == Mode.PLAIN and row.failures}
     broken = [row for row in rows if row.mode == Mode.SPECULATIVE and row.check in BINDING and row.failures]
     broken = [row for row in broken if row.check not in plain]
-    asked = [row for row in rows if row.cases]
-    failed = [f"{row.check} ({row.mode}): not in {row.failures} of {row.cases}" for row in asked if row.failures]
-    verdict = REFUTED if broken else MEASURED if asked else NOT_ASKED
-    answer = f"{len(asked) - len(failed)} of {len(asked)} checks hold"
-    answer += f"; {'; '.join(failed)}." if failed else "." if asked else ": the source cannot be asked."
+    measured = [row for row in rows if row.cases]
+    failed = [f"{row.check} ({row.mode}): not in {row.failures} of {row.cases}" for row in measured if row.failures]
+    verdict = REFUTED if broken else MEASURED if measured else NOT_ASKED
+    answer = f"{len(measured) - len(failed)} of {len(measured)} checks hold"
+    answer += f"; {'; '.join(failed)}." if failed else "." if measured else ": the source cannot be asked."
     return Finding(question=QUESTION, verdict=verdict, answer=answer, rows={CHECKS: list(rows)})

@@ -55,12 +55,12 @@ class Sampled:
 
     @property
     def by_ids(self) -> bool:
-        return all(each.token_ids is not None for texts in self.texts.values() for each in texts)
+        return all(text.token_ids is not None for texts in self.texts.values() for text in texts)
 
     def pairs(self, length: int, checkpoint: Checkpoint | None = None) -> TextPairs:
         """As arrays: token ids, or words if a text has none. A checkpoint scores the texts that are new to it."""
         by_ids = self.by_ids
-        plain, speculative = ([_words(each, by_ids) for each in self.texts[mode]] for mode in Mode)
+        plain, speculative = ([_words(text, by_ids) for text in self.texts[mode]] for mode in Mode)
         pairs = text_pairs(self.prompts, plain, speculative, length)
         if checkpoint is None:
             return pairs
@@ -112,7 +112,7 @@ def _round(sampler: Sampler, prompts: Sequence[Prompt], sampled: Sampled, limits
     number = len(sampled.prompts)
     left = getattr(sampler.source, "pairs", None)  # of a file
     count = sampled.prompts.count
-    which = [i for i, each in enumerate(prompts) if left is None or count(i) < left.get(each.name, 0)]
+    which = [i for i, prompt in enumerate(prompts) if left is None or count(i) < left.get(prompt.name, 0)]
     which = which[: max(limits.texts // 2 - number, 0)]
     if not which:
         return False
@@ -126,7 +126,7 @@ def _round(sampler: Sampler, prompts: Sequence[Prompt], sampled: Sampled, limits
 def _finding(
     sampled: Sampled, pairs: TextPairs, bets: Evidence, prompts: Sequence[Prompt], limits: Limits, seed: int
 ) -> Finding:
-    bias = bias_rows(pairs, bets, [each.name for each in prompts], limits.power)
+    bias = bias_rows(pairs, bets, [prompt.name for prompt in prompts], limits.power)
     rejected, whole = bets.rejected_at(limits.false_alarm), bias[0]
     entropy = whole.entropy or 0.0
     numbers = {
@@ -201,12 +201,12 @@ def _certain(numbers: dict[str, Any]) -> str:
 def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: Limits) -> str:
     if not rows:
         return ""
-    found = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
-    said = f"a bias a token (total variation) of {' or of '.join(found)}" if found else "no bias up to 0.5 a token"
+    biases = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
+    words = f"a bias a token (total variation) of {' or of '.join(biases)}" if biases else "no bias up to 0.5 a token"
     shares = "Too few texts agree to bound the shares of classes of tokens."
     if whole.bound is not None:
         shares = (
             f"Shares of classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), "
             f"of the {whole.classified:.0%} of tokens before which enough texts agree."
         )
-    return f"With {limits.power:.0%} probability {said} would have been found, simulated on these texts. {shares}"
+    return f"With {limits.power:.0%} probability {words} would have been found, simulated on these texts. {shares}"

@@ -41,8 +41,8 @@ def judge_greedy(
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.greedy_length is 0."), {}
     try:
         plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
-        asked = [sampler.request(p, 0, length, "", greedy) for p in prompts]
-        speculative = sampler.complete(asked, Mode.SPECULATIVE, GREEDY)
+        requests = [sampler.request(p, 0, length, "", greedy) for p in prompts]
+        speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
     except SpecbenchError as error:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
@@ -53,7 +53,7 @@ def judge_greedy(
             place = parting(*_units(one, repeated))
             forks.append(_fork(prompt, AGAIN, one, repeated, place))
         fork = _fork(prompt, SPECULATIVE, one, other, parting(*_units(one, other)))
-        examined = sum(each.way == SPECULATIVE and each.position is not None for each in forks)
+        examined = sum(fork.way == SPECULATIVE and fork.position is not None for fork in forks)
         if fork.position is not None and examined < EXAMINED:
             fork = dataclasses.replace(fork, cause=_cause(sampler, prompt, one, other, fork, place))
         forks.append(fork)
@@ -63,8 +63,8 @@ def judge_greedy(
 def _again(sampler: Sampler, prompts: Sequence[Prompt], length: int, greedy: SamplingParams) -> list[Completion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
-        asked = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
-        return [sampler.complete([each], Mode.PLAIN, "greedy, again")[0] for each in asked][::-1]
+        requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
+        return [sampler.complete([request], Mode.PLAIN, "greedy, again")[0] for request in requests][::-1]
     except SpecbenchError:
         return []
 
@@ -106,8 +106,8 @@ def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
         if ids is None:
             return NO_IDS
         before = (*(prompt.token_ids or ids), *text[:-1])
-        asked = sampler.request(Prompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
-        (following,) = sampler.complete([asked], Mode.PLAIN, "fork, the next token")
+        request = sampler.request(Prompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
+        (following,) = sampler.complete([request], Mode.PLAIN, "fork, the next token")
     except SpecbenchError:
         return UNKNOWN
     return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN

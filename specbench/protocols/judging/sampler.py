@@ -116,34 +116,35 @@ class Sampler:
         Raises:
             SpecbenchError: the source's, and that a text cannot be written.
         """
-        found: dict[int, Completion] = {}
+        texts: dict[int, Completion] = {}
         for place, request in enumerate(requests):
             waiting = self.earlier.get(_key_of(request, mode, question))
             if waiting:
-                found[place] = completion_of(request, waiting.popleft())
-        missing = [place for place in range(len(requests)) if place not in found]
+                texts[place] = completion_of(request, waiting.popleft())
+        missing = [place for place in range(len(requests)) if place not in texts]
         made = self.source.complete([requests[place] for place in missing], mode) if missing else []
         if len(made) != len(missing):
             given = f"{len(made)} completions for {len(missing)} requests"
             raise SpecbenchError(f"source: {self.source.engine} returned {given}. It has to return one for each.")
         self._write(made, question)
-        found |= dict(zip(missing, made, strict=True))
-        self.texts += len(found)
+        texts |= dict(zip(missing, made, strict=True))
+        self.texts += len(texts)
         self.empty += sum(
-            not each.text and not each.token_ids and each.finish_reason != "stop" for each in found.values()
+            not completion.text and not completion.token_ids and completion.finish_reason != "stop"
+            for completion in texts.values()
         )
-        return [found[place] for place in range(len(requests))]
+        return [texts[place] for place in range(len(requests))]
 
     def _write(self, made: Sequence[Completion], question: str) -> None:
         if self.path is not None and made:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.writelines(line_of(each, question, self.source.engine) for each in made)
+                file.writelines(line_of(completion, question, self.source.engine) for completion in made)
 
 
 def _key(line: dict[str, Any]) -> str:
     sampled = json.dumps(line.get("sampling", {}), sort_keys=True)
-    told = [line.get(name) for name in ("question", "prompt_id", "prompt", "mode", "seed", "max_new_tokens")]
-    return json.dumps([*told, sampled])
+    values = [line.get(name) for name in ("question", "prompt_id", "prompt", "mode", "seed", "max_new_tokens")]
+    return json.dumps([*values, sampled])
 
 
 def _key_of(request: TextRequest, mode: Mode, question: str) -> str:

@@ -91,27 +91,27 @@ def predicted_rows(checkpoint: Checkpoint, texts: Sequence[Completion], gamma: i
     (rule token), or its likeliest ones, which are accepted if the target draws them as well (rule argmax).
     Replay drafts from the first token on; many engines do from the second.
     """
-    scored = [(text, found) for text, found in zip(texts, checkpoint.score(texts), strict=True) if len(found.tokens)]
+    scored = [(text, score) for text, score in zip(texts, checkpoint.score(texts), strict=True) if len(score.tokens)]
     if not scored or "log_q" not in scored[0][1].columns:
         return []
-    columns = {name: np.concatenate([each.columns[name] for _, each in scored]) for name in scored[0][1].columns}
+    columns = {name: np.concatenate([score.columns[name] for _, score in scored]) for name in scored[0][1].columns}
     columns["log_p"] = np.maximum(columns["log_p"], IMPOSSIBLE)
     trace = Trace(
         Identity(checkpoint.name, "", {}, "float32", "protocol=judge"),
         [text.request.prompt_id for text, _ in scored],
-        np.cumsum([0, *(len(each.tokens) for _, each in scored)]),
-        np.concatenate([each.tokens for _, each in scored]),
+        np.cumsum([0, *(len(score.tokens) for _, score in scored)]),
+        np.concatenate([score.tokens for _, score in scored]),
         columns,
-        np.array([max(text.request.max_new_tokens, len(each.tokens)) for text, each in scored]),
+        np.array([max(text.request.max_new_tokens, len(score.tokens)) for text, score in scored]),
     )
     rows = []
     for rule, drafts in (("token", "drawn"), ("argmax", "likeliest")):
-        (found,) = replay(trace, rule, [gamma])
-        rate = ratio_of_sums(found.accepted, found.drafted)
-        length = ratio_of_sums(found.accepted + found.steps, found.steps)
-        said = f"{PREDICTED}, drafts {drafts}"
-        rows.append(_row(f"acceptance rate, {said}", f"Σa / Σd, replayed with gamma {gamma}", rate))
-        rows.append(_row(f"acceptance length, {said}", f"(Σa + N) / N, replayed with gamma {gamma}", length))
+        (result,) = replay(trace, rule, [gamma])
+        rate = ratio_of_sums(result.accepted, result.drafted)
+        length = ratio_of_sums(result.accepted + result.steps, result.steps)
+        ending = f"{PREDICTED}, drafts {drafts}"
+        rows.append(_row(f"acceptance rate, {ending}", f"Σa / Σd, replayed with gamma {gamma}", rate))
+        rows.append(_row(f"acceptance length, {ending}", f"(Σa + N) / N, replayed with gamma {gamma}", length))
     return [row for row in rows if row is not None]
 
 
@@ -122,19 +122,19 @@ def _tokens(completion: Completion) -> int:
 def _acceptance(texts: Sequence[Completion], totals: dict[str, float]) -> list[SpeedRow]:
     """Rates of what texts counted, or else of what the server counted for all together."""
     counted = {
-        name: np.array([each.counters.get(name, math.nan) for each in texts])
+        name: np.array([text.counters.get(name, math.nan) for text in texts])
         for name in ("drafted", "accepted", "steps")
     }
     if np.isnan(counted["accepted"]).all():
         counted = {name: np.array([totals.get(name, math.nan)]) for name in counted}
     drafted, accepted, steps = counted.values()
-    tokens = np.array([_tokens(each) for each in texts], dtype=float)
+    tokens = np.array([_tokens(text) for text in texts], dtype=float)
     rows = []
     if not np.isnan(drafted + accepted).any() and drafted.sum():
         rows.append(_row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted)))
         if len(drafted) > 1:
-            each = accepted[drafted > 0] / drafted[drafted > 0]
-            mean = ratio_of_sums(each, np.ones(len(each)))
+            rates = accepted[drafted > 0] / drafted[drafted > 0]
+            mean = ratio_of_sums(rates, np.ones(len(rates)))
             rows.append(_row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean))
     if not np.isnan(steps).any() and steps.sum():
         rows.append(_row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps)))
@@ -166,9 +166,9 @@ def _finding(rows: Sequence[SpeedRow]) -> Finding:
         return Finding(
             question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens."
         )
-    said = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
+    values = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
     numbers = {row.name: asdict(row) for row in rows}
-    answer = f"{'; '.join(said)}."
+    answer = f"{'; '.join(values)}."
     return Finding(question=QUESTION, verdict=MEASURED, answer=answer, numbers=numbers, rows={SPEED: list(rows)})
 
 

@@ -45,7 +45,9 @@ _ACCENTS = {
 def escape(text: str) -> str:
     """Text in the font around it; line breaks and tabs become spaces."""
     parts = _LIGATURES.split(re.sub(r"[ \t\r\n]+", " ", text))
-    return "{}".join("".join(_PRINTED.get(each) or _beyond_ascii(each) for each in part) for part in parts)
+    return "{}".join(
+        "".join(_PRINTED.get(character) or _beyond_ascii(character) for character in part) for part in parts
+    )
 
 
 def code(text: str) -> str:

@@ -40,31 +40,31 @@ class Columns:
     category: str | None
 
     @staticmethod
-    def of(asked: ColumnsConfig, first: Mapping[str, Any]) -> Columns:
+    def of(config: ColumnsConfig, first: Mapping[str, Any]) -> Columns:
         """Those that were asked for, and the others by what the first row has.
 
         If one of turns, prompt and messages was asked for, the others are not guessed.
         """
-        own = any(getattr(asked, role) not in (AUTO, None) for role in CONTENT)
+        own = any(getattr(config, role) not in (AUTO, None) for role in CONTENT)
 
         def chosen(role: str) -> str | None:
-            name = getattr(asked, role)
+            name = getattr(config, role)
             if name != AUTO:
                 return name
             if own and role in CONTENT:
                 return None
-            found = [each for each in KNOWN[role] if first.get(each) is not None]
-            return found[0] if found else KNOWN[role][0]
+            names = [name_known for name_known in KNOWN[role] if first.get(name_known) is not None]
+            return names[0] if names else KNOWN[role][0]
 
         return Columns(*(chosen(role) for role in ("turns", "prompt", "messages", "id", "category")))
 
-    def of_line(self, asked: ColumnsConfig, row: Mapping[str, Any]) -> Columns:
+    def of_line(self, config: ColumnsConfig, row: Mapping[str, Any]) -> Columns:
         """These, but that a guess goes by the row itself where it lacks the column: logs mix requests of several kinds.
 
         Args:
             self: of the first row. What it has and this row has as null is not looked for elsewhere.
         """
-        own = Columns.of(asked, row)
+        own = Columns.of(config, row)
         known = any(getattr(self, role) in row for role in CONTENT)
         kept = {role: getattr(self if known else own, role) for role in CONTENT}
         named = {role: getattr(self, role) for role in ("id", "category")}

@@ -37,17 +37,17 @@ class Workload:
     @property
     def description(self) -> str:
         """What was read, in one line: how many prompts, from which columns, and what else they hold."""
-        columns = dict.fromkeys(name for each in self.prompts for name in each.columns)
+        columns = dict.fromkeys(name for prompt in self.prompts for name in prompt.columns)
         parts = [f"{len(self.prompts)} prompts of {self.path}", f"columns: {', '.join(columns)}"]
-        categories = Counter(each.category for each in self.prompts if each.category)
+        categories = Counter(prompt.category for prompt in self.prompts if prompt.category)
         if categories:
             named = [f"{name} {count}" for name, count in categories.items()]
             more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
             parts.append(f"categories: {', '.join([*named[:_MOST_NAMED], *more])}")
         if self.pool and not categories.keys() & {*self.pool.values()}:
             parts.append("workload.pool names none of their categories")
-        turns = sum(bool(each.further) for each in self.prompts)
-        own = sum(bool(each.sampling) or each.seed is not None for each in self.prompts)
+        turns = sum(bool(prompt.further) for prompt in self.prompts)
+        own = sum(bool(prompt.sampling) or prompt.seed is not None for prompt in self.prompts)
         parts += [f"{turns} with further turns"] if turns else []
         parts += [f"{own} with sampling parameters of their own"] if own else []
         return "; ".join(parts)
@@ -74,12 +74,12 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     source = Origin(KEY, path, WORKLOAD_FILES)
     entries = Origin(KEY, path, FORMAT)
     where = Where(settings.where)
-    found = _prompts(
+    prompts_read = _prompts(
         where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
     )
     pool = {str(category): str(name) for category, name in (settings.pool or {}).items()}
-    found = pooled(found, pool)
-    prompts = found if settings.shuffle is None else iter(shuffled(list(found), settings.shuffle))
+    prompts_read = pooled(prompts_read, pool)
+    prompts = prompts_read if settings.shuffle is None else iter(shuffled(list(prompts_read), settings.shuffle))
     if settings.per_category:
         prompts = first_of_each(prompts, settings.per_category)
     kept = list(islice(prompts, settings.limit or None))
@@ -88,16 +88,16 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     return Workload(path, kept, pool)
 
 
-def _requests(found: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[WorkloadRow]:
-    asked = {getattr(settings.columns, role) for role in KNOWN}
-    read = asked.union(*KNOWN.values(), FIELDS if settings.parameters else ())
-    for row in found:
+def _requests(rows: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[WorkloadRow]:
+    names = {getattr(settings.columns, role) for role in KNOWN}
+    read = names.union(*KNOWN.values(), FIELDS if settings.parameters else ())
+    for row in rows:
         yield WorkloadRow(row.number, row.unit, unwrapped(row.value, row.place, source, read))
 
 
-def _prompts(found: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[Prompt]:
+def _prompts(rows: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[Prompt]:
     first, names = None, set()
-    for row in found:
+    for row in rows:
         if not isinstance(row.value, dict):
             raise source.wrong(f"{row.place} has no usable prompt (not a JSON object)")
         first = first or Columns.of(settings.columns, row.value)

@@ -87,11 +87,11 @@ def prompt_of(row: WorkloadRow, columns: Columns, source: Origin, parameters: bo
     Raises:
         ConfigError: a row without a usable text, name or number; the line is named.
     """
-    found = columns.content(row.value)
-    if found is None:
+    content = columns.content(row.value)
+    if content is None:
         names = " or ".join(f'"{name}"' for name in _asked(columns))
         raise _unusable(row, source, f"no {names}")
-    role, column = found
+    role, column = content
     before, turns = _conversation(role, row.value[column], column, row, source)
     own = own_parameters(row.value, row.place, source) if parameters else {}
     counts: dict[str, Any] = {key: _count(key, own.pop(key), row, source) for key in _COUNTS if key in own}
@@ -129,7 +129,7 @@ def _conversation(
         return (), (_text(value, column, row, source),)
     if not isinstance(value, list) or not value:
         raise _unusable(row, source, f"{column} is {shown(value)}, not a list of texts")
-    return (), tuple(_text(each, f"{column}[{i}]", row, source) for i, each in enumerate(value))
+    return (), tuple(_text(turn, f"{column}[{i}]", row, source) for i, turn in enumerate(value))
 
 
 def _text(value: Any, name: str, row: WorkloadRow, source: Origin) -> str:
@@ -139,7 +139,7 @@ def _text(value: Any, name: str, row: WorkloadRow, source: Origin) -> str:
         raise _unusable(row, source, f"{name} is empty")
     if not is_text(value):
         raise _unusable(row, source, f"{name} has half of a surrogate pair, which is no character")
-    if any(each in value for each in PLACEHOLDERS):
+    if any(word in value for word in PLACEHOLDERS):
         raise source.wrong(f"{row.place}: {name} is a placeholder ({shown(value)}), not the text itself", _FILL)
     return value
 
@@ -147,7 +147,7 @@ def _text(value: Any, name: str, row: WorkloadRow, source: Origin) -> str:
 def _messages(value: Any, column: str, row: WorkloadRow, source: Origin) -> list[dict[str, str]]:
     if not isinstance(value, list) or not value:
         raise _unusable(row, source, f"{column} is {shown(value)}, not a list of messages")
-    return [_message(each, f"{column}[{i}]", row, source) for i, each in enumerate(value)]
+    return [_message(message, f"{column}[{i}]", row, source) for i, message in enumerate(value)]
 
 
 def _message(value: Any, name: str, row: WorkloadRow, source: Origin) -> dict[str, str]:
@@ -165,14 +165,14 @@ def _split(
     messages: Sequence[dict[str, str]], column: str, row: WorkloadRow, source: Origin
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Messages up to the first question without a reply, and the questions from there: the target answers them."""
-    roles = [each["role"] for each in messages]
+    roles = [message["role"] for message in messages]
     replied = [role == "user" and roles[i + 1 : i + 2] == ["assistant"] for i, role in enumerate(roles)]
     first = next((i for i, role in enumerate(roles) if role == "user" and not replied[i]), None)
     if first is None:
         raise _unusable(row, source, f"{column} has no question without a reply: leave the last reply out")
     if set(roles[first:]) != {"user"}:
         raise _unusable(row, source, f"{column}[{first}] has no reply, but other messages than questions follow it")
-    return tuple(messages[:first]), tuple(each["content"] for each in messages[first:])
+    return tuple(messages[:first]), tuple(message["content"] for message in messages[first:])
 
 
 def _count(key: str, given: Any, row: WorkloadRow, source: Origin) -> int | None:

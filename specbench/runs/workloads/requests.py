@@ -20,7 +20,7 @@ RENAMED = {
     "min_new_tokens": "min_tokens",
     "thinking_budget": "thinking_token_budget",
 }
-PARAMETERS = {RENAMED.get(each.name, each.name) for each in dataclasses.fields(SamplingParams)} - {"processors"} | {
+PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
 }
 SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
@@ -54,8 +54,8 @@ def unwrapped(row: Any, place: str, source: Origin, read: Set[str]) -> Any:
     outer = {key: value for key, value in row.items() if key != "body"}
     for key, value in outer.items():
         if key in read and value is not None and inner.get(key) not in (None, value):
-            told = f"{key} {shown(value)} stands beside body, and {key} {shown(inner[key])} in it"
-            raise source.wrong(f"{place}: {told}", "Leave one of them out.")
+            problem = f"{key} {shown(value)} stands beside body, and {key} {shown(inner[key])} in it"
+            raise source.wrong(f"{place}: {problem}", "Leave one of them out.")
     return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
 
 
@@ -72,24 +72,24 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Origin) -> dict[s
     if not isinstance(inner, Mapping):
         problem = f"{place}: sampling_params {shown(inner)} is no JSON object of parameters by their names"
         raise source.wrong(problem, _LEAVE_OUT)
-    pairs = [(name, value) for each in (row, inner) for name, value in each.items() if value is not None]
-    said = dict(pairs)
+    pairs = [(name, value) for body in (row, inner) for name, value in body.items() if value is not None]
+    values = dict(pairs)
     for name in REFUSED:
-        if said.get(name) and not (name == "best_of" and said[name] == 1):
-            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+        if values.get(name) and not (name == "best_of" and values[name] == 1):
+            raise source.wrong(f"{place}: {name} {shown(values[name])} of the request cannot be run", _LEAVE_OUT)
     usual = (True, row.get("messages") is None)  # a chat's template writes its own special tokens
     for name, value in zip(FRAMING, usual, strict=True):
-        if said.get(name, value) != value:
-            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
-    most = said.get("top_logprobs", 0)
+        if values.get(name, value) != value:
+            raise source.wrong(f"{place}: {name} {shown(values[name])} of the request cannot be run", _LEAVE_OUT)
+    most = values.get("top_logprobs", 0)
     if not isinstance(most, int) or isinstance(most, bool):
         raise source.wrong(f"{place}: top_logprobs {shown(most)} is no whole number", _LEAVE_OUT)
     own = _agreed(pairs, place, source)
-    if structure := _structure(said, inner, place, source):
+    if structure := _structure(values, inner, place, source):
         own["structured_outputs"] = structure
     if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
         own.pop("logprobs")
-        own |= {"logprobs": most} if said["logprobs"] else {}
+        own |= {"logprobs": most} if values["logprobs"] else {}
     return own
 
 
@@ -102,28 +102,30 @@ def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Origin) -> dic
             continue
         before, other = own.setdefault(parameter, (name, value))
         if other != value:
-            told = f"{before} {shown(other)} and {name} {shown(value)}"
+            problem = f"{before} {shown(other)} and {name} {shown(value)}"
             raise source.wrong(
-                f"{place}: {told} are the same parameter with different values", "Leave one of them out."
+                f"{place}: {problem} are the same parameter with different values", "Leave one of them out."
             )
     return {parameter: value for parameter, (_, value) in own.items()}
 
 
-def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Origin) -> dict[str, Any] | None:
+def _structure(
+    request: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Origin
+) -> dict[str, Any] | None:
     """What the text has to be, by any of the names that engines have for it; None for anything.
 
     An engine keeps to one of two structures, or to neither; which, a log does not tell.
     """
     # Of sampling_params alone: a set's columns may have SGLang's names too.
     named = [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
-    form = said.get("response_format")
+    form = request.get("response_format")
     if form is not None and form != {"type": "text"}:
         named.append(("response_format", _formatted(form, place, source)))
-    if "structured_outputs" in said:
-        named.insert(0, ("structured_outputs", said["structured_outputs"]))
+    if "structured_outputs" in request:
+        named.insert(0, ("structured_outputs", request["structured_outputs"]))
     if any(structure != named[0][1] for _, structure in named):
-        told = " and ".join(f"{name} {shown(said[name])}" for name, _ in named)
-        raise source.wrong(f"{place}: {told} both say what the text has to be", "Leave one of them out.")
+        problem = " and ".join(f"{name} {shown(request[name])}" for name, _ in named)
+        raise source.wrong(f"{place}: {problem} both say what the text has to be", "Leave one of them out.")
     return named[0][1] if named else None
 
 

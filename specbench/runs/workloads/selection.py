@@ -30,11 +30,11 @@ class Where:
         self.given = list(filters)
         self.wanted: dict[str, set[str]] = {}
         self.seen: dict[str, set[str]] = {}
-        for each in filters:
-            column, equals, value = str(each).partition("=")
+        for text in filters:
+            column, equals, value = str(text).partition("=")
             if not equals or not column:
                 remedy = "Give a list such as ['category=math','category=coding']: rows with one of these values."
-                raise ConfigError(KEY, self.given, f"{shown(each)} is no column=value", remedy)
+                raise ConfigError(KEY, self.given, f"{shown(text)} is no column=value", remedy)
             self.wanted.setdefault(column, set()).add(value)
 
     def kept(self, rows: Iterable[WorkloadRow]) -> Iterator[WorkloadRow]:
@@ -59,7 +59,7 @@ class Where:
 
 def pooled(prompts: Iterable[Prompt], pool: Mapping[str, str]) -> Iterator[Prompt]:
     """Prompts with the category that theirs becomes, if the pool names it."""
-    return (dataclasses.replace(each, category=pool.get(each.category, each.category)) for each in prompts)
+    return (dataclasses.replace(prompt, category=pool.get(prompt.category, prompt.category)) for prompt in prompts)
 
 
 def first_of_each(prompts: Iterable[Prompt], count: int) -> Iterator[Prompt]:
@@ -85,5 +85,5 @@ def shuffled(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
     generator.shuffle(strata)  # which of two categories of one size comes first
     for stratum in strata:
         generator.shuffle(stratum)
-    placed = [((i + 0.5) / len(each), prompt) for each in strata for i, prompt in enumerate(each)]
+    placed = [((i + 0.5) / len(stratum), prompt) for stratum in strata for i, prompt in enumerate(stratum)]
     return [prompt for _, prompt in sorted(placed, key=lambda pair: pair[0])]

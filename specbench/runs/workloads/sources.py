@@ -77,8 +77,8 @@ def _files(folder: Path, source: Origin, split: str | None) -> list[Path]:
     inside = list(islice(folder.rglob("*"), MOST_FILES + 1))
     if len(inside) > MOST_FILES:
         raise source.wrong(f"a folder of more than {MOST_FILES:,} files and folders", "Give the data set's own folder.")
-    found = [each for each in sorted(inside) if each.is_file() and not each.name.startswith((".", "cache-"))]
-    kinds = [[each for each in found if each.suffix == suffix] for suffix in SUFFIXES]
+    data_files = [file for file in sorted(inside) if file.is_file() and not file.name.startswith((".", "cache-"))]
+    kinds = [[file for file in data_files if file.suffix == suffix] for suffix in SUFFIXES]
     files = next((kind for kind in kinds if kind), [])
     if not files:
         raise source.wrong("a folder that holds no parquet, arrow or JSON-lines (.jsonl) files")
@@ -132,7 +132,7 @@ def _is_whole_with_gaps(column: pa.ChunkedArray) -> bool:
     there = column.drop_null()
     if not 0 < len(there) < len(column):
         return False
-    return all(abs(each) < 2**53 and float(each).is_integer() for each in there.to_pylist())
+    return all(abs(number) < 2**53 and float(number).is_integer() for number in there.to_pylist())
 
 
 def _arrow(file: Path) -> Iterator[pa.RecordBatch]:
