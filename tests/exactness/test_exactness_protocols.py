@@ -109,7 +109,6 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     assert outcome.headline.startswith(f"not lossless: TV {certificate['tv_lower_bound']:.1g}"[:18])
     assert outcome.failure is None  # it does not claim to be
     assert set(files[tables.BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
-    assert len(files[tables.ELSEWHERE]) == 0  # nobody asked for it
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
     assert "## The simplest failing example" in outcome.documents["certificate.md"]
 
