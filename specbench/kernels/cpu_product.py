@@ -1,4 +1,4 @@
-"""Products of few rows on a CPU in C++, which a compiler of this machine builds at first use (cpu_product.cpp).
+"""Products of few rows on a CPU in C++, which a compiler of this machine builds at first use (cpu_product.h).
 
 PyTorch's own float32 product of few rows reads weights several times slower than memory delivers them
 (experiments/cpu_speed/README.md). The plain twin is ``x @ weight.T``.
