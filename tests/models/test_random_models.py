@@ -86,11 +86,7 @@ def test_an_unknown_shape_is_refused_before_anything_is_loaded():
 @pytest.mark.parametrize(
     ("target", "draft", "said"),
     [
-        (
-            "random:tiny",
-            "embedded:draft",
-            r"its vocabulary has 4096 ids.*random:tiny's 5000",
-        ),
+        ("random:tiny", "embedded:draft", r"its vocabulary has 4096 ids.*random:tiny's 5000"),
         ("embedded:target", "random:tiny-draft", r"pair.draft=random:tiny-draft: its vocabulary has 5000 ids"),
     ],
 )
