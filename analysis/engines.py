@@ -25,20 +25,15 @@ from specbench.metrics.findings import (
     FindingRow,
 )
 from specbench.metrics.results import read_jobs, schema_of
-from specbench.reports import Picture, Report, Section, Table, cells
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
 
 from .command import main
 from .folder import read_rows, read_whole
-from .page import page
+from .page import filled, page
 from .parameters import parameters_of
 
-QUESTION = "Does an engine write the same texts with speculation as without?"
-READING = (
-    "Largest difference a token between speculative and plain texts in the share of a set of tokens: what was "
-    "observed, noise included, and its bound at 99%."
-)
 QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
 
 
@@ -58,12 +53,12 @@ def build(run_dir: Path, *others: Path) -> Report:
         lines["name"] = lines["name"].where(~twice, lines["name"] + " (" + stems + ")")
     rows = Table("table", table(lines), lines, left=("engine", "method", "texts"))
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
-    figure = plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)
-    if files:
-        picture = Picture("bias_by_engine", figure, "How far can an engine be from itself?", READING)
-        return Report("engines", "Engines, judged", QUESTION, (Section("Certificates", (rows, picture)),))
-    shown = {"table": rows, "bias_by_engine": figure}
-    return page(run_dir, "engines", shown, results=lines, refuted=lines[lines["refuted"]])
+    shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)}
+    refuted = lines[lines["refuted"]]
+    if not files:
+        return page(run_dir, "engines", shown, results=lines, refuted=refuted)
+    title, question, sections = filled("engines", shown, results=lines, refuted=refuted)
+    return Report("engines", title, question, tuple(sections))
 
 
 def certified(path: Path) -> pd.DataFrame:
