@@ -17,6 +17,7 @@ from specbench.core.types import Draft, LogitRows
 from specbench.drafters.base import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, is_over
 from specbench.models import CachedModel, Pair, cached_draft
+from specbench.models.cpu_model import CpuModel
 from specbench.sampling import SamplingParams, draw, logit_rows
 from specbench.sampling.batch import Batch
 
@@ -62,8 +63,8 @@ class ModelDrafter(Drafter):
             return Draft.empty(len(batch), device)
         batch = self._at_own_temperature(batch)
         uniforms, counts = streams.uniform(Stream.DRAFT), limits
-        if self._bound_model.drafts(batch) and policy.kind == "fixed":
-            return self._drafted_in_one_call(batch, counts, uniforms)
+        if policy.kind == "fixed" and (native := self._bound_model.native_draft(batch)):
+            return _drafted_in_one_call(native, batch, counts, uniforms)
         drafted, all_rows = torch.zeros((len(batch), most), dtype=torch.int64, device=device), []
         for i in range(most):
             if i == 0:
@@ -84,15 +85,6 @@ class ModelDrafter(Drafter):
         # flatten() does not return of a single column.
         token_ids = drafted[:, :width].flatten().contiguous()
         return Draft(token_ids, LogitRows.interleave(all_rows), counts, width, padded=True)
-
-    def _drafted_in_one_call(
-        self, batch: Batch, counts: Int64[Tensor, " B"], uniforms: Float64[Tensor, "B width"]
-    ) -> Draft:
-        temperature, width = batch.params.temperature, uniforms.shape[1] - 1
-        native = self._bound_model.native
-        tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, temperature, uniforms)
-        rows = logit_rows(logits.flatten(0, 1), batch.params.spread(width), log_normalizer=normalizers.flatten())
-        return Draft(tokens.flatten(), rows, counts, width, padded=True)
 
     @property
     def _bound_model(self) -> CachedModel:
@@ -126,3 +118,12 @@ def _checked(temperature: object) -> float:
         remedy = "Use null for the target's, 0 for the most likely token, or 0.001 and more."
         raise ConfigError("drafter.temperature", temperature, "not a temperature", remedy)
     return float(temperature)
+
+
+def _drafted_in_one_call(
+    native: CpuModel, batch: Batch, counts: Int64[Tensor, " B"], uniforms: Float64[Tensor, "B width"]
+) -> Draft:
+    width = uniforms.shape[1] - 1
+    tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, batch.params.temperature, uniforms)
+    rows = logit_rows(logits.flatten(0, 1), batch.params.spread(width), log_normalizer=normalizers.flatten())
+    return Draft(tokens.flatten(), rows, counts, width, padded=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
@@ -25,6 +25,9 @@ from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.row_cache import RowCache
 from specbench.sampling.batch import Batch, known_max
+
+if TYPE_CHECKING:  # it imports this module
+    from specbench.models.cpu_model import CpuModel
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -87,7 +90,7 @@ class CachedModel(RowCache):
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
     """
 
-    native: Any = None
+    native: CpuModel | None = None
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         self.model, self.vocab_size, self.name = model, vocab_size, name
@@ -173,7 +176,7 @@ class CachedModel(RowCache):
         """
         if not prompts:
             return {}
-        if self._is_native(features, prompts):
+        if self._native(features, prompts):
             return self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
         index_of = {prompt: i for i, prompt in enumerate(unique)}
@@ -206,9 +209,10 @@ class CachedModel(RowCache):
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
         """
-        if self._is_native(features, pieces):
-            self.native.feed(pieces, rows, first)
-            return self._fed(pieces, rows, first)
+        if native := self._native(features, pieces):
+            native.feed(pieces, rows, first)
+            self._set_fed(pieces, rows, first)
+            return {}
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
         at, begin, cleared = (
             torch.tensor(list(numbers), dtype=torch.int64, device=self.device) for numbers in (rows, first, begun)
@@ -222,15 +226,14 @@ class CachedModel(RowCache):
             hidden = self._forward(fed, begin, written, features, last=True).features
         else:
             hidden = self._no_features(len(pieces), features)
-        self._fed(pieces, rows, first)
+        self._set_fed(pieces, rows, first)
         return hidden
 
-    def _fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> Features:
-        """Sets the lengths of texts of which pieces were fed; there are no features."""
+    def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
+        """Sets the lengths of texts of which pieces were fed."""
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
         self._lengths[list(rows)] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
-        return {}
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
@@ -245,14 +248,14 @@ class CachedModel(RowCache):
             self._lengths[to] = self._lengths[at]
             self._cache.move(at, to)
 
-    def drafts(self, batch: Batch) -> bool:
-        """Returns whether ``native.draft`` drafts for these requests: logits alone decide what is drawn."""
+    def native_draft(self, batch: Batch) -> CpuModel | None:
+        """Returns ``native`` if it drafts for these requests in one call: logits alone decide what is drawn."""
         plain = not batch.params.truncates and not batch.params.looks_back
-        return self._is_native() and batch.fixed and plain
+        return self._native() if batch.fixed and plain else None
 
-    def _is_native(self, features: Sequence[Feature] = (), pieces: Sequence[Sequence[int]] = ()) -> bool:
+    def _native(self, features: Sequence[Feature] = (), pieces: Sequence[Sequence[int]] = ()) -> CpuModel | None:
         short = all(len(piece) <= NATIVE_PROMPT for piece in pieces)
-        return self.native is not None and cpu_rows.drawing.on and not features and short
+        return self.native if cpu_rows.drawing.on and not features and short else None
 
     @torch.inference_mode()
     def extend(
@@ -274,8 +277,9 @@ class CachedModel(RowCache):
         Returns:
             Logits and hidden states; rows at or beyond a request's count are meaningless.
         """
-        if self._is_native(features) and self._fixed and ancestors is None:
-            logits = self.native.extend(token_ids)
+        native = self._native(features)
+        if native and self._fixed and ancestors is None:
+            logits = native.extend(token_ids)
             self.lengths += counts
             return ModelOutput(logits, {})
         n, capacity = token_ids.shape[1], self.capacity

@@ -168,12 +168,13 @@ def logit_rows(
             only the tokens that they concern; if not, the logits are copied first.
         masks: whether every reader of the rows applies ``LogitRows.allowed``. A GPU then keeps ``allowed_token_ids``
             there as a bit mask, if nothing truncates; if not, it writes -inf over the banned tokens.
+        log_normalizer: of each row if it is known already and nothing truncates; unused otherwise.
 
     Returns:
         Rows that refer to ``logits``, or to the logits that the parameters made of them. If nothing truncates,
-        log_normalizer is None: readers that need it compute it, and a fused verifier needs it of few rows. Otherwise it
-        is known, and not finite for a row with NaN or +inf logits (LogitRows.finite); to raise here would wait for the
-        device. A GPU finds the cutoffs without a sort.
+        log_normalizer is the one given; where it is None, readers that need it compute it, and a fused verifier needs
+        it of few rows. Otherwise it is known, and not finite for a row with NaN or +inf logits (LogitRows.finite); to
+        raise here would wait for the device. A GPU finds the cutoffs without a sort.
 
     Raises:
         ArgumentError: not the same number of rows of parameters and of logits; processors, penalties or bans without a
