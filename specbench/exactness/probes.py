@@ -244,7 +244,7 @@ class Probe:
             if not self.fuzzy:
                 self._pending.setdefault(key, []).append(given[:, own])
             for b in own.tolist() if self.example is None else ():
-                tokens = [tokens_of_steps[b].cpu() for tokens_of_steps in (steps.visible, wanted)]
+                tokens = [steps.visible[b].cpu(), wanted[b].cpu()]
                 point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
                 self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
                 break

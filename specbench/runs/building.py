@@ -78,8 +78,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     check_own(prompts, config, unused_of_lines(protocol))
     samplings = all_samplings(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
-        if (name_of_class := getattr(config.pair, name)) is not None:
-            locate(f"pair.{name}", name_of_class)
+        if (place := getattr(config.pair, name)) is not None:
+            locate(f"pair.{name}", place)
     drafter = build("drafter", config.drafter)
     if not isinstance(drafter, Drafter):
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
@@ -148,7 +148,7 @@ def _tokens(context: RunContext, config: Config, texts: int) -> int:
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
     """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
     plan = read_plan(job.folder.parent)
-    own = next((planned_job for planned_job in plan.jobs if planned_job.number == job.number), None) if plan else None
+    own = next((other for other in plan.jobs if other.number == job.number), None) if plan else None
     if plan is None or own is None or not own.together:
         return None
     if not job.in_turn:

@@ -185,5 +185,5 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
     if having:
         return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
-    known = sorted({key for name in chosen or every for key in every[name]})
-    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{key}' for key in known])}It has {', '.join(known)}."
+    known = sorted({own for name in chosen or every for own in every[name]})
+    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{own}' for own in known])}It has {', '.join(known)}."

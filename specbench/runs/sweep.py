@@ -246,7 +246,7 @@ def combinations(overrides: Sequence[Override]) -> list[list[str]]:
     last = {override.get_key_element(): override for override in overrides}
     sizes = {key: _number_of_values(override) for key, override in last.items()}
     if math.prod(sizes.values()) > MOST_JOBS:
-        key = max(sizes, key=lambda size: sizes[size])
+        key = max(sizes, key=sizes.__getitem__)
         problem = f"{sizes[key]:,} values, and more than {MOST_JOBS:,} jobs with the other keys"
         value = str(last[key].input_line).partition("=")[2]
         raise ConfigError(key, value, problem, "Sweep over fewer values.")

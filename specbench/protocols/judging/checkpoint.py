@@ -194,17 +194,17 @@ class Checkpoint:
     def _scored(self, prompt: tuple[int, ...], texts: Sequence[tuple[int, ...]]) -> list[ScoredText]:
         end = min(self.sampling.ids_that_end(self.pair.stop_ids), default=0)
         fed = [[end if token < 0 else token for token in ids] for ids in texts]
-        both = [logits_along(model, [prompt] * len(texts), fed) for model in self.models]
-        return [self._text(prompt, ids, [columns[i] for columns in both]) for i, ids in enumerate(fed)]
+        logits = [logits_along(model, [prompt] * len(texts), fed) for model in self.models]
+        return [self._text(prompt, ids, *of_text) for ids, *of_text in zip(fed, *logits, strict=True)]
 
-    def _text(self, prompt: tuple[int, ...], ids: list[int], logits: list[torch.Tensor]) -> ScoredText:
-        rows = [rows_along(logits_of_model, self.sampling, prompt, ids) for logits_of_model in logits]
-        tokens = torch.tensor(ids, device=rows[0].logits.device)
-        p, probs = rows[0], rows[0].probs().double()
-        own = p.prob(tokens).double()
-        q, log_q = (rows[1].probs().double(), rows[1].prob(tokens).log()) if len(rows) > 1 else (None, None)
-        draft = rows[1] if len(rows) > 1 else None
-        evidence = evidence_of(p, draft, ids, self.sampling, [False] * len(ids), self.tolerance)
+    def _text(
+        self, prompt: tuple[int, ...], ids: list[int], target: torch.Tensor, draft: torch.Tensor | None = None
+    ) -> ScoredText:
+        p = rows_along(target, self.sampling, prompt, ids)
+        q = None if draft is None else rows_along(draft, self.sampling, prompt, ids)
+        tokens = torch.tensor(ids, device=p.logits.device)
+        probs, own = p.probs().double(), p.prob(tokens).double()
+        evidence = evidence_of(p, q, ids, self.sampling, [False] * len(ids), self.tolerance)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
@@ -212,12 +212,13 @@ class Checkpoint:
         expected = [most, tenth, 1 - most - tenth]
         ratios = torch.ones_like(tokens)
         columns = {"log_p": own.log()}
-        if q is not None and log_q is not None:
+        if q is not None:
+            log_q, drafted = q.prob(tokens).log(), q.probs().double()
             apart = (log_q.double() - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
             ratios = torch.bucketize(apart, torch.tensor(EDGES, dtype=torch.float64, device=apart.device)) + 1
             members.append(apart > 0)
-            columns |= {"log_q": log_q, "draft_argmax": rows[1].argmax == tokens}
-            expected.append(torch.where(q > probs, probs, 0).sum(dim=-1))
+            columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
+            expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
         factors = np.array([log_factors(token) for token in evidence])
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}

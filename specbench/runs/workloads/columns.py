@@ -53,7 +53,7 @@ class Columns:
                 return name
             if own and role in CONTENT:
                 return None
-            names = [name_known for name_known in KNOWN[role] if first.get(name_known) is not None]
+            names = [column for column in KNOWN[role] if first.get(column) is not None]
             return names[0] if names else KNOWN[role][0]
 
         return Columns(*(chosen(role) for role in ("turns", "prompt", "messages", "id", "category")))
