@@ -97,8 +97,8 @@ class RowParams:
         """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
         numbers = (getattr(self, name) for name in NUMBERS)
-        parts = (own.expand(width) if own.is_cpu and len(own) == 1 else own.repeat_interleave(width) for own in numbers)
-        return RowParams(*parts, truncates=self.truncates)
+        parts = (own.expand(width) if len(own) == 1 else own.repeat_interleave(width) for own in numbers)
+        return RowParams(*(part.contiguous() for part in parts), truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
