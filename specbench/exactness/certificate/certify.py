@@ -32,7 +32,7 @@ class Certificate:
         failure: the simplest request that shows a bias; None where nothing does.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
-        command: what repeats this run.
+        command: what repeats this run: a command line, or statements of Python.
     """
 
     verifier: str
@@ -65,6 +65,9 @@ class Certificate:
     habits: list[dict[str, Any]]
     failure: dict[str, Any] | None
     bias: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.verifier}: {self.headline})"
 
     @property
     def page(self) -> str:
