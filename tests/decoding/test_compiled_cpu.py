@@ -83,6 +83,17 @@ def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
     torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 5, 11])
+def test_weights_that_bfloat16_holds_take_two_bytes_and_give_the_same_numbers(product, rows):
+    x, weight = torch.randn(1, rows, 33), torch.randn(61, 33).bfloat16().float()
+    assert cpu_product.pack(weight).dtype == torch.bfloat16
+    wide = cpu_product.product(x, cpu_product.pack(weight, narrow=False), 61)
+    assert torch.equal(product(x, weight), wide)
+    weight[60, 32] = 1.0 + 2.0**-20
+    assert cpu_product.pack(weight).dtype == torch.float32
+    torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
+
+
 def test_the_library_leaves_subnormal_numbers_alone():
     """A library that is linked with -ffast-math has the processor flush them to 0, in all that the process computes."""
     cpu_product.load()
