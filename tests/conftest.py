@@ -97,7 +97,7 @@ LONGEST = (
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders the files that are given to workers, not the tests in one, and marks cases as thorough or long (see ``cases``)."""
+    """Orders the files that are given to workers, not the tests in one, and marks cases as ``cases`` says."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
     left_out = ("thorough", "long")
