@@ -167,7 +167,7 @@ def _arguments(function: object) -> int:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many positional arguments; compiled code that does not say, with any."""
+    """Whether a function can be called with `count` positional arguments; True of compiled code without a signature."""
     try:
         signature = inspect.signature(function)
     except ValueError:
