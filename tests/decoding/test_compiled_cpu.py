@@ -59,8 +59,9 @@ def test_a_later_job_finds_its_models_compiled(pair):
 
 
 @marked
-@pytest.mark.parametrize("dtype", [pytest.param("exact", marks=pytest.mark.thorough), "pair"])
-@pytest.mark.parametrize("gamma", [4, 0])
+@pytest.mark.parametrize(
+    ("dtype", "gamma"), [("pair", 4), ("pair", 0), pytest.param("exact", 4, marks=pytest.mark.thorough)]
+)
 def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, request):
     """In float64 exactly. In float32 sums of another order may move a token, and moved none of these."""
     pair = request.getfixturevalue(dtype)
