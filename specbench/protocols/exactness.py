@@ -80,10 +80,9 @@ class ExactnessProtocol:
             save(evidence)
             os._exit(1)
 
-        def told(text: str) -> None:
-            say(f"{context.verifier_name}: {text}")
-
-        evidence = question.examine(told, stuck, context.journal, interrupted=save)
+        evidence = question.examine(
+            lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal, interrupted=save
+        )
         certificate = question.answer(evidence)
         cells = joint_cells(evidence)
         figures = (
