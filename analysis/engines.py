@@ -102,9 +102,10 @@ def judged(run_dir: Path) -> pd.DataFrame:
 
 
 def method_of(row: pd.Series) -> str:
-    """How the engine speculated, by its source's settings."""
+    """How the engine speculated, by its source's settings; our own decoder, by its verifier."""
     source = (json.loads(row["config"]) if isinstance(row["config"], str) else {}).get("source") or {}
-    return str(source.get("method") or NONE)
+    own = row["verifier"] if isinstance(row["verifier"], str) else None
+    return str(source.get("method") or own or NONE)
 
 
 def short(engine: str) -> str:

@@ -22,7 +22,7 @@ from .page import Shown, page
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
-    certificates = {int(job): read_certificate(run_dir, job, "certificate.json") for job in read_rows(run_dir)["job"]}
+    certificates = {int(job): read_certificate(run_dir, job) for job in read_rows(run_dir)["job"]}
     rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
     joint = read_jobs(run_dir, "joint_cells.parquet")
@@ -35,16 +35,15 @@ def build(run_dir: Path) -> Report:
     return page(run_dir, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
 
 
-def read_certificate(run_dir: Path, job: int, name: str) -> dict[str, Any]:
-    """A certificate of a job.
+def read_certificate(run_dir: Path, job: int) -> dict[str, Any]:
+    """The certificate of a job.
 
     Raises:
         ConfigError: the job has none.
     """
-    path = run_dir / str(job) / name
+    path = run_dir / str(job) / "certificate.json"
     if not path.is_file():
-        protocol = "eprocess" if name.startswith("e_") else "exactness"
-        raise ConfigError("RUN_DIR", run_dir, f"no {name} of job {job}", f"Use protocol={protocol}.")
+        raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {job}", "Use protocol=exactness.")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

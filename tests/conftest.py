@@ -9,7 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait 
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +97,7 @@ LONGEST = (
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders the files that are given to workers, not the tests in one, and marks cases as thorough (see ``cases``)."""
+    """Orders the files that are given to workers, not the tests in one, and marks cases as ``cases`` says."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
     left_out = ("thorough", "long")
@@ -106,11 +106,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ]
     for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
         cases = list(group)
-        kept = cases[0].get_closest_marker("cases").args[0]
-        spread = {number * len(cases) // kept for number in range(kept)}
+        short, *more = cases[0].get_closest_marker("cases").args
+        whole = _spread(more[0] if more else len(cases), range(len(cases)))
+        quick = _spread(short, whole)
         for number, case in enumerate(cases):
-            if number not in spread:
-                case.add_marker(pytest.mark.thorough)
+            if number not in quick:
+                case.add_marker(pytest.mark.thorough if number in whole else pytest.mark.long)
+
+
+def _spread(count: int, numbers: Sequence[int]) -> list[int]:
+    return [numbers[i * len(numbers) // count] for i in range(count)]
 
 
 @pytest.hookimpl(wrapper=True)

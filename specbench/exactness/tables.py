@@ -8,7 +8,6 @@ from specbench.exactness.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.texts.forks import Fork
 from specbench.exactness.zoo.sensitivity import SensitivityRow
 from specbench.metrics.results import schema_of
 
@@ -23,7 +22,6 @@ TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
 CENSUS = "census.parquet"
 SENSITIVITY = "sensitivity.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
-EPROCESS, GREEDY = "eprocess.parquet", "greedy_divergence.parquet"
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,6 @@ class CellRow:
     draws: int
 
 
-@dataclass(frozen=True)
-class PathRow:
-    """The evidence of a bet (texts/eprocess.py) after so many tokens."""
-
-    token: int
-    bet: str
-    log10_value: float
-
-
 TESTS_SCHEMA = schema_of(Row)
 BOUNDS_SCHEMA = schema_of(Bound)
 INPUTS_SCHEMA = schema_of(StratumRow)
@@ -56,5 +45,3 @@ BIAS_SCHEMA = schema_of(RuleBiasRow)
 SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
 DIVERGENCES_SCHEMA = schema_of(Divergence)
 COMPARISONS_SCHEMA = schema_of(ComparisonRow)
-EPROCESS_SCHEMA = schema_of(PathRow)
-GREEDY_SCHEMA = schema_of(Fork)

@@ -14,15 +14,23 @@ using Floats = std::vector<float>;
 
 // The order of a layer's tensors, and of those of the model behind its layers; as in cpu_model.py. A bias may be null.
 struct Layer {
-  const float *input_norm, *qkv, *qkv_bias, *query_norm, *key_norm, *output, *output_bias, *inner_norm, *gate_up, *down;
+  const float* input_norm;
+  const void* qkv;
+  const float *qkv_bias, *query_norm, *key_norm;
+  const void* output;
+  const float *output_bias, *inner_norm;
+  const void *gate_up, *down;
   float *keys, *values;  // [requests, kv_heads, capacity, head_dim]
 };
 
 struct Model {
   int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, embedded, capacity;
+  int64_t narrow;  // whether matrices are packed in two bytes a number
   double epsilon, scale;
   const Layer* layers;
-  const float *embeddings, *norm, *unembeddings, *cos, *sin;  // cos, sin: [capacity, head_dim]
+  const float *embeddings, *norm;
+  const void* unembeddings;
+  const float *cos, *sin;  // [capacity, head_dim]
 };
 
 // The rows of a pass: token `offset` of request `request`, at `position` of its text.
@@ -131,7 +139,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   for (int64_t i = 0; i < model.num_layers; i++) {
     const Layer& layer = model.layers[i];
     normalize_all(layer.input_norm);
-    multiply(x.data(), layer.qkv, qkv.data(), n, hidden, joined);
+    multiply(x.data(), layer.qkv, model.narrow, qkv.data(), n, hidden, joined);
     for (int64_t row = 0; row < n; row++) {
       float* its = qkv.data() + row * joined;
       const int64_t position = rows[row].position;
@@ -157,11 +165,11 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
                x.data() + row * own + head * dim, weights.data(), rows[row].position + 1, dim, float(model.scale));
       }
     });
-    multiply(x.data(), layer.output, y.data(), n, own, hidden);
+    multiply(x.data(), layer.output, model.narrow, y.data(), n, own, hidden);
     for (int64_t row = 0; layer.output_bias && row < n; row++) add(y.data() + row * hidden, layer.output_bias, hidden);
     add(state.data(), y.data(), n * hidden);
     normalize_all(layer.inner_norm);
-    multiply(x.data(), layer.gate_up, gate_up.data(), n, hidden, 2 * inner);
+    multiply(x.data(), layer.gate_up, model.narrow, gate_up.data(), n, hidden, 2 * inner);
     for (int64_t row = 0; row < n; row++) {
       const float *gate = gate_up.data() + row * 2 * inner, *up = gate + inner;
       for (int64_t j = 0; j < inner; j++) {
@@ -169,7 +177,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         x[row * inner + j] = gate[j] * ((gate[j] < 0 ? small : 1.0f) / (1.0f + small)) * up[j];
       }
     }
-    multiply(x.data(), layer.down, y.data(), n, inner, hidden);
+    multiply(x.data(), layer.down, model.narrow, y.data(), n, inner, hidden);
     add(state.data(), y.data(), n * hidden);
   }
   if (!logits) return;
@@ -177,7 +185,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   for (int64_t i = 0; i < count; i++)
     normalize(state.data() + (wanted.empty() ? i : wanted[i]) * hidden, model.norm, x.data() + i * hidden, hidden,
               model.epsilon);
-  multiply(x.data(), model.unembeddings, logits, count, hidden, model.vocabulary);
+  multiply(x.data(), model.unembeddings, model.narrow, logits, count, hidden, model.vocabulary);
 }
 
 }  // namespace

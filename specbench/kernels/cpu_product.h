@@ -3,6 +3,7 @@
 // A step of decoding reads every weight once and multiplies it with few rows, so that its speed is that of reading. The
 // weights of a block of columns lie behind one another, [outputs / COLUMNS][inputs][COLUMNS], and the sums of all rows
 // and of the block's columns stay in registers while its weights are read once, from the first byte to the last.
+// Weights that bfloat16 holds exactly, as those of most checkpoints, take two bytes: products are the same numbers.
 
 #pragma once
 
@@ -23,20 +24,37 @@ constexpr int64_t LANES = 4, ROWS = 6;
 constexpr int64_t COLUMNS = 2 * LANES;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Narrow;  // the upper half of a float
+
 inline Vector load(const float* from) {
   Vector vector;
   std::memcpy(&vector, from, sizeof(vector));
   return vector;
 }
 
+// Reads the weights of a block's two vectors of columns: floats one vector after the other, narrow ones in turn.
+inline void load_columns(const float* from, Vector& left, Vector& right) {
+  left = load(from);
+  right = load(from + LANES);
+}
+
+inline void load_columns(const Narrow* from, Vector& left, Vector& right) {
+  Words words;
+  std::memcpy(&words, from, sizeof(words));
+  left = std::bit_cast<Vector>(words << 16);
+  right = std::bit_cast<Vector>(words & 0xffff0000u);
+}
+
 // One block of columns of ROW_COUNT rows. PARTS sums a number break the chain of additions if there are few rows.
-template <int ROW_COUNT, int PARTS>
-void block(const float* x, const float* weight, float* y, int64_t inputs, int64_t outputs, int64_t columns) {
+template <typename Weight, int ROW_COUNT, int PARTS>
+void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64_t outputs, int64_t columns) {
   Vector sums[PARTS][ROW_COUNT][2] = {};
   auto add = [&](int64_t k, int part) {
     // Arithmetic on several rows keeps the processor from running ahead of memory by itself.
-    if (ROW_COUNT > 2) __builtin_prefetch(weight + k * COLUMNS + 512);
-    const Vector left = load(weight + k * COLUMNS), right = load(weight + k * COLUMNS + LANES);
+    if (ROW_COUNT > 2) __builtin_prefetch(weight + k * COLUMNS + 2048 / sizeof(Weight));
+    Vector left, right;
+    load_columns(weight + k * COLUMNS, left, right);
     for (int row = 0; row < ROW_COUNT; row++) {
       sums[part][row][0] += left * x[row * inputs + k];
       sums[part][row][1] += right * x[row * inputs + k];
@@ -56,20 +74,32 @@ void block(const float* x, const float* weight, float* y, int64_t inputs, int64_
   }
 }
 
-using Block = void (*)(const float*, const float*, float*, int64_t, int64_t, int64_t);
-constexpr Block BLOCKS[] = {nullptr,     block<1, 4>, block<2, 2>, block<3, 2>, block<4, 1>, block<5, 1>,
-                            block<6, 1>, block<7, 1>, block<8, 1>, block<9, 1>, block<10, 1>};
+template <typename Weight>
+using Block = void (*)(const float*, const Weight*, float*, int64_t, int64_t, int64_t);
+template <typename W>
+constexpr Block<W> BLOCKS[] = {nullptr,        block<W, 1, 4>, block<W, 2, 2>, block<W, 3, 2>,
+                               block<W, 4, 1>, block<W, 5, 1>, block<W, 6, 1>, block<W, 7, 1>,
+                               block<W, 8, 1>, block<W, 9, 1>, block<W, 10, 1>};
 
 // y[rows][outputs] = x[rows][inputs] times the transposed matrix that was packed.
-inline void multiply(const float* x, const float* packed, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
+template <typename Weight>
+void multiply(const float* x, const Weight* packed, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
   constexpr int64_t GRAIN = 8;  // blocks that are worth a thread
   torch::stable::parallel_for(0, (outputs + COLUMNS - 1) / COLUMNS, GRAIN, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
       for (int64_t row = 0; row < rows; row += ROWS)
-        BLOCKS[std::min(rows - row, ROWS)](x + row * inputs, packed + i * inputs * COLUMNS,
-                                           y + row * outputs + i * COLUMNS, inputs, outputs,
-                                           std::min(outputs - i * COLUMNS, COLUMNS));
+        BLOCKS<Weight>[std::min(rows - row, ROWS)](x + row * inputs, packed + i * inputs * COLUMNS,
+                                                   y + row * outputs + i * COLUMNS, inputs, outputs,
+                                                   std::min(outputs - i * COLUMNS, COLUMNS));
   });
+}
+
+inline void multiply(const float* x, const void* packed, bool narrow, float* y, int64_t rows, int64_t inputs,
+                     int64_t outputs) {
+  if (narrow)
+    multiply(x, static_cast<const Narrow*>(packed), y, rows, inputs, outputs);
+  else
+    multiply(x, static_cast<const float*>(packed), y, rows, inputs, outputs);
 }
 
 // exp(x) for -708 < x <= 0, and 0 for what is less: compilers make vectors of loops over it.

@@ -189,7 +189,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
 Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
   STD_TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "specbench::cpu_product: contiguous tensors needed");
   Tensor y = torch::stable::new_empty(x, {x.size(0), outputs});
-  multiply(numbers<float>(x), numbers<float>(weight), numbers<float>(y), x.size(0), x.size(1), outputs);
+  const bool narrow = weight.scalar_type() == torch::headeronly::ScalarType::BFloat16;
+  multiply(numbers<float>(x), weight.const_data_ptr(), narrow, numbers<float>(y), x.size(0), x.size(1), outputs);
   return y;
 }
 

@@ -25,7 +25,10 @@ FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 class _Model(ctypes.Structure):
     """As in kernels/cpu_model.cpp."""
 
-    _sizes = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary", "embedded", "capacity")
+    _sizes = (
+        *("num_layers", "hidden", "heads", "kv_heads", "head_dim"),
+        *("inner", "vocabulary", "embedded", "capacity", "narrow"),
+    )
     _pointers = ("layers", "embeddings", "norm", "unembeddings", "cos", "sin")
     _fields_ = (
         *((name, ctypes.c_int64) for name in _sizes),
@@ -43,11 +46,13 @@ class _Weights:
         version: changes with the model's parameters.
         layers: the tensors of each layer, as in kernels/cpu_model.cpp; None for a bias or norm that it lacks.
         outer: embeddings, the last norm and the output layer.
+        narrow: whether matrices are packed in bfloat16, which holds all of their numbers exactly.
     """
 
     version: tuple[object, ...]
     layers: list[list[Tensor | None]]
     outer: list[Tensor]
+    narrow: bool
 
 
 _weights: weakref.WeakKeyDictionary[PreTrainedModel, _Weights] = weakref.WeakKeyDictionary()
@@ -167,7 +172,7 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
         model.config.intermediate_size,
         (cached.vocab_size, len(weights.outer[0])),
     )
-    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, *tokens, capacity)
+    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, *tokens, capacity, weights.narrow)
     pointers = (ctypes.addressof(layers), *_pointers(*weights.outer, *rotation))
     return _Model(*sizes, model.config.rms_norm_eps, attention.scaling, *pointers), [layers, rotation, memory]
 
@@ -177,28 +182,29 @@ def _weights_of(cached: CachedModel) -> _Weights:
     model: Any = cached.model
     version = (cached.vocab_size, *((p.data_ptr(), p._version) for p in model.parameters()))
     if model not in _weights or _weights[model].version != version:
-        layers = [_tensors(layer) for layer in model.model.layers]
-        unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size])
+        narrow = all(map(cpu_product.is_narrow, model.parameters()))
+        layers = [_tensors(layer, narrow) for layer in model.model.layers]
+        unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size], narrow)
         outer = [model.model.embed_tokens.weight.detach(), model.model.norm.weight.detach(), unembeddings]
-        _weights[model] = _Weights(version, layers, outer)
+        _weights[model] = _Weights(version, layers, outer, narrow)
     return _weights[model]
 
 
 @torch.no_grad()
-def _tensors(layer: Any) -> list[Tensor | None]:
+def _tensors(layer: Any, narrow: bool) -> list[Tensor | None]:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     return [
         layer.input_layernorm.weight.detach(),
-        cpu_product.pack(torch.cat([projection.weight for projection in projections])),
+        cpu_product.pack(torch.cat([projection.weight for projection in projections]), narrow),
         None if projections[0].bias is None else torch.cat([projection.bias for projection in projections]),
         *(None if norm is None else norm.weight.detach() for norm in norms),
-        cpu_product.pack(attention.o_proj.weight),
+        cpu_product.pack(attention.o_proj.weight, narrow),
         None if attention.o_proj.bias is None else attention.o_proj.bias.detach(),
         layer.post_attention_layernorm.weight.detach(),
-        cpu_product.pack(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
-        cpu_product.pack(mlp.down_proj.weight),
+        cpu_product.pack(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), narrow),
+        cpu_product.pack(mlp.down_proj.weight, narrow),
     ]
 
 

@@ -18,7 +18,7 @@ reading = Switch()  # inside, layers read their packed weights
 
 
 class PackedLinear(nn.Module):
-    """In place of a linear layer, whose parameters it keeps. Needs as much memory again."""
+    """In place of a linear layer, whose parameters it keeps. Its copy takes as much memory, or half (``pack``)."""
 
     def __init__(self, layer: nn.Linear):
         super().__init__()

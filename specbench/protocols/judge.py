@@ -204,10 +204,11 @@ def _checked(context: RunContext) -> Source:
     source = context.source
     if source is None:
         raise ConfigError("source", None, "protocol=judge judges an engine", "Name one, such as source=llama_server.")
-    if not getattr(source, "of_run", False) and context.verifier_name != "masked":
-        problem = "the engine under test has a verifier of its own"
-        raise ConfigError("verifier", context.verifier_name, problem, "Leave it out, or use source=specbench.")
-    check_no_processors(context)
+    if not getattr(source, "of_run", False):
+        if context.verifier_name != "masked":
+            problem = "the engine under test has a verifier of its own"
+            raise ConfigError("verifier", context.verifier_name, problem, "Leave it out, or use source=specbench.")
+        check_no_processors(context)
     return source
 
 

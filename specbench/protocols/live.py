@@ -20,16 +20,14 @@ class LiveSpeed:
         self,
         completions: Sequence[Completion],
         seconds: float,
-        plain: tuple[int, float] = (0, 0.0),
-        **more: float | None,
+        plain: tuple[int, float],
     ) -> None:
         """Writes a line after a batch.
 
         Args:
             completions: its texts, decoded speculatively.
             seconds: that this took.
-            plain: tokens and seconds of the same batch decoded plainly, if it was.
-            more: other numbers of journal.AXES.
+            plain: tokens and seconds of the same batch decoded plainly.
         """
         self.requests += len(completions)
         self.tokens += sum(len(text.token_ids) for text in completions)
@@ -44,5 +42,4 @@ class LiveSpeed:
             tokens_per_second=self.tokens / self.seconds if self.seconds else None,
             plain_tokens_per_second=self.plain_tokens / self.plain_seconds if self.plain_seconds else None,
             acceptance_length=1 + self.accepted / self.steps if self.steps else None,
-            **more,
         )

@@ -14,7 +14,7 @@ OF_PROTOCOL = {
     "replay_check": "replay_sweep",
     "predict": "predicted_speedup",
     "exactness": "exactness",
-    "eprocess": "eprocess",
+    "judge": "engines",
 }
 DECODING = {"gamma": "gamma_sweep", "temperature": "temperature_sweep", "drafter": "drafters", "engine": "decode_speed"}
 WITHOUT = "smoke"  # asks whether everything works here, in seconds

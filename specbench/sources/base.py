@@ -104,3 +104,12 @@ class Source(Protocol):
     def close(self) -> None:
         """Frees what ``open`` took; may be called twice."""
         ...
+
+
+@runtime_checkable
+class SourceOfSeveral(Source, Protocol):
+    """A source of an engine that samples several texts of one request together (OpenAI's parameter n)."""
+
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+        """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
+        ...

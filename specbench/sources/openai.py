@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
-from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.parameters import check_supported, given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 
 _TGI = ("temperature", "top_p", "frequency_penalty", "stop")
@@ -74,6 +75,15 @@ class OpenAiSource(ServedSource):
         if "logprobs" in values:
             body |= {"logprobs": True, "top_logprobs": values["logprobs"]}
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
+
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+        """Returns the texts that the server samples together for one request (its parameter n)."""
+        check_supported([request], self.unsupported, self.engine)
+        server, (path, body), start = self.servers[mode], self.call_of(request), time.perf_counter()
+        reply = Reply(server, server.json(path, {**body, **self.extra, "n": count}), request)
+        seconds = time.perf_counter() - start
+        parts = [{**reply.part, "choices": [choice]} for choice in reply.get("choices", list, _PROTOCOL)]
+        return [self.read(Reply(server, part, request), mode, seconds) for part in parts]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)

@@ -18,7 +18,7 @@ from specbench.rules.verifier import Verifier
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.parameters import check_supported
 
-UNSUPPORTED = ("n", "prompt_logprobs", "structured_outputs", "truncate_prompt_tokens")
+UNSUPPORTED = ("n", "prompt_logprobs", "truncate_prompt_tokens")
 
 
 class OwnSource:

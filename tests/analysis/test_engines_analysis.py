@@ -16,7 +16,13 @@ from tests.helpers.made_up_rows import make_row, table_of, write_run
 def sweep(folder, source, runs):
     """A sweep of runs: method, the verdict of each question, and the bound of both ways."""
     rows = [
-        make_row(job=job, exp="engines", source=source, config=json.dumps({"source": {"method": method}}))
+        make_row(
+            job=job,
+            exp="engines",
+            source=source,
+            config=json.dumps({"source": {"method": method}}),
+            verifier="masked" if source == "specbench" else None,
+        )
         for job, (method, _, _) in enumerate(runs)
     ]
     write_run(folder, rows, empirical=False)
@@ -36,11 +42,13 @@ def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
     sound, fine = ("not refuted",) * 3, "not refuted"
     one = sweep(tmp_path / "a", "openvino", [("draft", (REFUTED, None, fine), 0.3), ("lookup", sound, 0.04)])
     other = sweep(tmp_path / "b", "llama_server", [(None, sound, None)])
-    report = engines.build(one, other)
+    own = sweep(tmp_path / "c", "specbench", [(None, sound, 0.02)])
+    report = engines.build(one, other, own)
     text = markdown.render(report)
-    assert "1 of 3 runs refute their engine:** openvino 1.0, draft (T=1)." in text
+    assert "1 of 4 runs refute their engine:** openvino 1.0, draft (T=1)." in text
     rows = {(row["engine"], row["method"]): row for row in table_of(text)}
-    assert list(rows) == [("openvino 1.0", "draft"), ("openvino 1.0", "lookup"), ("llama_server 1.0", "-")]
+    openvino = [("openvino 1.0", "draft"), ("openvino 1.0", "lookup")]
+    assert list(rows) == [*openvino, ("llama_server 1.0", "-"), ("specbench 1.0", "masked")]
     draft, lookup = rows["openvino 1.0", "draft"], rows["openvino 1.0", "lookup"]
     assert draft["against plain texts"] == "refuted, 10^7.2"
     assert (draft["against the checkpoint"], lookup["against the checkpoint"]) == ("-", "not refuted, 10^0.5")

@@ -21,9 +21,10 @@ def test_a_value_is_text_wherever_it_stands(text: str) -> None:
         " V,", f" {expected(text).strip()},"
     )
     if expected(text).strip():
-        row = {"verifier": text, "dtype": "d", "parted": 1, "texts": 2, "near_ties": 0, "unexplained": 1}
-        said = words("greedy_divergence.finding", {**row, "lossless": True})
-        assert said == (Strong(f"{expected(text).strip()} in d: 1 of 2 texts part, 0 at near ties, 1 unexplained."),)
+        row = {"verifier": text, "rounding": 0, "structural": 1, "another_rule": 0, "requests": 2}
+        said = words("verifier_agreement.compared_fixtures", row)
+        verdict = "differs in 1 of 2 requests of the small fixtures, in 0 of them by rounding. 1 are no rounding."
+        assert said == (Strong(f"{expected(text).strip()} {verdict}"),)
 
 
 def test_parts_that_stand_out_stay_parts() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.command_lines import apart, clean_environment, once
 
-COUNTS = [25, pytest.param(60, marks=pytest.mark.thorough), pytest.param(300, marks=pytest.mark.long)]
+COUNTS = [25, pytest.param(300, marks=pytest.mark.long)]
 LOOKS = ("-h", "--help", "--cfg", "--info", "--hydra-help")
 
 

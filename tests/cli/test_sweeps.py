@@ -15,10 +15,10 @@ from tests.helpers.command_lines import apart, clean_environment, once
 
 TOGETHER = (
     ("killed", "one_second", "widened", "interrupted"),
-    ("no_room", "beside_numbers", "killed_at_each"),
+    ("no_room", "beside_numbers"),
     ("joblib", "lost", "refused"),
     ("submitit_local", "ray"),
-    ("killed_often",),
+    ("killed_at_each", "killed_often"),
 )
 
 
@@ -42,7 +42,7 @@ def no_traceback(*texts: str) -> bool:
     ("name", "kills"),
     [
         ("killed", 2),
-        pytest.param("killed_at_each", 4, marks=pytest.mark.thorough),
+        pytest.param("killed_at_each", 4, marks=pytest.mark.long),
         pytest.param("killed_often", 10, marks=pytest.mark.long),
     ],
 )

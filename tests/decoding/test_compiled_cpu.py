@@ -59,8 +59,9 @@ def test_a_later_job_finds_its_models_compiled(pair):
 
 
 @marked
-@pytest.mark.parametrize("dtype", [pytest.param("exact", marks=pytest.mark.thorough), "pair"])
-@pytest.mark.parametrize("gamma", [4, 0])
+@pytest.mark.parametrize(
+    ("dtype", "gamma"), [("pair", 4), ("pair", 0), pytest.param("exact", 4, marks=pytest.mark.thorough)]
+)
 def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, request):
     """In float64 exactly. In float32 sums of another order may move a token, and moved none of these."""
     pair = request.getfixturevalue(dtype)
@@ -80,6 +81,17 @@ def product():
 def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
     """For any number of rows, outputs that fill no block, and an odd number of inputs."""
     x, weight = torch.randn(1, rows, inputs), torch.randn(outputs, inputs)
+    torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 11])
+def test_weights_that_bfloat16_holds_take_two_bytes_and_give_the_same_numbers(product, rows):
+    x, weight = torch.randn(1, rows, 33), torch.randn(61, 33).bfloat16().float()
+    assert cpu_product.pack(weight).dtype == torch.bfloat16
+    wide = cpu_product.product(x, cpu_product.pack(weight, narrow=False), 61)
+    assert torch.equal(product(x, weight), wide)
+    weight[60, 32] = 1.0 + 2.0**-20
+    assert cpu_product.pack(weight).dtype == torch.float32
     torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
 
 

@@ -96,7 +96,7 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     assert (after.lengths > before.lengths).all()
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @both
 @pytest.mark.parametrize("widths", ["read", "bounds"])
 def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter, widths, request):

@@ -114,7 +114,7 @@ def decoded(pair, way, batches):
     return decoder.engine
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("way", SPECULATIVE)
 def test_steps_read_the_same_memory_unless_the_engine_says_so(pair, way):
     """Wishes come, widen what is kept of them, and come again; batches grow, and so do the ids that end texts."""

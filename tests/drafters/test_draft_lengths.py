@@ -180,7 +180,7 @@ BIASED = {
 }
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 3)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("made", "verifier"), SOUND.values(), ids=SOUND.keys())
 def test_texts_are_the_target_s(made, verifier, thorough):

@@ -301,7 +301,7 @@ def test_a_linear_head_is_lossless_and_beats_the_most_frequent_token(exact, guid
     assert accepted["LinearHead"] > 2 * accepted["Unigram"], accepted
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_and_batches_draft_alike(exact, guide, asked, engine):
@@ -340,7 +340,7 @@ def tree_head(guide):
     return TreeHead(guide["head"].weights.double())
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_head_drafts_trees(exact, guide, asked, engine):

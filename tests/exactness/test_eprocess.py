@@ -6,27 +6,19 @@ chance.
 
 import dataclasses
 import itertools
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from specbench.core.errors import ConfigError
-from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
-from specbench.decoding import Completion, Request, Step
+from specbench.core.types import LogitRows
+from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
-from specbench.exactness.texts import eprocess
+from specbench.exactness.texts.eprocess import BETS, MIXED, e_value, log_factors, log_wealth, rejected_at
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
-from specbench.exactness.zoo.state import ReturnsArgmax
-from specbench.models import CachedModel, ModelOutput, Pair
-from specbench.protocols.eprocess import EprocessProtocol
-from specbench.protocols.model_context import ModelContext
-from specbench.protocols.text_evidence import evidence, rounding
+from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from tests.helpers.cases import bound
 
@@ -103,55 +95,48 @@ def test_default_tolerance_knows_dtype_and_size():
 # --- The bets ---
 
 
-def tokens_of(scored: np.ndarray, q: np.ndarray, edge: tuple[int, ...] = ()) -> list[eprocess.TokenEvidence]:
-    """What is known of each token that could be emitted at one position, of which some are at the edge."""
-    scored, q = (np.where(np.isin(np.arange(len(each)), edge), 0, each) for each in (scored, q))
-    scored, q = scored / scored.sum(), q / q[scored > 0].sum()
-    tempered = tuple(float(np.log((scored**a).sum())) for a in eprocess.TEMPERED)
-    with np.errstate(divide="ignore"):
-        log_p, log_q = np.log(scored), np.log(q)
-    return [
-        eprocess.TokenEvidence(float(log_p[x]), float(log_q[x]), bool(x == scored.argmax()), tempered, True, x in edge)
-        for x in range(len(scored))
-    ]
+def rows(probs: np.ndarray) -> LogitRows:
+    """Distributions [n, V] as rows, of which nothing is cut."""
+    return logit_rows(torch.from_numpy(np.log(probs)), rows_of(SamplingParams(), len(probs)))
 
 
-@pytest.mark.parametrize("kept", [0, 1], ids=["at the edge", "inside"])
-def test_every_bet_is_a_martingale_over_whole_texts(kept):
-    """Enumerated: all texts of three tokens, of which the second position has an edge in doubt, sum to exactly 1.
+def factors_of(scored: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The factors of each token that could be emitted at one position, [V, bets]."""
+    count = len(scored)
+    p, drafted = rows(np.tile(scored, (count, 1))), rows(np.tile(q, (count, 1)))
+    return log_factors(p, drafted, range(count), SamplingParams(), None)
 
-    Scoring has the support {0, 1} there, or {0, 1, 2}, and decoding the other one: with a bet on token 2 the mean would
-    not be 1.
-    """
+
+def test_every_bet_is_a_martingale_over_whole_texts():
+    """Enumerated: over all texts of three tokens the mean of each bet is 1, less what it stakes on what cannot come."""
     rng = np.random.default_rng(2)
     p, q = rng.dirichlet(np.ones(4), 3), rng.dirichlet(np.ones(4), 3)
-    drawn, scored = p.copy(), p.copy()
-    drawn[1] = np.array([0.5, 0.3, 0.2 * (1 - kept), 0.0]) / (1 - 0.2 * kept)
-    scored[1] = np.array([0.5, 0.3, 0.2 * kept, 0.0]) / (0.8 + 0.2 * kept)
-    places = [tokens_of(scored[i], q[i], (2,) if i == 1 else ()) for i in range(3)]
-    means = np.zeros(len(eprocess.bets()))
+    p[1] = 0.5, 0.3, 0.2, 0.0
+    with np.errstate(divide="ignore"):
+        places = [factors_of(p[i], q[i]) for i in range(3)]
+    means = np.zeros(len(BETS))
     for text in itertools.product(range(4), repeat=3):
-        chance = math.prod(drawn[i, x] for i, x in enumerate(text))
+        chance = math.prod(p[i, x] for i, x in enumerate(text))
         if chance > 0:
-            means += chance * np.exp(sum(np.array(eprocess.log_factors(places[i][x])) for i, x in enumerate(text)))
-    assert means == pytest.approx(np.ones(len(means)), rel=1e-12)
+            means += chance * np.exp(sum(places[i][x] for i, x in enumerate(text)))
+    lost = np.zeros(len(BETS))
+    lost[: len(MIXED)] = q[1, 3] * np.array(MIXED)  # staked on a token that the target never emits
+    assert means == pytest.approx(1 - lost, rel=1e-6)
 
 
-def test_no_bet_is_placed_on_a_token_at_the_edge():
-    inside, _, grey, far = tokens_of(np.array([0.6, 0.4, 0.0, 0.0]), np.full(4, 0.25), (2,))
-    assert eprocess.log_factors(grey) == [0.0] * len(eprocess.bets())
-    assert any(eprocess.log_factors(inside))
-    assert not grey.impossible
-    assert far.impossible
-    assert eprocess.log_factors(far) == [math.inf] * len(eprocess.bets())
-    # The same token without a doubt: probability 0 is infinite evidence.
-    assert dataclasses.replace(grey, doubtful=False).impossible
+def test_evidence_grows_against_the_draft_and_not_against_the_target():
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.ones(6), 800), rng.dirichlet(np.ones(6), 800)
+    for mix, rejected in ((0.0, False), (0.5, True)):
+        text = [rng.choice(6, p=(1 - mix) * p[i] + mix * q[i]) for i in range(800)]
+        wealth = log_wealth(log_factors(rows(p), rows(q), text, SamplingParams(), None))
+        assert (e_value(wealth) > 6) == rejected  # reached by chance with probability 1e-6, by Ville's inequality
 
 
 def test_the_first_crossing_is_found():
     path = np.log([1.0, 10.0, 200.0, 3.0, 500.0])
-    assert eprocess.rejected_at(path, 0.01) == 3
-    assert eprocess.rejected_at(path, 1e-6) is None
+    assert rejected_at(path, 0.01) == 3
+    assert rejected_at(path, 1e-6) is None
 
 
 # --- Texts ---
@@ -159,132 +144,46 @@ def test_the_first_crossing_is_found():
 ROW = torch.tensor([2.0, 1.0, 0.0, -0.5, -3.0])
 
 
-class TwoShapes(CachedModel):
-    """The same logits after every token, and a little more or less for token 2 in a block: rounding in the extreme."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, change: float = 0.0):
-        self.change = change
-
-    def start(self, prompts, capacity, features=()):
-        return {}
-
-    def score(self, token_ids):
-        return ROW.repeat(len(token_ids), 1)
-
-    def extend(self, token_ids, counts, ancestors=None, features=()):
-        row = ROW + self.change * torch.eye(5)[2] * (token_ids.shape[1] <= 3)
-        return ModelOutput(row.repeat(len(counts), token_ids.shape[1], 1), {})
-
-
-def told(text: list[int], sampling: SamplingParams) -> Completion:
-    """A completion that one step a token emitted."""
-    request = Request("p", (0, 1), 0, sampling, len(text))
-    return Completion(request, text, [Step("p", i, 0, 0, 1, 0) for i in range(len(text))], "length")
-
-
 def near_edge(gap: float) -> SamplingParams:
     """min-p with its threshold ``gap`` above token 2, two logits below the top."""
     return SamplingParams(min_p=math.exp(-2.0 + gap))
 
 
-def verdict(text: list[int], sampling: SamplingParams) -> tuple[float, list[eprocess.TokenEvidence]]:
-    tokens = evidence(TwoShapes(), TwoShapes(), told(text, sampling), None)
-    mixture, _ = eprocess.paths(np.array([eprocess.log_factors(token) for token in tokens]))
-    return eprocess.e_value(mixture), tokens
+def of_text(text: list[int], sampling: SamplingParams) -> np.ndarray:
+    """The factors of a text whose every token has the same logits, under target and draft."""
+    same = logit_rows(ROW.repeat(len(text), 1), rows_of(sampling, len(text)))
+    return log_factors(same, same, text, sampling, None)
 
 
-def test_a_token_that_rounding_took_from_the_support_does_not_reject():
+def test_no_bet_is_placed_on_a_token_at_the_edge():
     """Token 2 lies 1e-6 below the threshold where it is scored; the verifier may have seen it above."""
-    reached, tokens = verdict([0, 1, 2, 0], near_edge(1e-6))
-    assert tokens[2].log_p == -math.inf
-    assert [token.doubtful for token in tokens] == [False, False, True, False]
-    assert reached < 0.5
+    factors = of_text([0, 1, 2, 0], near_edge(1e-6))
+    assert (factors[2] == 0).all()
+    assert all(factors[i].any() for i in (0, 1, 3))
+    assert e_value(log_wealth(factors)) < 0.5
 
 
+@pytest.mark.parametrize("gap", [1e-6, -1e-6], ids=["scored outside", "scored inside"])
 @pytest.mark.parametrize("width", [2, 3])
-def test_bets_of_a_text_are_fair_wherever_the_edge_fell(width):
+def test_bets_of_a_text_are_fair_wherever_the_edge_fell(width, gap):
     """Drawn from two tokens or from three, where token 2 is at the edge of what is scored: the mean of a bet is 1."""
     probs = ROW[:width].double().softmax(dim=0)
-    told_of = [verdict([x], near_edge(1e-6))[1][0] for x in range(width)]
-    factors = np.exp([eprocess.log_factors(token) for token in told_of])
-    assert (probs.numpy() @ factors) == pytest.approx(np.ones(len(eprocess.bets())), rel=1e-6)
+    factors = np.exp([of_text([x], near_edge(gap))[0] for x in range(width)])
+    assert (probs.numpy() @ factors) == pytest.approx(np.ones(len(BETS)), rel=1e-6)
     assert factors[:2].std() > 0.01
 
 
 def test_a_token_far_outside_rejects_in_doubt_or_not():
     for gap in (1e-6, 0.1):
-        reached, tokens = verdict([0, 4, 1], near_edge(gap))
-        assert [token.impossible for token in tokens] == [False, True, False]
-        assert reached == math.inf
-    reached, _ = verdict([0, 2], near_edge(0.1))  # a tenth of a logit is no rounding in float32
-    assert reached == math.inf
-
-
-def test_rounding_is_measured():
-    completion = told([0, 1, 2, 0, 1], SamplingParams())
-    largest, over = rounding(TwoShapes(3e-5), completion, 3, 1e-5)
-    assert (largest, over) == (pytest.approx(3e-5, rel=1e-2), pytest.approx(3, rel=1e-2))
-    assert rounding(TwoShapes(), completion, 3, None) == (0, 0)
-
-
-@pytest.mark.parametrize("tolerance", [0.0, -1.0, math.inf, math.nan])
-def test_a_tolerance_is_above_zero(tolerance):
-    with pytest.raises(ConfigError, match=r"protocol\.tolerance"):
-        EprocessProtocol(10, 1e-6, tolerance)
+        factors = of_text([0, 4, 1], near_edge(gap))
+        assert np.isposinf(factors).all(axis=1).tolist() == [False, True, False]
+        assert e_value(log_wealth(factors)) == math.inf
+    assert np.isposinf(of_text([0, 2], near_edge(0.1))[1]).all()  # a tenth of a logit is no rounding in float32
 
 
 # --- The embedded pair ---
 
-
-class IgnoresTopP(MaskedVerifier):
-    """Verifies against the whole distributions, as if nobody had asked for top-p."""
-
-    lossless = False
-
-    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        whole = LogitRows(target.logits, target.temperature, torch.full_like(target.cutoff, -math.inf), None)
-        return super().verify(draft, whole, streams)
-
-
-def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> ModelContext:
-    texts = [f"def f{i}(x):\n    return " for i in range(4)]
-    requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, 24) for i, text in enumerate(texts)]
-    return ModelContext(
-        verifier=verifier, verifier_name="mine", sampling=sampling, gamma=3, batch_size=4, seed=0,
-        device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair,
-        drafter=bound(ModelDrafter(), pair), target=CachedModel(pair.target, pair.vocab_size, "target"),
-        requests=requests,
-    )  # fmt: skip
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize(
-    ("verifier", "expected"),
-    [(MaskedVerifier(), "not rejected"), (ReturnsArgmax(), "rejected"), (IgnoresTopP(), "rejected")],
-    ids=["masked", "returns argmax", "ignores top-p"],
-)
-def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected, thorough):
-    """Tokens at the edge are left out, few of them in float32, and save no flawed verifier."""
-    context = on_the_pair(pair, verifier, SamplingParams(top_p=0.9))
-    outcome = EprocessProtocol(400 if thorough else 150, 1e-6).run(context)
-    certificate = json.loads(outcome.documents["e_certificate.json"])
-    assert certificate["verdict"] == expected
-    assert certificate["without_bet"] < 0.05 * certificate["tokens"]
-    assert f"no bet at {certificate['without_bet']:,}" in outcome.headline
-    assert certificate["rounding"]["over_tolerance"] < 0.2
-    assert (certificate["impossible"] > 0) == isinstance(verifier, IgnoresTopP)
-    assert (certificate["log10_e_value"] is None) == isinstance(verifier, IgnoresTopP)
-    assert (certificate["rejected_at"] is None) == (expected == "not rejected")
-
-
-def test_a_tolerance_below_the_rounding_is_said(pair):
-    outcome = EprocessProtocol(30, 1e-6, 1e-9).run(on_the_pair(pair, MaskedVerifier(), SamplingParams()))
-    assert "exceeds the tolerance, so set protocol.tolerance above it" in outcome.headline
-
-
-ASKED = {
+BANS = {
     "penalties and bans": {"repetition_penalty": 1.3, "bad_words": ["self"], "thinking_token_budget": 2},
     "a structure": {"structured_outputs": {"regex": "[a-z]{2,12}_[0-9]{2}"}},
 }
@@ -292,23 +191,28 @@ ASKED = {
 
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pair, asked):
-    """Scored raw, texts under them are evidence against a verifier that is lossless; and those of a verifier that
-    knows nothing of them hold tokens that cannot come. The prompt has begun to think."""
-    if "structured_outputs" in asked:
+@pytest.mark.parametrize("bans", BANS.values(), ids=BANS)
+def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pair, bans):
+    """Texts under them are no evidence against a lossless verifier; and those of a verifier that knows nothing of them
+    hold tokens that cannot come. The prompt has begun to think."""
+    if "structured_outputs" in bans:
         pytest.importorskip("xgrammar")
     start, end = (pair.tokenizer.encode(text, add_special_tokens=False)[0] for text in (" return", ")"))
     thinking = dataclasses.replace(pair, thinking_ids=(start, end))
-    sampling = thinking.resolved(SamplingParams(top_p=0.95, **asked))
-    context = on_the_pair(thinking, MaskedVerifier(), sampling)
-    certificate = json.loads(EprocessProtocol(60, 1e-6).run(context).documents["e_certificate.json"])
-    assert certificate["verdict"] == "not rejected"
-    assert certificate["impossible"] == 0
-    target, draft = context.target, context.drafter.model
-    free = on_the_pair(pair, MaskedVerifier(), SamplingParams(top_p=0.95))
-    impossible = 0
-    for text in free.decoder().run(free.requests[:1]):
-        under = dataclasses.replace(text, request=dataclasses.replace(text.request, sampling=sampling))
-        impossible += sum(token.impossible for token in evidence(target, draft, under, None))
-    assert impossible > 0
+    sampling, free = (thinking.resolved(SamplingParams(top_p=0.95, **given)) for given in (bans, {}))
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    drafter = bound(ModelDrafter(), pair)
+    decoding = Decoder(target, drafter, MaskedVerifier(), 3, pair.stop_ids)
+    prompts = [tuple(pair.encode(f"def f{i}(x):\n    return ")) for i in range(4)]
+
+    def factors(drawn: SamplingParams) -> np.ndarray:
+        texts = decoding.run([Request(str(i), prompt, i, drawn, 15) for i, prompt in enumerate(prompts)])
+        scored = []
+        for prompt, text in zip(prompts, texts, strict=True):
+            logits = (logits_along(model, [prompt], [text.token_ids])[0] for model in (target, drafter.model))
+            p, q = (rows_along(each, sampling, prompt, text.token_ids) for each in logits)
+            scored.append(log_factors(p, q, text.token_ids, sampling, None))
+        return np.concatenate(scored)
+
+    assert e_value(log_wealth(factors(sampling))) < 6
+    assert np.isposinf(factors(free)).any()

@@ -210,7 +210,7 @@ def said(certificate: Certificate) -> str:
     return f"{certificate.headline} | {' '.join(certificate.words)}"
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 4)
 @pytest.mark.parametrize(
     ("verifier", "verdict", "words"),
     [
@@ -230,7 +230,7 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     assert words in said(certificate)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 5)
 @pytest.mark.parametrize(
     ("verifier", "words"),
     [

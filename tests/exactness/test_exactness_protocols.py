@@ -1,6 +1,5 @@
 """The laboratory's protocols: what they leave behind can be written under its schema, drawn and reported."""
 
-import dataclasses
 import json
 import re
 
@@ -12,21 +11,15 @@ from matplotlib.figure import Figure
 
 from analysis.flawed_zoo import sensitivity_table
 from specbench.core.errors import ConfigError
-from specbench.decoding import Completion, Request
 from specbench.exactness import tables
-from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.metrics.results import write_rows
-from specbench.models import CachedModel, Pair
-from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
-from specbench.protocols.eprocess import EprocessProtocol
+from specbench.protocols import Outcome, RunContext
 from specbench.protocols.exactness import ExactnessProtocol
-from specbench.protocols.greedy_divergence import triage
 from specbench.reports.plots import exactness as plots
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import bound
 
 ZOO = (tables.SENSITIVITY, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
 HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
@@ -39,24 +32,6 @@ def context(verifier, **more) -> RunContext:
         "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "mine", "command": "python",
     }  # fmt: skip
     return RunContext(**{**settings, **more})
-
-
-@pytest.fixture(scope="module")
-def with_models(pair: Pair):
-    from specbench.drafters.model import ModelDrafter
-
-    def make(verifier, prompts: int = 4, length: int = 24, sampling: SamplingParams = HOT) -> ModelContext:
-        texts = [f"def f{i}(x):\n    return " for i in range(prompts)]
-        requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, length) for i, text in enumerate(texts)]
-        engine = CachedModel(pair.target, pair.vocab_size, "target")
-        return ModelContext(
-            **vars(context(verifier, sampling=sampling)) | {"drafter": bound(ModelDrafter(), pair)},
-            pair=pair,
-            target=engine,
-            requests=requests,
-        )
-
-    return make
 
 
 def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
@@ -166,8 +141,6 @@ def test_bad_settings_are_named():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
-    with pytest.raises(ConfigError, match=r"protocol\.tokens"):
-        EprocessProtocol(0, 0.01)
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
@@ -187,99 +160,3 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert table.loc["masked", "caught by"] == "-"
     tests["column"] = tests["fixture"] + ": " + tests["test"]
     assert isinstance(plots.sensitivity(tests), Figure)
-
-
-@pytest.mark.thorough
-def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
-    """False alarm 1e-6 by Ville's inequality; drawing refused tokens from p is seen in about 3,000 tokens."""
-    protocol = EprocessProtocol(300, 1e-6)
-    outcome = protocol.run(with_models(MaskedVerifier()))
-    certificate = json.loads(outcome.documents["e_certificate.json"])
-    assert certificate["verdict"] == "not rejected"
-    assert certificate["tokens"] >= 300
-    assert (
-        len(written(outcome, tmp_path)[tables.EPROCESS]["bet"].unique())
-        == len(certificate["log10_e_values_of_bets"]) + 1
-    )
-    assert json.loads(protocol.run(with_models(ArgmaxBonus())).documents["e_certificate.json"])["log10_e_value"] > 2
-
-
-def test_greedy_texts_of_the_pair_do_not_part_in_float32(with_models, tmp_path):
-    """At temperature 0 the same protocol compares texts; a token drawn from the row before is no near tie."""
-    protocol = EprocessProtocol(300, 1e-6)
-    outcome = protocol.run(with_models(MaskedVerifier(), sampling=GREEDY))
-    assert set(outcome.tables) == {tables.GREEDY}
-    rows = written(outcome, tmp_path)[tables.GREEDY]
-    assert rows["position"].isna().all()
-    assert outcome.headline.startswith("0 of 4 texts part (0.0% to ")
-    wrong = protocol.run(with_models(PreviousRowBonus(), sampling=GREEDY))
-    assert any(fork.cause == BUG for fork in wrong.tables[tables.GREEDY].rows)
-    assert "forks" in wrong.figures
-
-
-class Banned:
-    """Takes a token out."""
-
-    def __init__(self, token: int):
-        self.token = token
-
-    def __call__(self, logits, history):
-        return logits.index_fill(1, torch.tensor([self.token]), -torch.inf)
-
-
-def test_forks_are_judged_by_what_the_processors_made_of_the_logits(with_models):
-    """The text that has the banned token is wrong, though the model's own logits favour it."""
-    made = with_models(MaskedVerifier(), prompts=1)
-    logits = made.target.score(made.requests[0].prompt)[-1]
-    best, second, *_ = logits.argsort(descending=True).tolist()
-    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(0.0, processors=[Banned(best)]))
-    fork = triage(made, Completion(request, [second, 1]), Completion(request, [best, 1]))
-    assert (fork.position, fork.cause, fork.plain_margin) == (0, BUG, torch.inf)
-    assert fork.logit_noise < 1e-3
-
-
-@pytest.mark.parametrize(("tolerance", "cause"), [(None, NEAR_TIE), (1e-3, NEAR_TIE), (1e-9, BUG)])
-def test_a_fork_is_rounding_up_to_the_tolerance(with_models, monkeypatch, tolerance, cause):
-    """Two logits that change places by 1e-6, which float32 may move by 8e-6 at this size. The whole text up to there is
-    fed as it was decoded, since keys and values in the cache are rounded too."""
-    scored = {1: torch.tensor([[1.0, 1.0 - 1e-6, 0.0]]), 4: torch.tensor([[1.0 - 1e-6, 1.0, 0.0]])}
-    fed = []
-
-    def logits_along(_, prompts, texts, width):
-        fed.append((prompts, [text[:2] for text in texts], width))
-        return [torch.cat([torch.zeros(2, 3), scored[width]])]
-
-    monkeypatch.setattr(greedy_divergence, "logits_along", logits_along)
-    made = with_models(MaskedVerifier(), prompts=1)
-    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
-    fork = triage(made, Completion(request, [2, 2, 0, 1]), Completion(request, [2, 2, 1, 1]), tolerance)
-    assert fork.cause == cause
-    assert fed == [([request.prompt], [[2, 2]], width) for width in (1, made.gamma + 1)]
-
-
-def test_a_wrong_greedy_token_is_no_near_tie(with_models):
-    made = with_models(MaskedVerifier(), prompts=1)
-    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
-    logits = made.target.score(request.prompt)[-1]
-    best, *_, worst = logits.argsort(descending=True).tolist()
-    plain, wrong = Completion(request, [best, 1, 2]), Completion(request, [worst, 1, 2])
-    fork = triage(made, plain, wrong)
-    assert (fork.position, fork.cause) == (0, BUG)
-    assert fork.plain_margin == pytest.approx(float(logits[best] - logits[worst]), rel=1e-3)
-    cut = triage(made, plain, Completion(request, [best, 1]))
-    assert (cut.position, cut.cause) == (2, BUG)
-    assert triage(made, plain, plain).position is None
-    assert NEAR_TIE != BUG
-
-
-@pytest.mark.parametrize(
-    ("margins", "noise", "cause"),
-    [
-        ((0.01, -0.02), 0.05, NEAR_TIE),  # each shape has its own winner
-        ((0.01, 0.03), 0.02, NEAR_TIE),
-        ((0.5, 0.4), 0.02, BUG),  # both scorings agree, and one text does otherwise
-        ((12.8, -13.1), 18.6, BUG),  # two passes that do not compute the same thing
-    ],
-)
-def test_a_fork_is_a_near_tie_only_within_rounding(margins, noise, cause):
-    assert cause_of(margins, noise, most=0.1) == cause

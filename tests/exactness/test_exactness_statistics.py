@@ -4,7 +4,6 @@ All statistical asserts have fixed seeds and bounds that chance breaks with a pr
 """
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_POSITION, request_streams
-from specbench.exactness.texts import eprocess
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.matching import MatchingVerifier
@@ -60,7 +58,7 @@ def test_g_test_agrees_with_scipy_and_pools_rare_cells():
 def test_g_tests_of_few_pairs_do_not_reject_too_often(thorough):
     """100 pairs in 16 cells: without Williams' correction 7% of p-values are below 0.05, 1.5% below 0.01."""
     rng = np.random.default_rng(0)
-    p_values = np.array([pair_g_test(*rng.random((2, 100))).p_value for _ in range(20_000 if thorough else 6_000)])
+    p_values = np.array([pair_g_test(*rng.random((2, 100))).p_value for _ in range(6_000 if thorough else 3_000)])
     assert (p_values < 0.05).mean() < 0.06
     assert (p_values < 0.01).mean() < 0.0135
 
@@ -131,10 +129,10 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 
 @pytest.mark.usefixtures("unchecked")
 def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch, thorough):
-    """13 seeds, or 5, on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
+    """7 seeds, or 3, on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
     monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], False))
     monkeypatch.setattr(calibration, "CALLS", 0)
-    seeds = 13 if thorough else 5
+    seeds = 7 if thorough else 3
     found = p_values(MaskedVerifier(), seeds=seeds, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
@@ -261,40 +259,3 @@ def test_malformed_steps_are_counted_among_all_steps():
 
     forms = [row for row in serial_rows(Silent(), 8000, 0, CPU, 0)[0] if row.test == FORM]
     assert all(row.statistic == row.draws > 4000 for row in forms)
-
-
-# --- Evidence over whole texts ---
-
-
-def token_evidence(p: np.ndarray, q: np.ndarray, token: int) -> eprocess.TokenEvidence:
-    tempered = tuple(float(np.log((p**a).sum())) for a in eprocess.TEMPERED)
-    return eprocess.TokenEvidence(
-        float(np.log(p[token])), float(np.log(q[token])), bool(token == p.argmax()), tempered, True
-    )
-
-
-def test_bets_are_fair_under_the_target():
-    """Every factor has mean 1 under p, which makes the product a martingale."""
-    rng = np.random.default_rng(3)
-    p, q = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
-    means = sum(p[x] * np.exp(eprocess.log_factors(token_evidence(p, q, x))) for x in range(6))
-    assert means == pytest.approx(np.ones(len(eprocess.bets())))
-
-
-def test_evidence_grows_against_the_draft_and_not_against_the_target():
-    rng = np.random.default_rng(4)
-    reached = {}
-    for name, mix in (("target", 0.0), ("half draft", 0.5)):
-        factors = []
-        for _ in range(800):
-            p, q = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
-            factors.append(eprocess.log_factors(token_evidence(p, q, rng.choice(6, p=(1 - mix) * p + mix * q))))
-        mixture, _ = eprocess.paths(np.array(factors))
-        reached[name] = eprocess.e_value(mixture)
-    assert reached["target"] < 6  # exceeded with probability 1e-6, by Ville's inequality
-    assert reached["half draft"] > 6
-
-
-def test_a_forbidden_token_is_infinite_evidence():
-    forbidden = eprocess.TokenEvidence(-math.inf, -1.0, False, (0.0,) * len(eprocess.TEMPERED), False)
-    assert eprocess.log_factors(forbidden) == [math.inf] * len(eprocess.bets())

@@ -158,13 +158,13 @@ MEMORIES = {
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(2, 4)
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_is_told_as_one(name):
     assert found(Remembers(MEMORIES[name])) == {TWICE}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("share", [1.0, 0.01])
 def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
     assert found(DrawsOnItsOwn(share)) == {TWICE}

@@ -34,7 +34,7 @@ class SpoilsCalls(TokenSteps):
         return inverse_cdf(weights, torch.full_like(u, 1e-9) if spoiled else u)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("period", [20, 200, 1009])
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period, thorough):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""

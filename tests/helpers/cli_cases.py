@@ -334,7 +334,6 @@ GOOD_INPUT = [
         ("tokens recorded in", "Results: "),
         True,
     ),
-    Case("greedy", (*TINY, "protocol=eprocess", "sampler=greedy", "verifier=block"), ("texts part", "Results: "), True),
     Case(
         "timing steps",
         ("workload.limit=3", "tracking.mode=disabled", *TINY_COST, "protocol=cost"),

@@ -146,6 +146,20 @@ class OneTooMany(Engine):
         return request.max_new_tokens + (mode is Mode.SPECULATIVE)
 
 
+class Several(Engine):
+    """Returns several texts of a request: all with the noise of the first, or one too few, when it speculates."""
+
+    def __init__(self, fault: str = ""):
+        super().__init__()
+        self.fault = fault
+
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+        fault = self.fault if mode is Mode.SPECULATIVE else ""
+        seeds = [request.seed + (0 if fault == "copies" else i) for i in range(count - (fault == "too few"))]
+        texts = self.complete([dataclasses.replace(request, seed=seed) for seed in seeds], mode)
+        return [dataclasses.replace(text, request=request) for text in texts]
+
+
 class Empty(Engine):
     """Returns nothing when it speculates."""
 

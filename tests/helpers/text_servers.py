@@ -150,7 +150,7 @@ class VllmCounters:
         choice = {"text": f" of {body['prompt']}", "finish_reason": "length", "logprobs": {"token_logprobs": [-0.5]}}
         if self.token_ids and body.get("return_token_ids"):
             choice["token_ids"] = list(range(body["max_tokens"]))
-        return {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}}
+        return {"choices": [choice] * body["n"], "usage": {"prompt_tokens": len(body["prompt"])}}
 
     def chat(self, body: Body) -> Any:
         logprobs = {"content": [{"token": "x", "logprob": -0.25}]}

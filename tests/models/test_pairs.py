@@ -18,7 +18,6 @@ from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_fixed_lengths, check_survival
 from specbench.protocols.scoring import score_texts
-from specbench.protocols.text_evidence import evidence
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
@@ -95,7 +94,7 @@ def test_a_target_is_looked_at_before_weights_are_read(monkeypatch):
         load_pair("embedded:target", check=lambda target: LayerSkipDrafter(30).check(target_config=target))
 
 
-def test_scores_and_evidence_are_of_what_was_sampled_from(pair):
+def test_scores_are_of_what_was_sampled_from(pair):
     """log q at the drafts' own temperature, log p at the request's; a trace says so in the draft's name."""
     sampling = SamplingParams(temperature=0.7)
     hot, plain = (context_of(pair, ModelDrafter(temperature=t), sampling) for t in (1.3, None))
@@ -106,13 +105,6 @@ def test_scores_and_evidence_are_of_what_was_sampled_from(pair):
         for name, values, temperature in (("log_p", logits[0], p), ("log_q", logits[1], q)):
             expected = (values / temperature).log_softmax(dim=-1).gather(1, torch.tensor(text)[:, None])[:, 0]
             torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-3)
-    completion = decoder(pair, 0).run(hot.requests[:1])[0]
-    bets = [
-        evidence(hot.target, hot.drafter.model, completion, None, each.drafter.sampled_with(sampling))
-        for each in (hot, plain)
-    ]
-    assert bets[0][0].log_p == bets[1][0].log_p
-    assert bets[0][0].log_q != bets[1][0].log_q
     trace = specbench.record(pair, PROMPTS[:1], drafter=ModelDrafter(temperature=1.3), max_new_tokens=2)
     assert trace.identity.draft.endswith(" at temperature 1.3")
     trace = specbench.record(pair, PROMPTS[:1], drafter=LayerSkipDrafter(10), max_new_tokens=2)

@@ -35,7 +35,6 @@ QUICK: dict[str, dict[str, Any]] = {
     "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
-    "eprocess": {"tokens": 20},
     "exactness": {
         **{"suite": "quick", "draws": 200, "calls": 10, "use_calls": 0, "serial_draws": 0, "row_vocabulary": 0},
         **{"locating_seconds": 0.01, "seconds": 0, "input_seconds": 0, "inputs_seed": 0},

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
-from specbench.protocols.judging.checks import CHECKS, LIMIT, LOGPROBS, SAME_SEED, STOP
+from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.sampler import PROMPTS, prompts_of
@@ -55,7 +55,7 @@ def checks(outcome: Outcome) -> dict[tuple[str, str], Any]:
 
 
 def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_been_found():
-    source = engines.Engine()
+    source = engines.Several()
     outcome = judged(source)
     assert isinstance(source, Source)
     assert outcome.failure is None
@@ -71,7 +71,8 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
         for words in ("not refuted", "Not tested", "How to repeat it", "protocol=judge source=mine"):
             assert words in text
     assert "figures/" not in outcome.documents["certificate.html"]
-    assert all(not row.failures for (check, _), row in checks(outcome).items() if check in (LIMIT, STOP, LOGPROBS))
+    binding = [row for (check, _), row in checks(outcome).items() if check in (LIMIT, STOP, COPIES, LOGPROBS)]
+    assert all(row.cases and not row.failures for row in binding)
 
 
 @pytest.mark.cases(3)
@@ -111,9 +112,17 @@ def test_seeds_that_are_ignored_are_named():
     assert "parts at token" in row.detail
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize(("source", "check"), [(engines.OneTooMany(), LIMIT), (engines.OverrunsStops(), STOP)])
-def test_limits_and_stop_strings_that_speculation_alone_breaks_refute(source, check):
+@pytest.mark.cases(2)
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        (engines.OneTooMany(), LIMIT),
+        (engines.Several("copies"), COPIES),
+        (engines.OverrunsStops(), STOP),
+        (engines.Several("too few"), COPIES),
+    ],
+)
+def test_what_speculation_alone_breaks_refutes(source, check):
     outcome = judged(source)
     assert verdicts(outcome)[2] == REFUTED
     assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
@@ -164,11 +173,14 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     assert len(kept) == 100  # the round of four texts in which it stopped is not there
     with (tmp_path / SAMPLED).open("a") as file:
         file.write(kept[0][:50])  # cut off while it was written
-    source, again = engines.Engine(), engines.Engine()
+    source, again = engines.Several(), engines.Several()
     outcome, whole = judged(source, tmp_path, rounds=0), judged(again, rounds=0)
     assert source.calls == again.calls - 100
     assert certificate(outcome)["findings"] == certificate(whole)["findings"]
     assert len((tmp_path / SAMPLED).read_text().splitlines()) == certificate(outcome)["texts"]
+    done = engines.Several()
+    judged(done, tmp_path, rounds=0)
+    assert done.calls == 0
 
 
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.exactness.texts.eprocess import bets
+from specbench.exactness.texts.eprocess import BETS
 from specbench.exactness.two_sample.bets import CLASSES
 from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE
@@ -163,7 +163,7 @@ def test_bounds_hold_the_truth():
 )
 def test_tokens_that_the_checkpoint_excludes_refute_only_if_speculation_alone_has_many(speculative, plain, verdict):
     """A plain engine of other arithmetic has them too, and they may all be in speculative texts by chance."""
-    checkpoint, ones = scorer(), np.zeros((1, len(bets())))
+    checkpoint, ones = scorer(), np.zeros((1, len(BETS)))
     texts = {Mode.SPECULATIVE: speculative, Mode.PLAIN: plain}
     checkpoint.texts = {
         mode: [

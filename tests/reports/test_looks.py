@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.reports.plots import comparisons, cost, decode, evidence, latency, replay
+from specbench.reports.plots import comparisons, cost, decode, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
 from specbench.reports.plots.style import Page, drawn_for, panels, style, width
 from tests.analysis.test_latency_analysis import make_case
@@ -87,12 +87,6 @@ FIGURES = {
     ),
     "predicted": lambda: cost.predicted_speedups(speedups(["masked", "block", "mine"]), speedups(["masked", "mine"])),
     "by batch": lambda: cost.speedup_by_batch(steady()),
-    "evidence": lambda: evidence.evidence_paths(
-        grid(setting=["a"], verifier=POINTS, lossless=[True], token=[1, 9]).assign(log10_value=1.0), 1e-3
-    ),
-    "forks": lambda: evidence.forks(
-        grid(series=["masked", "block", "mine"], plain_margin=[0.1], speculative_margin=[-0.1, 0.2], logit_noise=[0.01])
-    ),
 }  # fmt: skip
 
 

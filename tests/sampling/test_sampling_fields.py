@@ -35,7 +35,6 @@ BESIDE = {"include_stop_str_in_output": {"stop": [" "]}, "logprobs_mode": {"logp
 REFUSED = {
     **dict.fromkeys(("agreement", "cost", "exactness", "latency", "replay"), frozenset(TEXTS)),
     **dict.fromkeys(("predict", "record", "replay_check"), frozenset({*SHOWN, "n"})),
-    "eprocess": frozenset({*SHOWN, "n", "seed"}),
     "judge": frozenset({"n", "seed", "max_tokens"}),
     "decode": frozenset(),
 }

@@ -42,7 +42,7 @@ def in_place(monkeypatch):
             monkeypatch.setattr(module, "run", watched(module.run))
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(2, 4)
 @RULES
 @EVERY
 def test_a_call_penalises_once_and_verifies_in_the_next_launch(kind, block, monkeypatch):

@@ -125,6 +125,15 @@ def test_completions_of_openai_itself_are_texts():
     assert not {"top_k", "min_p", "ignore_eos", "return_token_ids"} & set(asked)
 
 
+def test_several_texts_of_a_request_are_asked_of_the_server_together():
+    with serving(VllmCounters().replies) as server:
+        source = OpenAiSource(server.url, model="m", dialect="vllm", extra={"n": 1})
+        source.open()
+        texts = source.choices(request(), 3, Mode.SPECULATIVE)
+        assert body_of(server)["n"] == 3
+    assert [text.token_ids for text in texts] == [(0, 1, 2, 3)] * 3
+
+
 def test_chat_sends_the_prompt_as_a_message():
     with serving(VllmCounters().replies) as server:
         source = OpenAiSource(server.url, chat=True)

@@ -21,7 +21,7 @@ AXES = {
     "tokens_per_second": "seconds",  # of speculative decoding alone
     "plain_tokens_per_second": "seconds",
     "acceptance_length": "tokens",  # accepted drafted tokens a step, and one more
-    "log10_evidence": "tokens",  # against the target: of all bets together (exactness/texts/eprocess.py)
+    "log10_evidence": "requests",  # of an engine that is judged: of all bets together (exactness/two_sample/bets.py)
     "draws": "seconds",  # steps on each small fixture
     "log10_p_value": "draws",  # the smallest of all tests that can reject
 }

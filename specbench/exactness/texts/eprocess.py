@@ -30,76 +30,73 @@ logits differ by rounding. That matters in two places:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from specbench.core.types import LogitRows
+from specbench.exactness.texts.support import support_edge, tolerance_of
+from specbench.sampling import RowParams, SamplingParams
 
 MIXED = (0.01, 0.03, 0.1, 0.3)  # shares of the other distribution
 TEMPERED = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)  # exponents
+BETS = (
+    *(f"draft {share:g}" for share in MIXED),
+    *(f"argmax {share:g}" for share in MIXED),
+    *(f"power {exponent:g}" for exponent in TEMPERED),
+)
 
 
-@dataclass(frozen=True)
-class TokenEvidence:
-    """What the bets need to know about one emitted token.
+def log_factors(
+    p: LogitRows, q: LogitRows | None, token_ids: Sequence[int], sampling: SamplingParams, tolerance: float | None
+) -> Float64[np.ndarray, "n bets"]:
+    """log f(y)/p(y) of every bet on n tokens; +inf where the target cannot have emitted the token, 0 where it is in
+    doubt, so that no bet is placed.
 
-    Attributes:
-        log_p, log_q: its log-probability under target and draft, of the tokens that are in the support whatever the
-            rounding; log_q is None where the draft had no rows.
-        top: whether it is the target's argmax.
-        log_tempered: log of sum over x of p(x)^a for a in TEMPERED, over these tokens.
-        bonus: whether it came after a block that was accepted whole; known before it is drawn.
-        doubtful: whether rounding may move it over the edge of the support.
+    Args:
+        p, q: the distributions of target and draft at each token; q is None where drafts have no probabilities.
+        sampling: of the text, by which p is made of logits.
+        tolerance: by how much a logit may differ from the logit that the verifier saw, in logit units; None takes it
+            from the logits' dtype and size.
     """
-
-    log_p: float
-    log_q: float | None
-    top: bool
-    log_tempered: tuple[float, ...]
-    bonus: bool
-    doubtful: bool = False
-
-    @property
-    def impossible(self) -> bool:
-        """Whether the target cannot have emitted it."""
-        return self.log_p == -math.inf and not self.doubtful
-
-
-def bets() -> list[str]:
-    """The names of the bets, in the order of :func:`log_factors`."""
-    names = [f"draft {share:g}" for share in MIXED]
-    names += [f"argmax {share:g}" for share in MIXED]
-    names += [f"bonus argmax {share:g}" for share in MIXED]
-    names += [f"power {exponent:g}" for exponent in TEMPERED]
-    return [*names, *(f"bonus power {exponent:g}" for exponent in TEMPERED)]
-
-
-def log_factors(token: TokenEvidence) -> list[float]:
-    """log f(y)/p(y) of every bet; +inf where the target cannot have emitted the token, 0 where no bet is placed."""
-    if token.impossible:
-        return [math.inf] * len(bets())
-    if token.doubtful:
-        return [0.0] * len(bets())
-    ratio = 1.0 if token.log_q is None else math.exp(min(token.log_q - token.log_p, 700.0))
-    argmax = math.exp(-token.log_p) if token.top else 0.0
-    towards_draft = [math.log1p(share * (ratio - 1)) for share in MIXED]
-    towards_argmax = [math.log1p(share * (argmax - 1)) for share in MIXED]
-    tempered = [
-        (exponent - 1) * token.log_p - log_sum for exponent, log_sum in zip(TEMPERED, token.log_tempered, strict=True)
-    ]
-    only_bonus = float(token.bonus)
-    return [
-        *towards_draft,
-        *towards_argmax,
-        *(only_bonus * bet for bet in towards_argmax),
-        *tempered,
-        *(only_bonus * bet for bet in tempered),
-    ]
+    logits, ids = p.logits, torch.tensor(list(token_ids), device=p.logits.device)
+    params = RowParams.of([sampling] * len(ids), logits.device)
+    edge = support_edge(logits, params, tolerance_of(logits, tolerance))
+    logit = logits.gather(1, ids[:, None])[:, 0].double()
+    doubtful = (logit < edge.surely) & (logit >= edge.lowest)
+    probs, log_p = p.probs().double(), p.prob(ids).double().log()
+    log_q = None if q is None else q.prob(ids).double().log()
+    if params.truncates:
+        sure = logits.double() >= edge.surely[:, None]
+        probs, mass = _conditioned(probs, sure)
+        log_p = torch.where(mass > 0, log_p - mass.log(), log_p)  # without any, each token is at the edge or outside
+        if q is not None and log_q is not None:
+            _, drafted = _conditioned(q.probs().double(), sure)
+            log_q = torch.where(drafted > 0, log_q - drafted.log(), log_p)  # no bet towards a draft without any
+    ratio = torch.ones_like(log_p) if log_q is None else (log_q - log_p).clamp(max=700).exp()
+    argmax = torch.where(p.argmax == ids, (-log_p).exp(), 0)
+    towards = [torch.log1p(share * (other - 1)) for other in (ratio, argmax) for share in MIXED]
+    tempered = [(exponent - 1) * log_p - probs.pow(exponent).sum(dim=-1).log() for exponent in TEMPERED]
+    factors = torch.stack([*towards, *tempered], dim=1)
+    factors = torch.where(log_p.isneginf()[:, None], math.inf, factors)
+    return torch.where(doubtful[:, None], 0.0, factors).cpu().numpy()
 
 
-def paths(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log M after every token, [n], of all bets with equal stakes, and of each alone, [n, bets]."""
-    by_bet = np.cumsum(factors, axis=0)
-    return np.logaddexp.reduce(by_bet, axis=1) - math.log(by_bet.shape[1]), by_bet
+def _conditioned(
+    probs: Float[Tensor, "n V"], inside: Bool[Tensor, "n V"]
+) -> tuple[Float[Tensor, "n V"], Float[Tensor, " n"]]:
+    """Distributions given that the token is inside, and how likely that is."""
+    within = torch.where(inside, probs, 0)
+    mass = within.sum(dim=-1)
+    return within / mass[:, None], mass
+
+
+def log_wealth(factors: Float64[np.ndarray, "n bets"]) -> Float64[np.ndarray, " n"]:
+    """log M after every token, of all bets with equal stakes."""
+    return np.logaddexp.reduce(np.cumsum(factors, axis=0), axis=1) - math.log(factors.shape[1])
 
 
 def e_value(log_path: np.ndarray) -> float:

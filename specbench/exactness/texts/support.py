@@ -29,7 +29,7 @@ from specbench.sampling import RowParams
 
 # By how many units in the last place of the largest logit (dtype's eps times its size) a logit may differ. On the
 # embedded pair the largest of 8 million was off by 11 in float32 and by 3.5 in bfloat16, whose logits have no room for
-# more digits; a run measures its own (protocols/text_evidence.py) and says where it exceeds the tolerance.
+# more digits; an engine of other arithmetic needs a tolerance of its own.
 ROUNDING = {torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 8.0}
 
 

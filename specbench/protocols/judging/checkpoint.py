@@ -22,14 +22,13 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import logits_along, rows_along
-from specbench.exactness.texts.eprocess import bets, e_value, log_factors, paths, rejected_at
+from specbench.exactness.texts.eprocess import BETS, e_value, log_factors, log_wealth, rejected_at
 from specbench.exactness.two_sample.bets import CLASSES, LIKELIEST, RARER, TENTH
 from specbench.metrics.findings import DIFFERENCE, SHARES
 from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
 from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
-from specbench.protocols.text_evidence import evidence_of
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode
 
@@ -137,7 +136,7 @@ class Checkpoint:
                 for ids, scored in zip(part, self._scored(prompt, part), strict=True):
                     self._known[prompt, ids] = scored
         tokens, sets = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.sets)))
-        nothing = ScoredText(np.zeros((0, len(bets()))), tokens, tokens, sets, sets)
+        nothing = ScoredText(np.zeros((0, len(BETS))), tokens, tokens, sets, sets)
         return [self._known[key] if key[1] else nothing for key in keys]
 
     @property
@@ -165,7 +164,7 @@ class Checkpoint:
                 if len(own):
                     factors[number] = np.where(np.isposinf(own), EXCLUDED["speculative"], own)
                     factors[number][0], owed = factors[number][0] + owed, 0.0
-        return paths(np.concatenate(factors or [np.zeros((0, len(bets())))]))[0]
+        return log_wealth(np.concatenate(factors or [np.zeros((0, len(BETS)))]))
 
     def excluded(self, mode: Mode) -> int:
         """How many tokens of a mode the checkpoint excludes."""
@@ -204,7 +203,6 @@ class Checkpoint:
         q = None if draft is None else rows_along(draft, self.sampling, prompt, ids)
         tokens = torch.tensor(ids, device=p.logits.device)
         probs, own = p.probs().double(), p.prob(tokens).double()
-        evidence = evidence_of(p, q, ids, self.sampling, [False] * len(ids), self.tolerance)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
@@ -220,7 +218,7 @@ class Checkpoint:
             columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
             expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
-        factors = np.array([log_factors(token) for token in evidence])
+        factors = log_factors(p, q, ids, self.sampling, self.tolerance)
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
         return ScoredText(
             factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, tokens=np.array(ids), columns=columns

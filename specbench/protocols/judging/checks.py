@@ -1,4 +1,4 @@
-"""Seeds, batches, ends of texts and log-probabilities: small checks of both modes, a row each."""
+"""Seeds, batches, ends of texts, texts of one request and log-probabilities: checks of both modes, a row each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, REFUTED, Fi
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 
-QUESTION = "Are seeds, batches, limits, stop strings and log-probabilities as without speculation?"
+QUESTION = "Are seeds, batches, limits, stop strings, several texts and log-probabilities as without speculation?"
 CHECKS = "judge_checks.parquet"
 PROMPTS, LENGTH = 4, 12  # of the texts
-SAME_SEED, ALONE, LIMIT, STOP, LOGPROBS, COUPLED = (
+SEVERAL = 4  # texts of one request
+SAME_SEED, ALONE, LIMIT, STOP, COPIES, LOGPROBS, COUPLED = (
     "the same seed gives the same text",
     "alone and beside others a text is the same",
     "max_tokens is kept",
     "a stop string ends a text",
+    "several texts of one request (n) are not copies",
     "log-probabilities are those of plain decoding",
     "with the same seed, plain and speculative texts are the same",
 )
-BINDING = (LIMIT, STOP)  # broken by speculation alone, they refute the engine
+BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, they refute the engine
 CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
 Greedy = Mapping[Mode, Sequence[Completion]]
 
@@ -61,6 +63,7 @@ def judge_checks(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, ga
         (ALONE, lambda mode: _alone(sampler, some, mode)),
         (LIMIT, lambda mode: _limit(sampler, some, gamma + 3, mode)),
         (STOP, lambda mode: _stop(sampler, prompts, greedy, mode)),
+        (COPIES, lambda mode: _copies(sampler, some, mode)),
     ]
     for check, ask in parts:
         rows += [_tried(check, mode, ask) for mode in Mode]
@@ -143,6 +146,25 @@ def _stop(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, mode: Mod
         ):  # an engine may end with the stop string's token
             wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}")
     return CheckRow(STOP, mode, cases, len(wrong), wrong[0] if wrong else "")
+
+
+def _copies(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
+    """Texts that an engine draws with the same noise are equal. A prompt may have but one likely text; not all have."""
+    if sampler.sampling.temperature == 0:
+        return CheckRow(COPIES, mode, 0, 0, "not checked: at temperature 0 they have to be")
+    numbers, distinct = [], []
+    for prompt in prompts:
+        texts = sampler.several(sampler.request(prompt, "several", LENGTH, mode), SEVERAL, mode, "several")
+        if texts is None:
+            return CheckRow(COPIES, mode, 0, 0, "not checked: the source returns one text a request")
+        numbers.append(len(texts))
+        distinct.append(len({text.token_ids or text.text for text in texts}))
+    if set(numbers) != {SEVERAL}:
+        wrong = [number for number in numbers if number != SEVERAL]
+        return CheckRow(COPIES, mode, len(prompts), len(wrong), f"{wrong[0]} texts for n={SEVERAL}")
+    copies = set(distinct) == {1}
+    detail = f"{SEVERAL} equal texts for each of {len(prompts)} prompts" if copies else ""
+    return CheckRow(COPIES, mode, len(prompts), len(prompts) if copies else 0, detail)
 
 
 def _logprobs(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy) -> CheckRow:

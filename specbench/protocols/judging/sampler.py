@@ -15,7 +15,7 @@ from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Completion, Mode, Source, TextRequest
-from specbench.sources.base import SAMPLED
+from specbench.sources.base import SAMPLED, SourceOfSeveral
 from specbench.sources.file import completion_of, line_of, read_lines
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -134,6 +134,26 @@ class Sampler:
             for completion in texts.values()
         )
         return [texts[place] for place in range(len(requests))]
+
+    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[Completion] | None:
+        """Texts that the engine samples together for one request; those of an earlier attempt, if it had all.
+
+        Returns:
+            None if the source returns one text a request.
+
+        Raises:
+            SpecbenchError: see :meth:`complete`.
+        """
+        if not isinstance(self.source, SourceOfSeveral):
+            return None
+        waiting = self.earlier[_key_of(request, mode, question)]
+        if len(waiting) >= count:
+            texts = [completion_of(request, waiting.popleft()) for _ in range(count)]
+        else:
+            texts = self.source.choices(request, count, mode)
+            self._write(texts, question)
+        self.texts += len(texts)
+        return texts
 
     def _write(self, made: Sequence[Completion], question: str) -> None:
         if self.path is not None and made:

@@ -30,7 +30,7 @@ OWN_FILES = (
 )
 # No tables of these: they are shown otherwise, or have a line a token or a time. All are in the artifact.
 NOT_AS_TABLES = (
-    *(RESULTS, TEXTS, EMPIRICAL, "rounds.parquet", "eprocess.parquet", "joint_cells.parquet"),
+    *(RESULTS, TEXTS, EMPIRICAL, "rounds.parquet", "joint_cells.parquet"),
     *("trace.parquet", "latency_samples.parquet", "logprobs.parquet"),
 )
 
@@ -135,11 +135,6 @@ CHARTS = (
     Chart(
         "rounds", "Tokens a second, round by round", "line",
         {"x": "round", "y": "tokens per second", "stroke": "way"}, "rounds.parquet", _speeds,
-    ),
-    Chart(
-        "evidence", "log10 of the evidence against the target, all bets together", "line",
-        {"x": "token", "y": "log10_value", "stroke": "bet"}, "eprocess.parquet",
-        lambda rows: [row for row in rows if row["bet"] == "all bets"],
     ),
     Chart(
         "judge_bias", "Bias a token of the engine, at most, by prompt and position", "bar",
