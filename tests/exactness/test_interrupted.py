@@ -23,7 +23,15 @@ from tests.helpers.cases import CPU
 FEW = {"draws": 3000, "calls": 20, "serial_draws": 0, "use_calls": 50, "row_vocabulary": 20}
 NOT_RUN = "; not run: the law of a step for one pair of rows, calls in long use"
 
-pytestmark = [pytest.mark.cases(1), pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")]
+pytestmark = pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort", "python_handler")
+
+
+@pytest.fixture
+def python_handler():
+    """What a shell starts in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:
