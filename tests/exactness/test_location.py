@@ -81,7 +81,7 @@ def by_formula(fixture, bits: int) -> float:
     return joint_tv(fixture, law_ends(fixture, drafts, dataclasses.replace(law, emit=emit)))
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(6, 12)
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16, 18, 20])
 @pytest.mark.parametrize("name", ["chain", "zeros", "one_hot"])
 def test_a_bias_far_below_what_draws_show_is_located(bits, name):
@@ -91,7 +91,7 @@ def test_a_bias_far_below_what_draws_show_is_located(bits, name):
     assert 2.0 ** -(bits + 8) < wanted < 2.0**-bits
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), Backwards()])
 def test_sound_code_has_no_bias_wherever_its_thresholds_are(verifier):
     for name in ("chain", "deep", "ties", "ragged"):

@@ -90,7 +90,7 @@ class PreviousNoise(TokenSteps):
         return super().emit(weights, draft, streams, num_accepted)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), TokenSteps()])
 def test_sound_verifiers_do_the_same_before_and_after(verifier):
     row = used(verifier)

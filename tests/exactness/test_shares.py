@@ -34,7 +34,7 @@ class WithoutARule(accept.AcceptsEverything):
     rule = Rule(name="unknown", title="unknown rule", guarantee="lossless", thresholds=None)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("verifier", [MaskedVerifier, accept.AcceptsEverything, OfOwnRule, WithoutARule])
 def test_three_processes_show_what_one_shows(verifier):
     def shown(share: int):

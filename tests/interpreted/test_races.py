@@ -122,7 +122,7 @@ def test_elements_of_their_own():
         own_kernel[(4,)](zeros(), SHARED=1)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(2, 4)
 @RULES
 @pytest.mark.parametrize("name", ["ragged", "mixed", "rows apart, not known", "one-hot"])
 def test_verification(name, block, monkeypatch):

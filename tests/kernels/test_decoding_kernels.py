@@ -12,9 +12,11 @@ from tests.helpers.cases import bound
 from tests.helpers.kernel_cases import DEVICE
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize(
-    "sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_k=20), SamplingParams(temperature=0.0)], ids=repr
+    "sampling",
+    [SamplingParams(temperature=0.8, top_k=20), SamplingParams(), SamplingParams(temperature=0.0)],
+    ids=["top-k", "plain", "greedy"],
 )
 @pytest.mark.parametrize("made", [MaskedVerifier, FusedVerifier])
 @pytest.mark.usefixtures("few_programs")

@@ -19,7 +19,7 @@ from tests.helpers.threads import Meeting, in_two_threads
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
 
 
-@pytest.mark.cases(10)
+@pytest.mark.cases(10, 30)
 @RULES
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_agrees_with_its_twin(case, block):
