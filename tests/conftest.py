@@ -188,9 +188,9 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds are looked for as in slow code: a tenth of the time, and the same on every machine."""
-    from specbench.exactness import suite
+    from specbench.exactness.pace import Pace
 
-    monkeypatch.setattr(suite._Examination, "_effort", lambda _: 0.1)
+    monkeypatch.setattr(Pace, "effort", 0.1)
 
 
 @pytest.fixture
