@@ -20,10 +20,10 @@ from specbench import __version__
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import console, say
+from specbench.core.machine.signals import Interrupted, interruptible
 from specbench.runs import config, listing
 from specbench.runs.commandline import check_encoding, explained, parse_command, show
 from specbench.runs.plan import LATEST, find_sweep
-from specbench.runs.signals import Interrupted, interruptible
 from specbench.runs.sweep import Planner, Sweep
 
 PUBLISH = "--publish"

@@ -9,7 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait 
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,15 +107,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
         cases = list(group)
         short, *more = cases[0].get_closest_marker("cases").args
-        whole = _spread(more[0] if more else len(cases), range(len(cases)))
-        quick = _spread(short, whole)
+        count = more[0] if more else len(cases)
+        whole = [i * len(cases) // count for i in range(count)]
+        quick = [whole[i * count // short] for i in range(short)]
         for number, case in enumerate(cases):
             if number not in quick:
                 case.add_marker(pytest.mark.thorough if number in whole else pytest.mark.long)
-
-
-def _spread(count: int, numbers: Sequence[int]) -> list[int]:
-    return [numbers[i * len(numbers) // count] for i in range(count)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -188,9 +185,9 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds are looked for as in slow code: a tenth of the time, and the same on every machine."""
-    from specbench.exactness import suite
+    from specbench.exactness.pace import Pace
 
-    monkeypatch.setattr(suite._Examination, "_effort", lambda _: 0.1)
+    monkeypatch.setattr(Pace, "effort", 0.1)
 
 
 @pytest.fixture

@@ -85,6 +85,8 @@ def certify(
     Raises:
         ArgumentError: an unknown name, or a function without ``rule``.
         ConfigError: a suite, setting, device or dtype that cannot work.
+        KeyboardInterrupt: interrupted. Its attribute ``certificate`` is what was known by then; a second Ctrl-C ends it
+            without one.
 
     Example:
         >>> import specbench
@@ -116,7 +118,24 @@ def certify(
         device=place,
         command=command,
     )
-    return question.answer(question.examine(report))
+    interrupted: list[Certificate] = []
+    try:
+        evidence = question.examine(report, interrupted=lambda seen: interrupted.append(question.answer(seen)))
+    except KeyboardInterrupt as error:
+        raise CertificateInterrupt(interrupted[0]) if interrupted else error from None
+    return question.answer(evidence)
+
+
+class CertificateInterrupt(KeyboardInterrupt):
+    """Raised by ``certify`` when it is interrupted (SIGINT, as Ctrl-C sends it).
+
+    Attributes:
+        certificate: what was known by then.
+    """
+
+    def __init__(self, certificate: Certificate):
+        super().__init__(f"{certificate.headline} (the certificate is this exception's attribute `certificate`)")
+        self.certificate = certificate
 
 
 def _examined(

@@ -19,27 +19,21 @@ from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 
 @torch.inference_mode()
 def logits_along(
-    model: CachedModel, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], width: int | None = None
+    model: CachedModel, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
 ) -> list[Shaped[Tensor, "n V"]]:
     """Returns the logits that each token of each text is drawn from, given the tokens before it.
 
     Args:
         prompts: of at least one token each.
         texts: the continuation of each prompt.
-        width: tokens fed at once, as a step of decoding with ``width - 1`` drafted tokens does; None feeds all.
 
     Returns:
         For each text [its tokens, V], in the model's dtype.
     """
     counts = torch.tensor([len(text) for text in texts], device=model.device)
     fed = right_padded([[prompt[-1], *text[:-1]] for prompt, text in zip(prompts, texts, strict=True)], model.device)
-    width = width or fed.shape[1]
-    model.start(prompts, max(map(len, prompts)) + fed.shape[1] + width)
-    parts = [
-        model.extend(fed[:, start : start + width], (counts - start).clamp(0, width)).logits
-        for start in range(0, fed.shape[1], width)
-    ]
-    logits = torch.cat(parts, dim=1)
+    model.start(prompts, max(map(len, prompts)) + fed.shape[1])
+    logits = model.extend(fed, counts).logits
     return [logits[b, : len(text)] for b, text in enumerate(texts)]
 
 

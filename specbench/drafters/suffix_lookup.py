@@ -20,7 +20,6 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.core.checks import check_count
-from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
@@ -28,6 +27,8 @@ from specbench.drafters.prompt_lookup import check_per_match
 from specbench.drafters.suffixes import BOUNDARY, TextRows, Texts, most_frequent
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch
+
+LEAST_SHARE = 0.1  # a draft stops where fewer than this share of the occurrences agree with it
 
 
 class SuffixLookupDrafter(Drafter):
@@ -37,19 +38,15 @@ class SuffixLookupDrafter(Drafter):
         longest: tokens of an ending that are compared, at most.
         per_match: tokens to draft for each token of the ending that matched, rounded down; None: as many as the limits
             allow.
-        least_share: a draft stops where fewer than this share of the occurrences agree with it, 0 to 1.
         remembered: tokens of ended texts that are kept, at least; beyond twice this number the oldest are forgotten. 0
             looks at the text alone.
     """
 
     capturable = False
 
-    def __init__(
-        self, longest: int = 24, per_match: object = 1.0, least_share: object = 0.1, remembered: int = 100_000
-    ):
+    def __init__(self, longest: int = 24, per_match: object = 1.0, remembered: int = 100_000):
         self.longest = check_count("drafter.longest", longest)
         self.per_match = check_per_match(per_match)
-        self.least_share = _check_share(least_share)
         self.remembered = check_count("drafter.remembered", remembered, least=0)
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
@@ -104,10 +101,4 @@ class SuffixLookupDrafter(Drafter):
             for place in places
             if length == size
         ]
-        return most_frequent(following, most, self.least_share)
-
-
-def _check_share(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError("drafter.least_share", value, "not a share", "Use a number from 0 to 1.")
-    return float(value)
+        return most_frequent(following, most, LEAST_SHARE)

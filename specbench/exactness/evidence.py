@@ -205,6 +205,7 @@ class Evidence:
         batch: the largest batch of requests on small fixtures.
         seconds: how long all took.
         cut: what the time was up for before all that was asked for was made.
+        interrupted: how far the suite was when a signal ended it; None if none did.
         left_out: what D was drawn without, since the verifier does not take it.
     """
 
@@ -227,6 +228,7 @@ class Evidence:
     batch: int = 0
     seconds: float = 0.0
     cut: list[str] = field(default_factory=list)
+    interrupted: str | None = None
     left_out: list[str] = field(default_factory=list)
 
     @property

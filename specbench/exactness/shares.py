@@ -29,7 +29,7 @@ from specbench.exactness.watch import VerifierFault
 
 MOST = 16  # processes
 MEMORY_EACH = 4 * 2**30  # bytes of a GPU's memory
-FEWEST_EACH = {"cpu": 2_000, "cuda": 100}  # pieces that are worth a process: on a GPU every third compiles a kernel
+FEWEST_EACH = {"cpu": 800, "cuda": 100}  # pieces that are worth a process: on a GPU every third compiles a kernel
 _ORPHANED = 1.0  # seconds between looks whether the parent still lives
 
 T = TypeVar("T")

@@ -104,6 +104,9 @@ def run_trials(
         patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
         unused: a copy of the verifier that was never used, for other processes on a GPU; None for none there.
 
+    Returns:
+        What the calls showed: those before a signal, if one came meanwhile.
+
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
@@ -177,7 +180,7 @@ class _Trials:
     def run(self, judgements: Generator[CallJudgement], seconds: float | int) -> Trials:
         started = shown = time.perf_counter()
         total = len(self.drawn)
-        with contextlib.closing(judgements):
+        with contextlib.suppress(watch.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
                 now = time.perf_counter()

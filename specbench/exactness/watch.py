@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from specbench.core.errors import ArgumentError, SpecbenchError
+from specbench.core.machine.signals import held_back
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.agreement import only
@@ -48,11 +49,16 @@ class _TooLongError(BaseException):
     """Not an Exception, which the verifier's own code may catch."""
 
 
+class Stopped(BaseException):
+    """A signal asks this process to end: the verifier is not called any more. Not an Exception, as above."""
+
+
 @dataclass
 class _Limit:
     seconds: float | int = 0
     fixture: str = ""
     begun: float | None = None  # of the call under way
+    stopped: bool = False
 
 
 _LIMIT = _Limit()
@@ -75,6 +81,31 @@ def call_limit(seconds: float | int, stuck: Callable[[VerifierFault], None] | No
     finally:
         ended.set()
         _LIMIT.seconds = before
+
+
+@contextlib.contextmanager
+def stoppable() -> Generator[None]:
+    """Inside, a signal that would end this process ends calls of the verifier instead; it is raised when this ends.
+
+    ``verify`` raises Stopped, in the call under way too, and nothing else does: what is computed from the outcome of a
+    call is computed whole, so that no request is counted whose surprise is not.
+    """
+    try:
+        with held_back(_stop_calls):
+            yield
+    finally:
+        _LIMIT.stopped = False
+
+
+def stopped() -> bool:
+    """Whether a signal came in ``stoppable``."""
+    return _LIMIT.stopped
+
+
+def _stop_calls() -> None:
+    _LIMIT.stopped = True
+    if _LIMIT.begun is not None:
+        raise Stopped
 
 
 def limit() -> float | int:
@@ -124,6 +155,7 @@ def verify(verifier: Verifier, name: str, draft: Draft, target: LogitRows, strea
     Raises:
         ArgumentError: the verifier's own, by which it refuses what it is not made for.
         VerifierFault: anything else that it raised or returned, or that it did not return.
+        Stopped: a signal came (``stoppable``).
     """
     _LIMIT.fixture = name
     problem = _problem(verifier, draft, target, streams)
@@ -202,8 +234,10 @@ def described(draft: Draft, target: LogitRows, streams: Streams) -> str:
 
 def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification | str:
     """The verification, or what is wrong with it."""
+    if _LIMIT.stopped:
+        raise Stopped
     try:
-        with _interrupted(_LIMIT.seconds):
+        with _under_way(_LIMIT.seconds):
             result: Any = verifier.verify(draft, target, streams)
             if target.logits.is_cuda:  # what goes wrong on the device is raised here, and not at some later call
                 torch.cuda.synchronize(target.logits.device)
@@ -245,17 +279,23 @@ def _stop(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def _interrupted(seconds: float | int) -> Generator[None]:
-    """Raises _TooLong in Python code that runs longer; what hangs in a compiled function is not interrupted."""
-    if not seconds or threading.current_thread() is not threading.main_thread():
+def _under_way(seconds: float | int) -> Generator[None]:
+    """Raises _TooLongError in Python code that runs longer, and Stopped if a signal comes.
+
+    What hangs in a compiled function is not interrupted. 0 seconds is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, _stop)  # not a function of its own in each call: tests check its types anew
-    _LIMIT.begun = time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.getsignal(signal.SIGALRM) if seconds else None
     try:
+        _LIMIT.begun = time.monotonic()
+        if seconds:
+            signal.signal(signal.SIGALRM, _stop)  # not a function of its own in each call: tests check its types anew
+            signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        _LIMIT.begun = None
+        _LIMIT.begun = None  # first: from here on no signal raises
+        if seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from specbench.core.checks import check_count
+from specbench.core.machine.disk import write_text
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
@@ -66,16 +67,22 @@ class ExactnessProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         question = self._question(context)
 
-        def stuck(evidence: Evidence) -> None:
-            """Saves what there is and ends the process, since a call that hangs in compiled code never will."""
+        def save(evidence: Evidence) -> None:
+            """Saves what there is of a run that leaves no row."""
             certificate = question.answer(evidence)
             if context.folder is not None:
-                (context.folder / JSON).write_text(certificate.json(), encoding="utf-8")
-                (context.folder / PAGE).write_text(markdown(certificate), encoding="utf-8")
-            say(f"{certificate.headline}: {' '.join(certificate.words)}\n{_place(context)}", style="bold red")
+                write_text(context.folder / JSON, certificate.json())
+                write_text(context.folder / PAGE, markdown(certificate))
+            say(f"{certificate.headline}; {_place(context)}", style="bold red")
+
+        def stuck(evidence: Evidence) -> None:
+            """Ends the process, since a call that hangs in compiled code never will."""
+            save(evidence)
             os._exit(1)
 
-        evidence = question.examine(lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal)
+        evidence = question.examine(
+            lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal, interrupted=save
+        )
         certificate = question.answer(evidence)
         cells = joint_cells(evidence)
         figures = (

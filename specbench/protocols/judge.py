@@ -32,7 +32,6 @@ from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import Prompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.parameters import Ignored
-from specbench.protocols.prechecks import check_no_processors
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 
@@ -204,11 +203,14 @@ def _checked(context: RunContext) -> Source:
     source = context.source
     if source is None:
         raise ConfigError("source", None, "protocol=judge judges an engine", "Name one, such as source=llama_server.")
-    if not getattr(source, "of_run", False):
-        if context.verifier_name != "masked":
-            problem = "the engine under test has a verifier of its own"
-            raise ConfigError("verifier", context.verifier_name, problem, "Leave it out, or use source=specbench.")
-        check_no_processors(context)
+    if getattr(source, "of_run", False):
+        return source
+    for key, value, usual, problem in (
+        ("verifier", context.verifier_name, "masked", "has a verifier of its own"),
+        ("sampler.processors", context.processors, "", "does not run them"),
+    ):
+        if value != usual:
+            raise ConfigError(key, value, f"the engine under test {problem}", "Leave it out, or use source=specbench.")
     return source
 
 

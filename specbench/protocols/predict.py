@@ -31,7 +31,7 @@ from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import paired_round, times_of
 from specbench.protocols.scoring import draft_model
-from specbench.protocols.settings import check_gammas
+from specbench.protocols.settings import check_decoded
 from specbench.replay.cost.forecast import Forecast, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.replay.cost.steady import crossover, steady
@@ -114,11 +114,7 @@ class PredictProtocol:
     def __init__(
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]
     ):
-        self.gammas = check_gammas("protocol.gammas", gammas, least=1)
-        self.decoded = check_gammas("protocol.decoded", decoded, least=1)
-        if missing := set(self.decoded) - set(self.gammas):
-            remedy = "Add them to protocol.gammas, or leave them out."
-            raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not predicted", remedy)
+        self.gammas, self.decoded = check_decoded(gammas, decoded, "predicted")
         self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.cost = CostProtocol(**cost)

@@ -18,18 +18,17 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
-from specbench.core.errors import ConfigError
-from specbench.core.machine.devices import synchronize
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
-from specbench.protocols.settings import check_gammas
+from specbench.protocols.rounds import decode_timed
+from specbench.protocols.settings import check_decoded
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
@@ -85,11 +84,7 @@ class ReplayCheckProtocol:
     own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):
-        self.gammas = check_gammas("protocol.gammas", gammas, least=1)
-        self.decoded = check_gammas("protocol.decoded", decoded, least=1)
-        if missing := set(self.decoded) - set(self.gammas):
-            remedy = "Add them to protocol.gammas, or leave them out."
-            raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not replayed", remedy)
+        self.gammas, self.decoded = check_decoded(gammas, decoded, "replayed")
         self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
 
@@ -107,7 +102,7 @@ class ReplayCheckProtocol:
         rule = check_survival(context)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
-            decoder(context, max(self.decoded)).run(requests[: context.batch_size])
+            context.decoder(max(self.decoded)).run(requests[: context.batch_size])
         independent = [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests]
         kept = record(context, independent)
         started = time.perf_counter()
@@ -119,8 +114,10 @@ class ReplayCheckProtocol:
         ]
         points: list[dict[str, Any]] = []
         for gamma in track(self.decoded, "decoding"):
-            completions, seconds = decode(context, gamma, requests)
-            tokens = sum(len(completion.token_ids) for completion in completions)
+            decoder, size = context.decoder(gamma), context.batch_size
+            timed = [decode_timed(decoder, requests[i : i + size]) for i in range(0, len(requests), size)]
+            completions = [completion for batch in timed for completion in batch.completions]
+            tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
             timings.append({"what": "decode", "gamma": gamma, "tokens": tokens, "seconds": seconds})
             points += self._points(context, rule, gamma, recorded(context, requests, completions), completions)
         lengths = pd.DataFrame(points).groupby("gamma")[["tokens", "steps", "expected_steps"]].sum()
@@ -160,19 +157,3 @@ class ReplayCheckProtocol:
             }
             for place, text in enumerate(own.order)
         ]
-
-
-def decoder(context: ModelContext, gamma: int) -> Decoder:
-    """Speculative decoding with the run's drafter and verifier."""
-    return context.decoder(gamma)
-
-
-def decode(context: ModelContext, gamma: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:
-    """Decodes all requests in batches; the completions in their order, and the seconds that it took."""
-    speculative, size, completions = decoder(context, gamma), context.batch_size, []
-    synchronize(context.target.device)
-    started = time.perf_counter()
-    for i in range(0, len(requests), size):
-        completions += speculative.run(requests[i : i + size])
-    synchronize(context.target.device)
-    return completions, time.perf_counter() - started

@@ -31,6 +31,22 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     return gammas
 
 
+def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int], list[int]]:
+    """The draft lengths of protocol.gammas, and those of protocol.decoded, which are some of them.
+
+    Args:
+        done: what is done with all of them, such as "replayed".
+
+    Raises:
+        ConfigError: anything else.
+    """
+    every, some = check_gammas("protocol.gammas", gammas, 1), check_gammas("protocol.decoded", decoded, 1)
+    if missing := set(some) - set(every):
+        remedy = "Add them to protocol.gammas, or leave them out."
+        raise ConfigError("protocol.decoded", some, f"{sorted(missing)} are not {done}", remedy)
+    return every, some
+
+
 def check_counts(key: str, values: object, least: int = 1) -> list[int]:
     """A list of different counts, in order.
 

@@ -21,6 +21,7 @@ from specbench.core.machine.disk import WriteError, write_json, write_text
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
+from specbench.core.machine.signals import interruptible
 from specbench.metrics import results
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
@@ -39,7 +40,6 @@ from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
-from specbench.runs.signals import interruptible
 from specbench.runs.state import (
     JobRunning,
     JobState,

@@ -24,8 +24,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict, read_write
 
 from specbench.core.machine.progress import say
+from specbench.core.machine.signals import held_back
 from specbench.runs.checks import launcher_of
-from specbench.runs.signals import held_back
 
 
 def run_job(configuration: DictConfig) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.ranks import RankError
-from specbench.runs.signals import ENDING, Interrupted
+from specbench.core.machine.signals import ENDING, Interrupted
 
 PATIENCE = 20.0  # seconds in which the others say how they ended, after this rank failed
 GRACE = 10.0  # seconds in which a process that is asked to end does so; torchrun kills it after 30

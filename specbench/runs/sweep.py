@@ -31,6 +31,7 @@ from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
 from specbench.core.machine.progress import say
+from specbench.core.machine.signals import held_back
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times
 from specbench.runs.choices import is_of_choice, with_own_keys
@@ -39,7 +40,6 @@ from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
-from specbench.runs.signals import held_back
 from specbench.runs.state import JobState, Status, read_state, write_state
 
 MOST_JOBS = 10_000

@@ -12,7 +12,7 @@ from torch import Tensor
 import specbench
 from specbench.core.errors import ArgumentError, ModelError, SpecbenchError
 from specbench.core.types import PADDING
-from specbench.exactness import suite
+from specbench.exactness import pace, suite
 from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Pair
 from specbench.rules.token.naive import NaiveVerifier
@@ -81,7 +81,7 @@ def one_fixture(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     """The fixture "chain" alone, with the least effort to locate thresholds."""
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name == "chain")
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
-    monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
+    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
 
 
 @pytest.mark.thorough

@@ -1,5 +1,10 @@
 """The laboratory's command lines: whose verifier it is, what is refused, exit statuses, and code that never returns."""
 
+import json
+import os
+import re
+import signal
+
 import pytest
 
 from specbench.exactness.zoo.bonus import PreviousRowBonus
@@ -34,6 +39,15 @@ class Hangs(MaskedVerifier):
         return super().verify(draft, target, streams)
 
 
+class Ends(MaskedVerifier):
+    """Ends its process in a call of D: small fixtures have four tokens and fewer."""
+
+    def verify(self, draft, target, streams):
+        if target.logits.shape[1] > 300:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().verify(draft, target, streams)
+
+
 def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
     return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
 
@@ -64,6 +78,7 @@ REFUSED = [
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
+ENDS = Case("ended", (*FEW, f"verifier._target_={HERE}.Ends", "protocol.calls=9", "protocol.inputs_seed=4"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
 COMPARED = Case(
     "two verifiers",
@@ -84,7 +99,7 @@ def ran(tmp_path_factory, request) -> dict[str, Ran]:
     """Every command line of the tests that are run, in one process, by its reason."""
     chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
     refused_ones = [case for case in [*REFUSED, NO_MODULE] if case in chosen]
-    cases = [*refused_ones, CLAIMS, HANGS, BUGS, COMPARED, NAMELESS]
+    cases = [*refused_ones, CLAIMS, HANGS, ENDS, BUGS, COMPARED, NAMELESS]
     lines = {case.reason: (untracked(case.arguments), False) for case in cases}
     return run_once(tmp_path_factory, "exactness_cli", lines, anew=True)
 
@@ -190,3 +205,18 @@ def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):
     assert written["headline"] in got.ended.text
     assert "Raise protocol.call_seconds if it is only slow." in got.ended.text
     assert "never returned" in got.page
+
+
+def test_an_ended_process_leaves_the_certificate_of_what_was_done_and_no_row(ran):
+    got = ran[ENDS.reason]
+    assert got.ended.status == 128 + signal.SIGTERM
+    (job,) = got.folder.glob("outputs/*/*/0")
+    written = json.loads((job / "certificate.json").read_text())
+    assert re.fullmatch(r"after \d of 9 calls of D; not run: the law of .*", written["interrupted"])
+    assert written["verdict"] == "not rejected"
+    assert written["draws"] > 0
+    first_screen = (job / "certificate.md").read_text().partition("What was covered")[0]
+    assert f"interrupted {written['interrupted']}" in first_screen
+    assert f"interrupted {written['interrupted']}; certificate: " in got.ended.text
+    assert "failed: interrupted (SIGTERM)" in got.ended.text
+    assert not (job / "results.parquet").exists()

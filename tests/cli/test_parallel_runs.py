@@ -17,11 +17,11 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import devices, ranks
 from specbench.core.machine.files import Origin
+from specbench.core.machine.signals import Interrupted, interruptible
 from specbench.extras.parallel import sharding
 from specbench.models import load_pair
 from specbench.runs import parallel
 from specbench.runs.checks import check_launcher, check_parallel
-from specbench.runs.signals import Interrupted, interruptible
 from tests.extras.test_parallel import sharded
 from tests.helpers import families
 from tests.helpers.command_lines import ROOT, clean_environment

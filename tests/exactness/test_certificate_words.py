@@ -121,6 +121,9 @@ ROWS = {
 }
 
 
+FAR = "after 512 of 1,600 calls of D; not run: calls in long use"
+
+
 def evidences():
     unsupported = ({}, {"one_hot": "draft.rows: None is not supported"})
     for bounds, drawn, habits, rows, refused, cut in itertools.product(
@@ -147,6 +150,7 @@ def evidences():
             habits=habits,
             unsupported=refused,
             cut=["calls of D", "calls in long use"] * cut,
+            interrupted=FAR if refused and rows is ROWS["passed"] else None,
             **more,
         )
     for rows in ROWS.values():
@@ -436,7 +440,10 @@ FORMS = [
      == {*e.unsupported}),
     (rf"It refused (?P<n>{NUMBER}) calls of D, of which nothing is known\. Most often: (?P<reason>.+)",
      lambda m, e: (counts(m["n"]), e.refusals[m["reason"]]) == (sum(e.refusals.values()), max(e.refusals.values()))),
-    (r"It is not called lossless, because no call was drawn from D\.", lambda m, e: not e.inputs),
+    (r"It is not called lossless, because no call was drawn from D\.", lambda m, e: not e.inputs and not e.interrupted),
+    (r"It is not called lossless, because the suite was interrupted\.", lambda m, e: e.interrupted),
+    (r"Interrupted (?P<far>.+)\. Bounds and tests are of what was done by then\.", lambda m, e: m["far"] == e.interrupted),
+    (r"No request was judged before, so that nothing is known of the verifier\.", lambda m, e: e.interrupted and not e.bounds),
     (rf"The thresholds on '(?P<fixture>\w+)' imply a bias of {BOUND} a step, more than the 1e-05 of rounding\. What the search missed "
      r"could make up for it; more requests will tell\.", perhaps_sentence),
     (rf"A bound above (?P<limit>{BOUND}) over (?P<place>requests on small pairs|calls of small pairs|D) is too large to call it "
@@ -463,7 +470,8 @@ def check(sentence: str, evidence: Evidence) -> None:
 
 
 def check_headline(certificate, e: Evidence) -> None:
-    head = certificate.headline
+    head, _, far = certificate.headline.partition("; interrupted ")
+    assert far == (e.interrupted or "")
     if certificate.verdict in (LOSSLESS, NOT_REJECTED) and e.bounds:
         count = len(e.bounds)
         assert f" a step on the {count} small pair{'s' if count > 1 else ''} tried, " in head
@@ -473,6 +481,7 @@ def check_headline(certificate, e: Evidence) -> None:
         ).groups()
         assert at_least(small, small_tv(e))
         assert at_least(large, of_d(e).tv)
+        assert e.interrupted is None
         assert e.long_use is None or e.long_use.changed == 0
         assert all(row.method != "counted" and row.impure == 0 for row in e.bounds)
         assert not any(habit.differing for habit in e.habits)

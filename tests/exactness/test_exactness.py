@@ -23,6 +23,7 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.probes import COUNTED, RULE
 from specbench.exactness.settings import Settings
+from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
@@ -106,7 +107,8 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
     real = time.perf_counter
     monkeypatch.setattr(long_use, "_SHAPES", 40)
-    monkeypatch.setattr(suite, "_deadline", lambda _: None)  # which ends on such a clock what counts alone decide here
+    for module in (suite, small):  # deadlines end on such a clock what counts alone decide here
+        monkeypatch.setattr(module, "deadline_of", lambda _: None)
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(
         draws=10_000, seconds=5, locating_seconds=3.5, serial_draws=600, serial_seconds=0, calls=6,

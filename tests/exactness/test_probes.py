@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness import suite
+from specbench.exactness import pace, suite
 from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
@@ -259,7 +259,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 @pytest.mark.usefixtures("few_enumerated")
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
-    monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
+    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
     settings = Settings(
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
@@ -279,7 +279,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
 @pytest.mark.usefixtures("few_enumerated")
 def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     """Time that is up while a strip is located would leave a model without draws, and so without a bound."""
-    monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
+    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
     real = suite.Probe.follow_up
 
     def slow(probe, seed):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.engines import EagerEngine
@@ -17,6 +18,7 @@ from specbench.exactness.texts.eprocess import BETS
 from specbench.exactness.two_sample.bets import CLASSES
 from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE
+from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checkpoint as module
 from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
@@ -25,7 +27,8 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode, TextRequest
 from specbench.sources.own import OwnSource
-from tests.protocols.test_judge import certificate, judged
+from tests.helpers.made_up_engines import Engine
+from tests.protocols.test_judge import certificate, context, judged
 
 PAIR = ("embedded:target", "embedded:draft")
 SCORED: dict[str, Any] = {"target": PAIR[0], "draft": PAIR[1], "greedy_length": 0, "rounds": 0, "length": 5}
@@ -64,6 +67,25 @@ def test_texts_are_held_against_the_checkpoint(source, verdict):
     if verdict == NOT_REFUTED:
         assert found["numbers"]["bound"] < 0.08
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_our_own_decoder_is_judged_under_processors_and_structures():
+    """Every text holds a token that a processor, or a structure, forces; other engines are refused them by name."""
+    forced = 300
+
+    def only(logits: torch.Tensor, _history: Any) -> torch.Tensor:
+        return torch.where(torch.arange(logits.shape[1]) == forced, logits, -math.inf)
+
+    given: dict[str, Any] = {"processors": "[only]", "sampling": SamplingParams(processors=(only,))}
+    protocol = JudgeProtocol(texts=4, prompts=1, length=2, greedy_length=2, rounds=0, target=PAIR[0])
+    outcome = protocol.run(context(Own(), **given))
+    assert outcome.failure is None
+    (found,) = (each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
+    assert found["numbers"]["excluded_tokens"] == {"plain": 0, "speculative": 0}
+    assert next(iter(outcome.tables["judge_checkpoint.parquet"].rows)).share == 1
+    with pytest.raises(ConfigError, match=r"sampler\.processors=\[only\]"):
+        protocol.run(context(Engine(), **given))
 
 
 def scorer(**sampling: Any) -> Checkpoint:

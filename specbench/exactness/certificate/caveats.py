@@ -55,7 +55,9 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
             max(evidence.refusals, key=lambda reason: evidence.refusals[reason]),
         )
         sentences.append(f"It refused {times:,} calls of D, of which nothing is known. Most often: {reason}")
-    if not evidence.inputs:
+    if evidence.interrupted is not None:
+        sentences.append("It is not called lossless, because the suite was interrupted.")
+    elif not evidence.inputs:
         sentences.append("It is not called lossless, because no call was drawn from D.")
     of_rule = max((bound for bound in evidence.bounds if bound.method == RULE), key=_located, default=None)
     if of_rule is not None and _located(of_rule) > ROUNDING:
@@ -86,10 +88,13 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
 
 
 def of_time(evidence: Evidence) -> list[str]:
-    """What a time limit cut short; all else has the numbers of its suite on any machine."""
-    if not evidence.cut:
-        return []
-    return [f"A time limit ended early: {', '.join(evidence.cut)}. Bounds are of what was done by then."]
+    """What a signal or a time limit cut short; all else has the numbers of its suite on any machine."""
+    sentences = []
+    if evidence.interrupted is not None:
+        sentences.append(f"Interrupted {evidence.interrupted}. Bounds and tests are of what was done by then.")
+    if evidence.cut:
+        sentences.append(f"A time limit ended early: {', '.join(evidence.cut)}. Bounds are of what was done by then.")
+    return sentences
 
 
 def _of_another_rule(evidence: Evidence) -> list[str]:

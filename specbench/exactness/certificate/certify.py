@@ -30,6 +30,7 @@ class Certificate:
         refusals: reasons for refusing calls of D, with how often.
         covered, not_covered: the scope, in words.
         failure: the simplest request that shows a bias; None where nothing does.
+        interrupted: how far the suite was when a signal ended it; None if none did.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
         command: what repeats this run: a command line, or statements of Python.
@@ -64,6 +65,7 @@ class Certificate:
     tests: list[dict[str, Any]]
     habits: list[dict[str, Any]]
     failure: dict[str, Any] | None
+    interrupted: str | None
     bias: list[dict[str, Any]]
 
     def __repr__(self) -> str:
@@ -113,5 +115,6 @@ def certify(evidence: Evidence, settings: Settings, **about: Any) -> Certificate
         tests=[asdict(row) for row in evidence.rows],
         habits=[asdict(habit) for habit in evidence.habits],
         failure=None if evidence.failure is None else asdict(evidence.failure),
+        interrupted=evidence.interrupted,
         bias=[asdict(row) for row in bias_rows(evidence)] if verdict.kind == NOT_LOSSLESS else [],
     )

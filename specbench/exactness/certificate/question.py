@@ -62,6 +62,7 @@ class Question:
         report: Callable[[str], None] = lambda _: None,
         stuck: Callable[[Evidence], None] | None = None,
         journal: Journal | None = None,
+        interrupted: Callable[[Evidence], None] = lambda _: None,
     ) -> Evidence:
         """Runs the suite; see :func:`specbench.exactness.suite.examine`."""
         return examine(
@@ -74,6 +75,7 @@ class Question:
             report=report,
             stuck=stuck,
             journal=journal,
+            interrupted=interrupted,
         )
 
     def configured(self) -> Configured:

@@ -41,7 +41,7 @@ def not_covered(evidence: Evidence) -> list[str]:
     if not evidence.inputs:
         lines.append("calls drawn from D, and with them large vocabularies, long drafts and mixed batches: not run")
     lines += [f"{name}, so D was drawn without" for name in evidence.left_out]
-    if evidence.inputs and evidence.row is None:
+    if evidence.inputs and evidence.row is None and evidence.interrupted is None:
         lines.append(
             "the law of a step on one pair of rows of a larger vocabulary: it has no uniforms or no formulas to go by"
         )

@@ -72,7 +72,7 @@ def _small(evidence: Evidence) -> tuple[float, float | None]:
 
 def reservations(evidence: Evidence) -> list[str]:
     """What keeps a verifier that nothing rejects from being called lossless, whatever its bounds are."""
-    reasons = []
+    reasons = [] if evidence.interrupted is None else ["interrupted"]
     if evidence.unsupported or evidence.refusals:
         reasons.append("refused")
     if any(bound.method == COUNTED for bound in evidence.bounds):

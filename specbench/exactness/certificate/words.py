@@ -27,6 +27,11 @@ EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolut
 
 def headline(verdict: Verdict, evidence: Evidence) -> str:
     """The verdict in a line."""
+    line = _headline(verdict, evidence)
+    return line if evidence.interrupted is None else f"{line}; interrupted {evidence.interrupted}"
+
+
+def _headline(verdict: Verdict, evidence: Evidence) -> str:
     if verdict.kind == BROKEN:
         return f"{BROKEN}: {(evidence.fault or '').split('. ')[0]}"
     if verdict.kind == LOSSLESS:
@@ -62,6 +67,8 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
             *of_habits(evidence),
             *of_time(evidence),
         ]
+    if not evidence.bounds and evidence.interrupted is not None:
+        return [*of_time(evidence), "No request was judged before, so that nothing is known of the verifier."]
     if not evidence.bounds:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
         return [f"The verifier took none of the small pairs, so that nothing is known of it. {reasons}".strip()]

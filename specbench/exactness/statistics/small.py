@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +12,7 @@ from specbench.core.rng import Streams
 from specbench.exactness import watch
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.looks import AGAIN, LOOKS
 from specbench.exactness.probes import Probe
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.statistics.tally import Tally
@@ -24,6 +26,9 @@ SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have stre
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
 FIRST = 32  # steps of the first chunk
 FEW = 8  # requests on which it shows whether arguments are altered
+FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
+_FOR_NEW_MODELS = 0.2  # of the time, if less is left
+_AGAIN = 3  # looks after the last, for models that the last one made anew
 
 
 class SmallTier:
@@ -47,9 +52,51 @@ class SmallTier:
     ):
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
         self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
-        self.probes = probes or {}
+        self.probes = {} if probes is None else probes
         self.drawn = 0
         self.chunk = FIRST  # steps drawn at once; each further chunk is twice as large, up to LARGEST
+
+    def draw_in_looks(
+        self,
+        draws: int,
+        seconds: float | int,
+        look: Callable[[float], None],
+        enough: Callable[[], bool],
+        report: Callable[[str], None],
+    ) -> bool:
+        """Draws, and looks at the tests meanwhile; what code did otherwise than its models foresee is followed up.
+
+        Args:
+            draws: steps on each fixture.
+            seconds: limit for all of them; 0 is no limit.
+            look: looks at the tests with a share of the false alarm.
+            enough: whether to end after a look.
+            report: told what is being done.
+
+        Returns:
+            Whether the time was up first.
+        """
+        deadline, late = deadline_of(seconds), False
+        for share, part in LOOKS:
+            wanted = max(int(draws * share), min(FIRST_LOOK, draws))
+            if wanted > self.drawn:
+                report(f"{wanted:,} draws a fixture")
+            late = self.draw(dict.fromkeys(self.tallies, wanted), deadline)
+            look(part if not late else LOOKS[-1][1])
+            if late or enough():
+                return late
+            for _ in range(_AGAIN if share == 1.0 else 1):
+                if deadline is not None and time.perf_counter() > deadline:
+                    break
+                anew = [name for name, probe in self.probes.items() if probe.follow_up(self.seed)]
+                if anew and deadline is not None:  # without draws nothing bounds a new model
+                    deadline = max(deadline, time.perf_counter() + _FOR_NEW_MODELS * seconds)
+                if not anew or share < 1.0:
+                    break
+                report(f"followed up on {', '.join(anew)}: {draws:,} draws anew")
+                late = self.draw({name: self.tallies[name].draws + draws for name in anew}, deadline) or late
+                look(AGAIN)
+        return late
 
     def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
@@ -113,3 +160,8 @@ class SmallTier:
             if paired is not None:
                 rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, paired))
         return rows
+
+
+def deadline_of(seconds: float | int) -> float | None:
+    """Returns when a time limit ends, by ``time.perf_counter``; None if there is none."""
+    return time.perf_counter() + seconds if seconds else None

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import Evidence, Row
+from specbench.exactness.looks import LOOKS
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
-from specbench.exactness.suite import LOOKS
 from specbench.rules.agreement import TOLERANCE
 
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated

@@ -15,23 +15,22 @@ from specbench.core.machine.files import Origin, shown
 from specbench.core.sampling_params import SamplingParams
 
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
-RENAMED = {
-    **dict.fromkeys(LENGTHS, "max_new_tokens"),
-    "min_new_tokens": "min_tokens",
-    "thinking_budget": "thinking_token_budget",
-}
+RENAMED = dict.fromkeys(LENGTHS, "max_new_tokens")
 PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
 }
-SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
+# Other engines' names of what is known here by another one. The first three are also columns of data sets, and stand
+# in sampling_params alone.
+OF_SGLANG = ("json_schema", "regex", "ebnf", "min_new_tokens", "thinking_budget")
 REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
     *("continue_final_message", "prompt_embeds", "lora_path"),
-    *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),  # structured_outputs, as older vLLM names it
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "response_format"),  # structured_outputs here
 )
+HARMLESS = {"best_of": 1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
-FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING} | {"sampling_params", "response_format", "top_logprobs"}
+FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING, "sampling_params"}
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
 
@@ -64,8 +63,8 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Origin) -> dict[s
     counts as not said.
 
     Raises:
-        ConfigError: two values of one parameter that differ, two structures, a field that would make another text and
-            cannot be run, or a field of another type than engines take.
+        ConfigError: two values of one parameter that differ, a field that would make another text and cannot be run, or
+            sampling_params that are no JSON object.
     """
     inner = row.get("sampling_params")
     inner = {} if inner is None else inner
@@ -74,22 +73,17 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Origin) -> dict[s
         raise source.wrong(problem, _LEAVE_OUT)
     pairs = [(name, value) for body in (row, inner) for name, value in body.items() if value is not None]
     values = dict(pairs)
-    for name in REFUSED:
-        if values.get(name) and not (name == "best_of" and values[name] == 1):
-            raise source.wrong(f"{place}: {name} {shown(values[name])} of the request cannot be run", _LEAVE_OUT)
+    refused = {name: values.get(name) for name in REFUSED} | {name: inner.get(name) for name in OF_SGLANG}
+    for name, value in refused.items():
+        if value and value != HARMLESS.get(name):
+            raise source.wrong(f"{place}: {name} {shown(value)} of the request cannot be run", _LEAVE_OUT)
     usual = (True, row.get("messages") is None)  # a chat's template writes its own special tokens
     for name, value in zip(FRAMING, usual, strict=True):
         if values.get(name, value) != value:
             raise source.wrong(f"{place}: {name} {shown(values[name])} of the request cannot be run", _LEAVE_OUT)
-    most = values.get("top_logprobs", 0)
-    if not isinstance(most, int) or isinstance(most, bool):
-        raise source.wrong(f"{place}: top_logprobs {shown(most)} is no whole number", _LEAVE_OUT)
     own = _agreed(pairs, place, source)
-    if structure := _structure(values, inner, place, source):
-        own["structured_outputs"] = structure
-    if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
-        own.pop("logprobs")
-        own |= {"logprobs": most} if values["logprobs"] else {}
+    if isinstance(own.get("logprobs"), bool):  # of a chat: whether they are shown, which changes no text
+        del own["logprobs"]
     return own
 
 
@@ -107,33 +101,3 @@ def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Origin) -> dic
                 f"{place}: {problem} are the same parameter with different values", "Leave one of them out."
             )
     return {parameter: value for parameter, (_, value) in own.items()}
-
-
-def _structure(
-    request: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Origin
-) -> dict[str, Any] | None:
-    """What the text has to be, by any of the names that engines have for it; None for anything.
-
-    An engine keeps to one of two structures, or to neither; which, a log does not tell.
-    """
-    # Of sampling_params alone: a set's columns may have SGLang's names too.
-    named = [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
-    form = request.get("response_format")
-    if form is not None and form != {"type": "text"}:
-        named.append(("response_format", _formatted(form, place, source)))
-    if "structured_outputs" in request:
-        named.insert(0, ("structured_outputs", request["structured_outputs"]))
-    if any(structure != named[0][1] for _, structure in named):
-        problem = " and ".join(f"{name} {shown(request[name])}" for name, _ in named)
-        raise source.wrong(f"{place}: {problem} both say what the text has to be", "Leave one of them out.")
-    return named[0][1] if named else None
-
-
-def _formatted(form: Any, place: str, source: Origin) -> dict[str, Any]:
-    """The structure of OpenAI's response_format."""
-    if form == {"type": "json_object"}:
-        return {"json": {"type": "object"}}
-    schema = form.get("json_schema") if isinstance(form, Mapping) and form.get("type") == "json_schema" else None
-    if not isinstance(schema, Mapping) or "schema" not in schema:
-        raise source.wrong(f"{place}: response_format {shown(form)} is not known", _LEAVE_OUT)
-    return {"json": schema["schema"]}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import FrameType
+from typing import Any
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -49,27 +50,33 @@ def interruptible() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Generator[None]:
-    """Signals that come inside are raised as Interrupted at its end; a second one still ends the process at once.
+def held_back(at_once: Callable[[], None] = lambda: None) -> Generator[None]:
+    """Delays signals that end this process in order: their own handlers receive them when the context ends.
 
     For imports: a library of which a half was imported, such as PyTorch, cannot be imported again, and what is said at
-    the end of a sweep needs it.
+    the end of a sweep needs it. For certificates: what was judged is written first. A second signal of a kind is
+    not delayed.
+
+    Args:
+        at_once: called when the first signal comes; it may raise.
     """
     here = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in ENDING if here and signal.getsignal(number) is _raise]
+    usual = (_raise, signal.default_int_handler)
+    handlers: dict[int, Any] = {n: handler for n in ENDING if here and (handler := signal.getsignal(n)) in usual}
     came: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL if handlers[number] is _raise else handlers[number])
         came.append(number)
+        at_once()
 
-    for number in numbers:
+    for number in handlers:
         signal.signal(number, note)
     try:
         yield
     finally:
-        for number in numbers:
+        for number, handler in handlers.items():
             if number not in came:
-                signal.signal(number, _raise)
+                signal.signal(number, handler)
         if came:
-            raise Interrupted(came[0])
+            handlers[came[0]](came[0], None)
