@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from specbench.api.accept import AcceptVerifier, from_accept, takes
 from specbench.api.naming import names_arguments
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.core.checks import check_count, plain_number
@@ -143,8 +145,7 @@ def _examined(
     takes_padded: bool | None,
 ) -> Verifier:
     """What is examined; an object is taken as it is, since its certificate says what it lacks."""
-    function = not isinstance(verifier, str | type) and not hasattr(verifier, "verify") and callable(verifier)
-    if not function:
+    if isinstance(verifier, str | type) or hasattr(verifier, "verify") or not callable(verifier):
         for name, value in (("rule", rule), ("lossless", lossless), ("takes_padded", takes_padded)):
             if value is not None:
                 raise ArgumentError(f"{name}={value!r}: given for {name_of(verifier)}, which says itself. Leave it out")
@@ -154,23 +155,44 @@ def _examined(
             f'rule: missing for the function {name_of(verifier)}. Give rule="token" or rule="block" if it follows '
             "that rule's formulas, else a name of its own"
         )
+    if not takes(verifier, 3):
+        raise ArgumentError(
+            f"verifier: {name_of(verifier)}{inspect.signature(verifier)} is no function (draft, target, streams). Give "
+            f"specbench.from_accept({name_of(verifier)}) if it accepts tokens of one request"
+        )
     return FunctionVerifier(verifier, rule, True if lossless is None else lossless, bool(takes_padded))
 
 
 def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
-    """Returns the call that repeats the examination, with the arguments that are not the default ones.
+    """Returns the statements that repeat the examination, with the arguments that are not the default ones.
 
-    A function stands under its own name, an object as ``verifier``: what it was made with is not known here.
+    A function stands under its module's name and its own, and the module is imported. Another object stands as
+    ``verifier``: what it was made with is not known here.
     """
-    name = repr(verifier) if isinstance(verifier, str) else getattr(verifier, "__name__", "")
-    if not (isinstance(verifier, str) or (callable(verifier) and name.isidentifier())):
-        name = "verifier"
     usual = {name: parameter.default for name, parameter in inspect.signature(certify).parameters.items()}
     kept = ("suite", "seed", "inputs_seed")  # which every page should have
     shown = [
         f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
     ]
-    return f"specbench.certify({name}, {', '.join(shown)})"
+    if isinstance(verifier, AcceptVerifier):
+        module, name = _place(verifier.function)
+        made = {"rule": verifier.rule, "lossless": verifier.lossless, "arrays": verifier.arrays}
+        usual = {name: parameter.default for name, parameter in inspect.signature(from_accept).parameters.items()}
+        different = [f", {key}={_source(value)}" for key, value in made.items() if value != usual[key]]
+        name = f"specbench.from_accept({name}{''.join(different)})"
+    else:
+        module, name = ("", repr(verifier)) if isinstance(verifier, str) else _place(verifier)
+    imports = f"import specbench, {module}\n" if module else ""
+    return f"{imports}specbench.certify({name}, {', '.join(shown)})"
+
+
+def _place(function: object) -> tuple[str, str]:
+    """Returns the module that a function is imported from ("" if it is not), and what stands for it in a call."""
+    name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", None) or ""
+    if getattr(sys.modules.get(module), name, None) is function and module != "__main__":
+        return module, f"{module}.{name}"
+    name = getattr(function, "__name__", "")
+    return "", name if callable(function) and name.isidentifier() else "verifier"
 
 
 def _source(value: Any) -> str:

@@ -36,7 +36,7 @@ class Decoded:
     prompt: tuple[int, ...]
     text: str
     token_ids: list[int]
-    steps: list[Step]
+    steps: list[Step] = dataclasses.field(repr=False)
     finished: str
     stop_reason: int | str | None = None
     index: int = 0

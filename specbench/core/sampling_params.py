@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from specbench.core.errors import ConfigError
 from specbench.core.sampling_values import (
     Check,
     biases_of,
@@ -27,7 +28,6 @@ from specbench.core.sampling_values import (
     structure_of,
     texts_of,
     whole,
-    wrong,
 )
 
 LARGEST_LENGTH = 1_000_000
@@ -157,10 +157,10 @@ class SamplingParams:
             object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
         if self.thinking_token_budget is not None and self.structured_outputs is not None:
             problem = "structured_outputs hold from the first token, and leave no place to think"
-            raise wrong("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
+            raise ConfigError("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             problem = f"above max_tokens={self.max_tokens}"
-            raise wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
+            raise ConfigError("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
 
     @staticmethod
     def from_mapping(given: Mapping[str, Any], **defaults: Any) -> SamplingParams:
@@ -170,12 +170,18 @@ class SamplingParams:
             defaults: of what is not given.
 
         Raises:
-            ConfigError: a name that is not known, or a value outside its range.
+            ConfigError: a name that is not known, or a value outside its range, under its key in a configuration.
         """
         for name, value in given.items():
             if name not in DEFAULTS:
-                raise wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(DEFAULTS))}.")
-        return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
+                raise ConfigError(
+                    f"sampler.{name}", value, "unknown parameter", f"Known are {', '.join(sorted(DEFAULTS))}."
+                )
+        try:
+            return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
+        except ConfigError as error:  # which names an argument
+            error.args, error.key = (f"sampler.{error}",), f"sampler.{error.key}"
+            raise
 
     def check_length(self, most: int) -> None:
         """Checks them against the length of a text.
@@ -188,7 +194,7 @@ class SamplingParams:
         """
         if self.max_tokens is None and self.min_tokens > most:
             problem = f"above max_new_tokens={most}"
-            raise wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_new_tokens.")
+            raise ConfigError("sampler.min_tokens", self.min_tokens, problem, "Lower it, or raise max_new_tokens.")
 
     def ids_that_end(self, own: frozenset[int]) -> frozenset[int]:
         """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""

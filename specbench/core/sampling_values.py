@@ -18,11 +18,6 @@ STRUCTURES = ("json", "regex", "grammar", "choice")
 Check = Callable[[str, Any], Any]
 
 
-def wrong(name: str, value: object, problem: str, remedy: str) -> ConfigError:
-    """The error for a parameter, under its key in a configuration."""
-    return ConfigError(f"sampler.{name}", value, problem, remedy)
-
-
 def number(interval: str, remedy: str, least: float = 0.0) -> Check:
     """A check for finite numbers.
 
@@ -35,12 +30,12 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
     def check(name: str, value: object) -> float | int:
         value = plain_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise wrong(name, value, "not a finite number", "Give a number.")
+            raise ConfigError(name, value, "not a finite number", "Give a number.")
         end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
         if end or not low <= value <= high:
-            raise wrong(name, value, "below 0" if interval == "[0, inf)" else f"outside {interval}", remedy)
+            raise ConfigError(name, value, "below 0" if interval == "[0, inf)" else f"outside {interval}", remedy)
         if 0 < value < least:
-            raise wrong(name, value, "so small that logits overflow", remedy)
+            raise ConfigError(name, value, "so small that logits overflow", remedy)
         return value
 
     return check
@@ -54,7 +49,7 @@ def whole(low: int, high: int, optional: bool = True) -> Check:
         if value is None and optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise wrong(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
+            raise ConfigError(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
         return value
 
     return check
@@ -64,14 +59,14 @@ def count_of_tokens(name: str, value: object) -> int:
     """top_k: a whole number; 0 is off, and so is -1, which becomes 0. Raises ConfigError."""
     value = number("[-1, inf)", "Use a whole number; 0 or -1 is off.")(name, value)
     if value != int(value) or value > LARGEST_VOCABULARY:
-        raise wrong(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
+        raise ConfigError(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
     return max(0, int(value))
 
 
 def flag(name: str, value: object) -> bool:
     """True or false. Raises ConfigError for anything else."""
     if not isinstance(value, bool):
-        raise wrong(name, value, "neither true nor false", "Use true or false.")
+        raise ConfigError(name, value, "neither true nor false", "Use true or false.")
     return value
 
 
@@ -80,7 +75,7 @@ def one_of(*choices: str) -> Check:
 
     def check(name: str, value: object) -> object:
         if value not in choices:
-            raise wrong(name, value, "not known", f"Use {' or '.join(choices)}.")
+            raise ConfigError(name, value, "not known", f"Use {' or '.join(choices)}.")
         return value
 
     return check
@@ -95,7 +90,7 @@ def some_ids_of(name: str, given: object) -> tuple[int, ...] | None:
     """At least one token id; None for any. Raises ConfigError."""
     ids = None if given is None else ids_of(name, given)
     if ids == ():
-        raise wrong(name, [], "no token may come", "Name ids, or leave it out.")
+        raise ConfigError(name, [], "no token may come", "Name ids, or leave it out.")
     return ids
 
 
@@ -107,21 +102,21 @@ def sequence_of(name: str, given: Iterable[object]) -> tuple[object, ...]:
 def texts_of(name: str, given: object) -> tuple[str, ...]:
     """A list of texts, none of them empty. Raises ConfigError."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise wrong(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
+        raise ConfigError(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
     for item in given:
         if not isinstance(item, str) or not item:
-            raise wrong(name, given, f"{item!r} is no text, or an empty one", "Remove it.")
+            raise ConfigError(name, given, f"{item!r} is no text, or an empty one", "Remove it.")
     return tuple(given)
 
 
 def ids_of(name: str, given: object) -> tuple[int, ...]:
     """A list, array or set of token ids, each of them once. Raises ConfigError."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise wrong(name, given, "not a list of token ids", "Give whole numbers.")
+        raise ConfigError(name, given, "not a list of token ids", "Give whole numbers.")
     ids = tuple(plain_number(item) for item in given)
     for item in ids:
         if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST_VOCABULARY:
-            raise wrong(name, given, f"{item!r} is no token id", "Give whole numbers from 0.")
+            raise ConfigError(name, given, f"{item!r} is no token id", "Give whole numbers from 0.")
     return tuple(dict.fromkeys(ids))
 
 
@@ -137,14 +132,14 @@ def biases_of(name: str, given: object) -> tuple[tuple[int, float], ...] | None:
         for key, bias in pairs:  # ty: ignore[not-iterable]
             token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
             if token in biases:
-                raise wrong(name, given, f"token {token} is named twice", "Leave one of them out.")
+                raise ConfigError(name, given, f"token {token} is named twice", "Leave one of them out.")
             biases[token] = float(bias)
     except (TypeError, ValueError):
-        raise wrong(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
+        raise ConfigError(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
     ids_of(name, tuple(biases))
     for bias in biases.values():
         if not abs(bias) <= LARGEST_BIAS:
-            raise wrong(name, given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
+            raise ConfigError(name, given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
     return tuple(sorted(biases.items())) or None
 
 
@@ -157,9 +152,9 @@ def structure_of(name: str, given: object) -> tuple[str, str] | None:
     kinds = [kind for kind in STRUCTURES if isinstance(given, Mapping) and given.get(kind) is not None]
     if not isinstance(given, Mapping) or len(kinds) != 1 or set(given) - set(STRUCTURES):
         remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
-        raise wrong(name, given, "does not name one structure", remedy)
+        raise ConfigError(name, given, "does not name one structure", remedy)
     (kind,) = kinds
     value = given[kind]
     if kind in ("regex", "grammar") and not isinstance(value, str):
-        raise wrong(name, given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
+        raise ConfigError(name, given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
     return kind, value if isinstance(value, str) else json.dumps(value)

@@ -140,7 +140,7 @@ def _failure(certificate: Certificate, other_rule: bool) -> str | None:
 
 
 def _place(context: RunContext) -> str:
-    return f"certificate: {context.folder / PAGE if context.folder is not None else PAGE}"
+    return f"certificate: {os.path.relpath(context.folder / PAGE) if context.folder is not None else PAGE}"
 
 
 def joint_cells(evidence: Evidence) -> list[tables.CellRow]:

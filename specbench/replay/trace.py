@@ -112,6 +112,9 @@ class Trace:
     columns: Mapping[str, Float32[np.ndarray, " T"]]
     limits: Int64[np.ndarray, " n"] | None = None
 
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} tokens of {len(self.prompts)} texts, {self.identity})"
+
     def __len__(self) -> int:
         return len(self.tokens)
 

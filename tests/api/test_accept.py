@@ -142,8 +142,10 @@ def test_what_is_no_outcome_of_the_request_is_named(returned):
         ({"function": NaiveVerifier}, "function: the class NaiveVerifier; give a function"),
         ({"function": lambda p, q: (0, 0)}, "function: <lambda>(p, q); give accept(p, q, token_ids, uniforms)"),
         ({"function": by_numpy, "arrays": "jax"}, 'arrays=\'jax\': unknown. Use "numpy" or "torch".'),
+        ({"function": by_numpy, "rule": None}, "rule=None: no name."),
+        ({"function": by_numpy, "lossless": "yes"}, "lossless='yes': use True or False"),
     ],
-    ids=["name", "class", "two arguments", "arrays"],
+    ids=["name", "class", "two arguments", "arrays", "rule", "lossless"],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_from_accept_names_a_wrong_argument(given, says):

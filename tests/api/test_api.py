@@ -369,6 +369,14 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     assert found.headline in found.page
 
 
+def verify_masked(draft: Any, target: Any, streams: Any) -> Any:
+    return MaskedVerifier().verify(draft, target, streams)
+
+
+def accept_nothing(p: Any, q: Any, token_ids: Any, uniforms: Any) -> tuple[int, int]:
+    return 0, 0
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "arguments"),
@@ -382,11 +390,25 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
         ),
         ("masked", {"seconds": 60, "stop_when_caught": False}),
         ("object", {"suite": "default"}),
+        (verify_masked, {"rule": "token"}),
+        (specbench.from_accept(accept_nothing, rule="token", lossless=False, arrays="torch"), {}),
     ],
-    ids=["a name", "a Rule of this tree", "a Rule of one's own", "sampling", "settings", "an object"],
+    ids=[
+        "a name",
+        "a Rule of this tree",
+        "a Rule of one's own",
+        "sampling",
+        "settings",
+        "an object",
+        "a module's",
+        "accept",
+    ],
 )
 def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, verifier, arguments):
-    """Pasted, with the object as ``verifier`` and a Rule under its name, it asks the same question."""
+    """Pasted, with the object as ``verifier`` and a Rule under its name, it asks the same question.
+
+    A function of a module, or an accept function, needs no name of the caller's.
+    """
     asked: list[Question] = []
 
     def remembered(question: Question, *_: Any) -> Evidence:
@@ -400,8 +422,14 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
 
     given = {"mine": mine, "object": MaskedVerifier()}.get(verifier, verifier)
     first = specbench.certify(given, **arguments)
-    names = {"specbench": specbench, "mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
-    assert eval(first.command, names).command == first.command
+    names: dict[str, Any] = {"specbench": specbench}
+    if isinstance(verifier, str):
+        names |= {"mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
+    *imports, call = first.command.splitlines()
+    exec("\n".join(imports), names)
+    assert eval(call, names).command == first.command
+    assert f"    {call}\n" in first.page
+    assert repr(first) == f"Certificate({first.verifier}: {first.headline})"
     of_verifier = [(rule_of(question.verifier).name, question.verifier.lossless) for question in asked]
     assert len(asked) == 2
     assert of_verifier[0] == of_verifier[1]
@@ -434,6 +462,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     ("given", "error", "says"),
     [
         ({"verifier": print}, ArgumentError, "rule: missing for the function print"),
+        ({"verifier": accept_nothing, "rule": "token"}, ArgumentError, "Give specbench.from_accept(accept_nothing) if"),
         ({"verifier": "masked", "rule": "token"}, ArgumentError, "rule='token': given for masked, which says itself"),
         ({"verifier": MaskedVerifier(), "lossless": True}, ArgumentError, "lossless=True: given for MaskedVerifier"),
         ({"verifier": "masked", "suite": "thorough"}, ConfigError, "suite=thorough: no such suite"),

@@ -175,6 +175,7 @@ def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pai
     assert theirs == SamplingParams(**own, **more)
     json.dumps(theirs.numbers | theirs.shaping)
     trace = specbench.record(pair, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
+    assert repr(trace).startswith("Trace(8 tokens of 2 texts, Identity(")  # and no arrays
     assert (trace.tokens == specbench.record(pair, PROMPTS[:1], samples=2, max_new_tokens=4, seed=1).tokens).all()
     assert json.dumps([each.gamma for each in specbench.replay(trace, "token", np.arange(1, 3))]) == "[1, 2]"
 

@@ -19,6 +19,8 @@ from specbench.sampling import SamplingParams
 from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
 from tests.helpers.command_lines import Ran, clean_environment, run_once, run_specbench, untracked
 
+LONGEST_MESSAGE = 6  # lines of a refusal
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
@@ -46,6 +48,7 @@ def test_bad_input(case, ran):
     assert "Traceback" not in got.text
     for part in case.says:
         assert part in got.text
+    assert len(got.text.splitlines()) <= LONGEST_MESSAGE, got.text
     assert got.loaded == case.needs_model
 
 

@@ -1,8 +1,10 @@
-"""Progress outside a terminal: a line every 30 s, and none for work that takes less."""
+"""Progress: outside a terminal a line every 30 s, and none for work that takes less; in a terminal a bar."""
 
 from __future__ import annotations
 
 import inspect
+import io
+import re
 
 import pytest
 from rich.console import Console
@@ -104,3 +106,16 @@ def test_a_notebook_says_what_has_begun(monkeypatch: pytest.MonkeyPatch, said: l
     progress.say_in_notebook("a certificate")
     assert said == ["job 3: decoding", "a certificate"]
     assert inspect.signature(specbench.certify).parameters["report"].default is progress.say_in_notebook
+
+
+@pytest.mark.parametrize("way", ["items", "pieces"])
+def test_a_bar_in_a_terminal_has_the_job_and_the_time_left(way: str, monkeypatch: pytest.MonkeyPatch, said: list[str]):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=screen, force_terminal=True, width=80))
+    if way == "items":
+        list(progress.track(range(2), "decoding"))
+    else:
+        with progress.progress("decoding", 2) as advance:
+            advance(2)
+    assert re.search(r"job 3: decoding .*100%.*\d:\d\d:\d\d", screen.getvalue())
+    assert said == []

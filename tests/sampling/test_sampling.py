@@ -114,6 +114,9 @@ def test_inverse_cdf_inverts_at_the_thresholds():
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_bad_parameters_name_the_key(key, value):
-    with pytest.raises(ConfigError, match=rf"^sampler\.{key}=.*\. [A-Z]"):
+def test_bad_parameters_name_the_argument_or_the_key(key, value):
+    with pytest.raises(ConfigError, match=rf"^{key}=.*\. [A-Z]"):
         SamplingParams(**{key: value})
+    with pytest.raises(ConfigError, match=rf"^sampler\.{key}=.*\. [A-Z]") as raised:
+        SamplingParams.from_mapping({key: value})
+    assert raised.value.key == f"sampler.{key}"

@@ -33,7 +33,7 @@ class Certificate:
         interrupted: how far the suite was when a signal ended it; None if none did.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
-        command: what repeats this run.
+        command: what repeats this run: a command line, or statements of Python.
     """
 
     verifier: str
@@ -67,6 +67,9 @@ class Certificate:
     failure: dict[str, Any] | None
     interrupted: str | None
     bias: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.verifier}: {self.headline})"
 
     @property
     def page(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from specbench.exactness.certificate.certify import Certificate
@@ -87,7 +88,7 @@ def markdown(certificate: Certificate) -> str:
             _D,
             _table(drawn, list(drawn[0])),
         ]
-    sections += ["## How to repeat it", f"    {c.command}", _where(c)]
+    sections += ["## How to repeat it", textwrap.indent(c.command, "    "), _where(c)]
     return "\n\n".join(sections) + "\n"
 
 
