@@ -411,7 +411,7 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
     """
     asked: list[Question] = []
 
-    def remembered(question: Question, *_: Any) -> Evidence:
+    def remembered(question: Question, *_: Any, **__: Any) -> Evidence:
         asked.append(question)
         return Evidence()
 
