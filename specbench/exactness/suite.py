@@ -168,8 +168,9 @@ class _Examination:
         part, *others = self.ahead
         where = f"during {part}"
         if part == _SMALL and self.small is not None:
-            done = min((tally.draws for tally in self.small.tallies.values()), default=0)
-            where = f"after {done:,} of {self._draws:,} {part}"
+            tallies = self.small.tallies.items()
+            done = min((tally.draws for name, tally in tallies if name not in self.evidence.unsupported), default=0)
+            where = f"after {done:,} of {self._draws:,} requests on each small pair"
         elif part == _D:
             done = sum(row.calls + row.refused for row in self.evidence.inputs if row.stratum == ALL)
             where = f"after {done:,} of {self.settings.calls:,} {part}"

@@ -50,7 +50,7 @@ class _TooLongError(BaseException):
 
 
 class Stopped(BaseException):
-    """A signal asks this process to end: the verifier is not called any more. Not an Exception, as above."""
+    """A signal asks this process to end: ``verify`` calls the verifier no more. Not an Exception, as above."""
 
 
 @dataclass
@@ -295,7 +295,10 @@ def _under_way(seconds: float | int) -> Generator[None]:
             signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
-        _LIMIT.begun = None  # first: from here on no signal raises
-        if seconds:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        try:
+            _LIMIT.begun = None  # from here on no signal raises; one that came just before must not leave the timer on
+        finally:
+            _LIMIT.begun = None
+            if seconds:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)

@@ -40,7 +40,7 @@ class _Model(ctypes.Structure):
 
 @dataclass(frozen=True)
 class _Weights:
-    """The weights of a model in the order in which a pass reads them: a second copy of its matrices.
+    """The weights of a model in the order in which a pass reads them: a copy of its matrices.
 
     Attributes:
         version: changes with the model's parameters.
@@ -182,7 +182,7 @@ def _weights_of(cached: CachedModel) -> _Weights:
     model: Any = cached.model
     version = (cached.vocab_size, *((p.data_ptr(), p._version) for p in model.parameters()))
     if model not in _weights or _weights[model].version != version:
-        narrow = all(map(cpu_product.is_narrow, model.parameters()))
+        narrow = all(cpu_product.is_narrow(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear))
         layers = [_tensors(layer, narrow) for layer in model.model.layers]
         unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size], narrow)
         outer = [model.model.embed_tokens.weight.detach(), model.model.norm.weight.detach(), unembeddings]

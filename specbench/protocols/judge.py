@@ -186,7 +186,7 @@ class JudgeProtocol:
             texts=sampler.texts,
             empty=sampler.empty,
             findings=findings,
-            scope=_scope(sampler, prompts, self.limits),
+            scope=_scope(sampler, prompts, self.limits, context.processors),
             command=context.command,
             environment=environment(context.device),
         )
@@ -214,9 +214,13 @@ def _checked(context: RunContext) -> Source:
     return source
 
 
-def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits) -> list[str]:
+def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits, processors: str) -> list[str]:
     changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
-    named = ", ".join(f"{name} {value:g}" for name, value in changed.items() if isinstance(value, float | int))
+    changed |= {"processors": json.loads(processors)} if processors else {}
+    named = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {json.dumps(value, default=str)}"
+        for name, value in changed.items()
+    )
     return [
         f"{sampler.source.engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
         "all of them are in texts.jsonl, but for those that were timed",

@@ -103,7 +103,7 @@ def test_a_signal_is_raised_where_no_count_is_torn(monkeypatch):
     done = {bound.fixture: bound.draws for bound in evidence.bounds}
     assert done == {name: tally.draws for name, tally in evidence.tallies.items()}
     assert sorted(set(done.values())) == [2016, 3000]  # the first fixture has its last batch
-    assert evidence.interrupted.startswith("after 2,016 of 3,000 requests on small pairs; not run: calls of D, ")
+    assert evidence.interrupted.startswith("after 2,016 of 3,000 requests on each small pair; not run: calls of D, ")
     assert not evidence.inputs
 
 

@@ -130,6 +130,20 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert outcome.failure is not None
 
 
+class OneLikelyText(engines.Several):
+    """Returns copies when it speculates, which its distribution makes likely."""
+
+    def probs(self, *arguments: Any) -> Any:
+        probs = super().probs(*arguments) ** 8
+        return probs / probs.sum()
+
+
+def test_equal_texts_of_a_distribution_that_has_one_likely_text_refute_nothing():
+    outcome = judged(OneLikelyText("copies"))
+    assert checks(outcome)[COPIES, Mode.SPECULATIVE].cases > 0
+    assert verdicts(outcome)[2] == MEASURED
+
+
 def test_wrong_log_probabilities_are_named_and_refute_nothing():
     outcome = judged(engines.ZeroLogprobs())
     row = checks(outcome)[LOGPROBS, Mode.SPECULATIVE]

@@ -12,7 +12,7 @@ logits differ by rounding. That matters in two places:
   Bets are therefore placed on which token it is of those that are in every support within the tolerance: p, q and the
   powers are conditioned on these, and the factor of a token at the edge is 1. On these tokens p' is proportional to p
   wherever the edge fell, so M stays a martingale; and a token that lies outside every support within the tolerance is
-  infinite evidence, since its probability under p' is 0.
+  infinite evidence, since its probability under p' is 0 (checkpoint.py asks for several of other engines).
 - Elsewhere p' = p exp(h) with h the difference of the log-probabilities, and the mean of a factor is
   sum f p'/p = 1 + sum (f - p) h + ..., since sum p h is 0 up to h squared. To first order that averages out over
   positions, because f knows nothing of the errors of p'. What is left is of the size of v = Var_p(h): the errors of p

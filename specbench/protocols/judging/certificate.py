@@ -26,7 +26,7 @@ JSON, MARKDOWN, HTML, FIGURE = "certificate.json", "certificate.md", "certificat
 NOT_TESTED = (
     "other prompts, models, sampling parameters, lengths of texts, draft lengths and loads than those named here",
     "biases that keep the shares of the tokens that texts of this number can tell apart",
-    "several continuations of one request (n), chat templates, streaming, tool calls and structured outputs",
+    "how several texts of one request (n) depend on one another, chat templates, streaming, tool calls and structures",
     "whether the plain texts follow the model: both ways of decoding could be wrong alike",
     "another release of the engine, another device, another driver",
 )

@@ -135,20 +135,16 @@ class Sampler:
         )
         return [texts[place] for place in range(len(requests))]
 
-    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[Completion] | None:
-        """Texts that the engine samples together for one request; those of an earlier attempt, if it had all.
-
-        Returns:
-            None if the source returns one text a request.
+    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[Completion]:
+        """Texts that a SourceOfSeveral samples together for one request; those of an earlier attempt, if it had all.
 
         Raises:
             SpecbenchError: see :meth:`complete`.
         """
-        if not isinstance(self.source, SourceOfSeveral):
-            return None
-        waiting = self.earlier[_key_of(request, mode, question)]
-        if len(waiting) >= count:
-            texts = [completion_of(request, waiting.popleft()) for _ in range(count)]
+        assert isinstance(self.source, SourceOfSeveral)
+        waiting = self.earlier.pop(_key_of(request, mode, question), ())
+        if len(waiting) == count:
+            texts = [completion_of(request, line) for line in waiting]
         else:
             texts = self.source.choices(request, count, mode)
             self._write(texts, question)

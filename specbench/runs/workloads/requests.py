@@ -19,13 +19,13 @@ RENAMED = dict.fromkeys(LENGTHS, "max_new_tokens")
 PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
 }
-# Other engines' names of what is known here by another one. The first three are also columns of data sets, and stand
-# in sampling_params alone.
-OF_SGLANG = ("json_schema", "regex", "ebnf", "min_new_tokens", "thinking_budget")
+# Other engines' names of what is known here by another one. These are also columns of data sets, and stand in
+# sampling_params alone.
+OF_SGLANG = ("json_schema", "regex", "ebnf")
 REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
-    *("continue_final_message", "prompt_embeds", "lora_path"),
+    *("continue_final_message", "prompt_embeds", "lora_path", "min_new_tokens", "thinking_budget"),
     *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "response_format"),  # structured_outputs here
 )
 HARMLESS = {"best_of": 1, "response_format": {"type": "text"}}
