@@ -329,6 +329,12 @@ GOOD_INPUT = [
         {"log.jsonl": '{"prompt": "import os", "temperature": 0}\n{"text": "import re", "max_tokens": 2}\n'},
     ),
     Case(
+        "greedy",
+        (*QUICK, "protocol.check.draws=0", "sampler=greedy", "verifier=block"),
+        ("tokens a step", "Results: "),
+        True,
+    ),
+    Case(
         "recording",
         (*TINY, "protocol=record", "protocol.samples=2", "sampler=chat"),
         ("tokens recorded in", "Results: "),

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from specbench.exactness import settings
 from specbench.runs.choices import names
 from specbench.runs.commandline import parse_command
+from specbench.runs.overrides import spelled_out
 from tests.helpers.command_lines import ROOT
 from tests.tree.test_conf import composed
 
@@ -75,7 +76,8 @@ def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
     given = [each for each in shlex.split(command) if not each.startswith(("resume=", "hydra", "+hydra"))]
     parse_command(given)
-    OmegaConf.to_container(composed(*(each if {*"[{"} & {*each} else each.partition(",")[0] for each in given)))
+    first = [each if {*"[{"} & {*each} else each.partition(",")[0] for each in given]
+    OmegaConf.to_container(composed(*(word for each in first for word in spelled_out(each))))
 
 
 def test_commands_were_found():
