@@ -106,8 +106,8 @@ def judged(run_dir: Path) -> pd.DataFrame:
 def method_of(row: pd.Series) -> str:
     """How the engine speculated, by its source's settings; our own decoder, by its verifier."""
     source = (json.loads(row["config"]) if isinstance(row["config"], str) else {}).get("source") or {}
-    own = row["verifier"] if isinstance(row["verifier"], str) else None
-    return str(source.get("method") or own or NONE)
+    verifier = row["verifier"] if isinstance(row["verifier"], str) else None
+    return str(source.get("method") or verifier or NONE)
 
 
 def short(engine: str) -> str:

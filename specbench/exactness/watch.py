@@ -296,7 +296,7 @@ def _under_way(seconds: float | int) -> Generator[None]:
         yield
     finally:
         try:
-            _LIMIT.begun = None  # from here on no signal raises; one that came just before must not leave the timer on
+            _LIMIT.begun = None  # a signal may raise until this is done; the timer is ended all the same
         finally:
             _LIMIT.begun = None
             if seconds:

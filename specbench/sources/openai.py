@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -79,11 +78,10 @@ class OpenAiSource(ServedSource):
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
         """Returns the texts that the server samples together for one request (its parameter n)."""
         check_supported([request], self.unsupported, self.engine)
-        server, (path, body), start = self.servers[mode], self.call_of(request), time.perf_counter()
-        reply = Reply(server, server.json(path, {**body, **self.extra, "n": count}), request)
-        seconds = time.perf_counter() - start
-        parts = [{**reply.part, "choices": [choice]} for choice in reply.get("choices", list, _PROTOCOL)]
-        return [self.read(Reply(server, part, request), mode, seconds) for part in parts]
+        reply, _, seconds = self.send(request, mode, n=count)
+        choices = reply.get("choices", list, _PROTOCOL)
+        parts = [Reply(reply.server, {**reply.part, "choices": [choice]}, request) for choice in choices]
+        return [self.checked(self.read(part, mode, seconds)) for part in parts]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)

@@ -82,7 +82,7 @@ class ServedSource:
         server = self.servers[mode]
         before = self.counters.read(server, mode is Mode.SPECULATIVE)
         with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(self._one, server, request, mode) for request in requests]
+            futures = [pool.submit(self._one, request, mode) for request in requests]
             try:
                 completions = [future.result() for future in futures]
             except BaseException:
@@ -100,12 +100,20 @@ class ServedSource:
         for server in self.servers.values():
             server.close()
 
-    def _one(self, server: Server, request: TextRequest, mode: Mode) -> Completion:
+    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+        return self.checked(self.read(*self.send(request, mode)))
+
+    def send(self, request: TextRequest, mode: Mode, **more: Any) -> tuple[Reply, Mode, float]:
+        """Sends a request, with ``more`` in its body. Returns what ``read`` takes: the reply, the mode, seconds."""
+        server, (path, body) = self.servers[mode], self.call_of(request)
         start = time.perf_counter()
-        path, body = self.call_of(request)
-        reply = server.json(path, {**body, **self.extra})
-        completion = self.read(Reply(server, reply, request), mode, time.perf_counter() - start)
-        if mode is Mode.PLAIN and completion.counters.get("drafted"):
+        reply = server.json(path, {**body, **self.extra, **more})
+        return Reply(server, reply, request), mode, time.perf_counter() - start
+
+    def checked(self, completion: Completion) -> Completion:
+        """Returns it. Raises ConfigError for a plain text with a draft, and for an empty one that nothing ended."""
+        request, server = completion.request, self.servers[completion.mode]
+        if completion.mode is Mode.PLAIN and completion.counters.get("drafted"):
             problem = "the server without speculation drafts tokens"
             raise server.error(problem, "Start it without a draft (conf/source/*.yaml say how).")
         cut_off = completion.finish_reason == "length" or request.sampling.ignore_eos
