@@ -42,7 +42,7 @@ from specbench.exactness.texts.support import support_edge, tolerance_of
 from specbench.sampling import RowParams, SamplingParams
 
 MIXED = (0.01, 0.03, 0.1, 0.3)  # shares of the other distribution
-TEMPERED = tuple(map(float, np.float32((0.7, 0.85, 0.95, 1.05, 1.15, 1.4))))  # exponents, of float32's precision
+TEMPERED = tuple(float(np.float32(exponent)) for exponent in (0.7, 0.85, 0.95, 1.05, 1.15, 1.4))
 BETS = (
     *(f"draft {share:g}" for share in MIXED),
     *(f"argmax {share:g}" for share in MIXED),
