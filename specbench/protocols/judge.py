@@ -225,9 +225,9 @@ def _scope(
         f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {json.dumps(value, default=str)}"
         for name, value in changed.items()
     )
-    how = f" ({method})" if method else ""
+    engine = f"{sampler.source.engine} ({method})" if method else sampler.source.engine
     return [
-        f"{sampler.source.engine}{how}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
         "all of them are in texts.jsonl, but for those that were timed",
         f"distributions are compared on texts of {limits.length} tokens; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
