@@ -12,7 +12,7 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Section, Table, Text, cells, winner
+from specbench.reports import Report, Section, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
@@ -165,7 +165,7 @@ def build_sweep(
     run_dir: Path,
     name: str,
     axis: str,
-    findings: Callable[[pd.DataFrame], Text],
+    findings: Callable[[pd.DataFrame], str],
     figures: Callable[[Path, pd.DataFrame], dict[str, Shown]],
 ) -> Report:
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.

@@ -16,8 +16,8 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.results import STEPS
 from specbench.reports import Report
 from specbench.reports.cells import interval
+from specbench.reports.markdown import literal
 from specbench.reports.plots import decode as plots
-from specbench.reports.text import literal
 
 from .decoding import Shown, build_sweep, main_sweep
 from .page import words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.reports import Report, Text
+from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
 from .decoding import Shown, build_sweep, main_sweep
@@ -18,7 +18,7 @@ def build(run_dir: Path) -> Report:
     return build_sweep(run_dir, "temperature_sweep", "temperature", overlap_range, figures)
 
 
-def overlap_range(results: pd.DataFrame) -> Text:
+def overlap_range(results: pd.DataFrame) -> str:
     """The temperatures of the lowest and highest overlap; empty where no drafter had probabilities."""
     known = results[results["overlap"].notna()]
     if known["temperature"].nunique() < 2:

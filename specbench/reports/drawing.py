@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from specbench.reports.markdown import printable
 from specbench.reports.plots.style import style
-from specbench.reports.text import printable
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 # Text stays text, which can be searched and read aloud. Ids are hashes, which a fixed salt makes the same each time.

@@ -13,7 +13,7 @@ from specbench.core.machine.progress import console, say
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import cells
 from specbench.reports.between import tokens_a_step
-from specbench.reports.text import literal
+from specbench.reports.markdown import literal
 from specbench.reports.winner import fastest, machine
 
 _LONGEST = 40  # characters of a parameter in a table's cell

@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from specbench.reports import Paragraph, Picture, Report, Section, Table, html
+from specbench.reports import Picture, Report, Section, Table, html
+from specbench.reports.markdown import escape
 from tests.reports.test_report_html import figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -40,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wide = {f"column {number}": ["a long cell of words"] * len(CELLS) for number in range(8)}
     shown = pd.DataFrame({"number": CELLS, "word": list("bcadef"), **wide})
     blocks = (
-        Paragraph("<script>document.title = 'broken'</script>"),
+        escape("<script>document.title = 'broken'</script>"),
         Table("table", shown, left=("word",)),
         Picture("one", figure(), "What is it?", "A line."),
     )
