@@ -18,7 +18,6 @@ from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.rules import rules_followed
 
-from .command import main
 from .folder import read_rows
 from .page import Shown, page, section_of, words
 
@@ -237,9 +236,3 @@ def headlines(results: pd.DataFrame) -> dict[str, str]:
         "AcceptanceRate": interval(best, "acceptance_rate"),
         "Overlap": interval(best, "overlap"),
     }
-
-
-def main_sweep(exp: str, build: Callable[[Path], Report]) -> None:
-    """The command line of a sweep's report; see :func:`analysis.command.main`."""
-    left_out = ["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"]
-    main(exp, build, lambda report: report.tables[0].shown.drop(columns=left_out))

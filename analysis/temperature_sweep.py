@@ -9,7 +9,8 @@ import pandas as pd
 from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
-from .decoding import Shown, build_sweep, main_sweep
+from .command import main
+from .decoding import Shown, build_sweep
 from .page import words
 
 
@@ -36,4 +37,4 @@ def figures(_: Path, results: pd.DataFrame) -> dict[str, Shown]:
 
 
 if __name__ == "__main__":
-    main_sweep("temperature_sweep", build)
+    main("temperature_sweep", build)

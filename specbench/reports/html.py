@@ -10,21 +10,24 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
+import matplotlib as mpl
 import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
-from specbench.reports.drawing import svg
 from specbench.reports.markdown import literal, printable
 from specbench.reports.model import Picture, Report, Table
+from specbench.reports.plots.style import style
 
 WEB = Path(__file__).with_name("web")
+ENLARGED = 1.5  # figures are made for paper, whose text is smaller than a page's
 WIDE = 60  # letters of a cell, from which on it may take more than one line
 
 
@@ -84,7 +87,13 @@ def _unbroken(text: object) -> str:
 
 
 def _svg(picture: Picture) -> Markup:
-    return Markup(svg(picture.figure, picture.name))  # text in it is escaped by matplotlib
+    """The figure as an image, which shares no id, font or style with the page; a figure gives the same bytes again."""
+    file = io.StringIO()
+    with style(), mpl.rc_context({"svg.hashsalt": "specbench"}):  # ids are hashes
+        picture.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    data = base64.b64encode(printable(file.getvalue()).encode()).decode()
+    width = ENLARGED * picture.figure.get_figwidth()
+    return Markup(f'<img alt="" style="width: {width}in" src="data:image/svg+xml;base64,{data}">')
 
 
 def _columns(table: Table) -> list[tuple[str, str]]:

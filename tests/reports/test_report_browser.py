@@ -99,7 +99,7 @@ def test_light_dark_narrow_and_paper(browser: Any, path: Path) -> None:
         page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
         after = page.evaluate(places)
         assert (after[0], after[2]) == (before[0], before[2] - 300)
-        assert page.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 200
+        assert page.evaluate("document.querySelector('.card img').getBoundingClientRect().width") > 200
         page.emulate_media(media="print")  # on paper figures stay as they were drawn
         assert page.evaluate("getComputedStyle(document.querySelector('.card')).filter") == "none"
     assert page.pdf().startswith(b"%PDF")
