@@ -111,7 +111,7 @@ def line(markdown: str) -> Markup:
 
 def inlines(markdown: str) -> list[Token]:
     """The tokens of a paragraph: text, softbreak, code_inline, and the ends of strong and link."""
-    return [token for each in READER.parseInline(str(markdown)) for token in each.children or ()]
+    return [token for inline in READER.parseInline(str(markdown)) for token in inline.children or ()]
 
 
 def literal(markdown: str) -> str:
