@@ -1,7 +1,8 @@
-"""One step of decoding: draft, score, verify, commit. Everything stays on the device, and the host never waits.
+"""One step of decoding: draft, score, verify, commit. Everything stays on the device.
 
 ``step(batch, components) -> (batch, result)`` changes neither argument but the caches of the models and the drafter,
 which follow the batch. It knows no rule and no drafting method. If nothing is drafted it is plain decoding.
+The host waits for the device only in a verifier that checks its arguments or takes no padded drafts.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     verification = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
-    kept = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
+    fed = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
-        cache.truncate(kept, verification.path)
+        cache.truncate(fed, verification.path)
     if components.observer is not None:
         components.observer.observe(_observation(batch, draft, verification, hidden))
     return _commit(batch, draft, rows, verification, components, stamps)
@@ -160,7 +161,7 @@ def _observation(batch: Batch, draft: Draft, verification: Verification, hidden:
     """Returns the fed tokens that stand: the text's last one and the accepted ones, of a tree those on its path."""
     tokens, rows = _fed(batch, draft), torch.arange(len(batch), device=batch.lengths.device)
     if verification.path is not None:
-        path = torch.nn.functional.pad(verification.path.clamp(min=-1) + 1, (1, 0))  # behind its end the root
+        path = torch.nn.functional.pad(verification.path + 1, (1, 0))  # behind its end the root
         tokens = tokens.gather(1, path)
         hidden = {name: states[rows[:, None], path] for name, states in hidden.items()}
     counts = torch.where(batch.running, verification.num_accepted + 1, 0)
@@ -191,7 +192,7 @@ def _commit(
 
 
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
-    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, which are read once for that.
+    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, else FINITE. Reads them once.
 
     Rows from which nothing was sampled count too, and so do the logits of tokens that a mask bans. A row of -inf alone
     is no error: a grammar may have come to its end.
@@ -208,10 +209,10 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 
 def _surely_finite(rows: LogitRows) -> bool:
     """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
-    known = rows.log_normalizer
-    if known is None or not known.is_cpu:
+    normalizer = rows.log_normalizer
+    if normalizer is None or not normalizer.is_cpu:
         return False
-    return cpu_rows.below_infinity(known) if cpu_rows.drawing.on else bool((known < torch.inf).all())
+    return cpu_rows.below_infinity(normalizer) if cpu_rows.drawing.on else bool((normalizer < torch.inf).all())
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
@@ -238,13 +239,13 @@ def _written(
     places = torch.arange(emitted.shape[1], device=emitted.device)
     block = (places <= accepted[:, None]) & running[:, None]
     stops = block & (emitted[:, :, None] == stop_ids[:, None]).any(dim=2)
-    kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
-    num_emitted = kept.sum(dim=1)
+    written = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
+    num_emitted = written.sum(dim=1)
     longer = lengths + num_emitted
     ended = torch.where(longer >= limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
     nothing = block & (emitted == PADDING)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     columns = lengths[:, None] + places
-    tokens = torch.where(kept & ~nothing, emitted, texts.gather(1, columns))
+    tokens = torch.where(written & ~nothing, emitted, texts.gather(1, columns))
     return texts.scatter(1, columns, tokens), longer, num_emitted, torch.where(running, ended, finished)

@@ -191,9 +191,13 @@ class Checkpoint:
 
     @torch.inference_mode()
     def _scored(self, prompt: tuple[int, ...], texts: Sequence[tuple[int, ...]]) -> list[ScoredText]:
-        end = min(self.sampling.ids_that_end(self.pair.stop_ids), default=0)
-        fed = [[end if token < 0 else token for token in ids] for ids in texts]
+        """Returns the scores of texts. An omitted end is taken for the likeliest of the ids that end a text."""
+        ends = sorted(self.sampling.ids_that_end(self.pair.stop_ids))
+        fed = [[max(token, 0) for token in ids] for ids in texts]
         logits = [logits_along(model, [prompt] * len(texts), fed) for model in self.models]
+        for ids, known, along in zip(texts, fed, logits[0], strict=True):
+            if ids and ids[-1] < 0:
+                known[-1] = ends[int(along[-1, ends].argmax())]
         return [self._text(prompt, ids, *of_text) for ids, *of_text in zip(fed, *logits, strict=True)]
 
     def _text(
@@ -202,7 +206,8 @@ class Checkpoint:
         p = rows_along(target, self.sampling, prompt, ids)
         q = None if draft is None else rows_along(draft, self.sampling, prompt, ids)
         tokens = torch.tensor(ids, device=p.logits.device)
-        probs, own = p.probs().double(), p.prob(tokens).double()
+        dense = [rows.probs() for rows in (p, q) if rows is not None]
+        probs, own = dense[0], p.prob(tokens)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
@@ -211,14 +216,14 @@ class Checkpoint:
         ratios = torch.ones_like(tokens)
         columns = {"log_p": own.log()}
         if q is not None:
-            log_q, drafted = q.prob(tokens).log(), q.probs().double()
-            apart = (log_q.double() - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
+            log_q, drafted = q.prob(tokens).log(), dense[1]
+            apart = (log_q - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
             ratios = torch.bucketize(apart, torch.tensor(EDGES, dtype=torch.float64, device=apart.device)) + 1
             members.append(apart > 0)
             columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
             expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
-        factors = log_factors(p, q, ids, self.sampling, self.tolerance)
+        factors = log_factors(p, q, ids, self.sampling, self.tolerance, dense)
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
         return ScoredText(
             factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, tokens=np.array(ids), columns=columns
