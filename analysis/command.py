@@ -7,31 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-from rich.console import Console
-
 from specbench.core.errors import SpecbenchError
 from specbench.reports import Report, markdown
 from specbench.reports.writing import write
-from specbench.runs.summary import print_table
 
 from .folder import find_run
 
 
-def main(
-    exp: str,
-    build: Callable[..., Report],
-    brief: Callable[[Report], pd.DataFrame] | None = None,
-    several: bool = False,
-) -> None:
-    """Writes the report of the run that the command line names, and prints a table and the report's path.
+def main(exp: str, build: Callable[..., Report], several: bool = False) -> None:
+    """Writes the report of the run that the command line names, and prints its first table and its path.
 
     Exits with 2 if the run cannot be read.
 
     Args:
         exp: the experiment.
         build: its report.
-        brief: a table that fits a terminal, of the report; None for the report's first one as it stands in table.md.
         several: whether ``build`` takes several runs, or files; the report is written into the folder of the first.
     """
     about = sys.modules[build.__module__].__doc__
@@ -49,8 +39,6 @@ def main(
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    if brief is None:
-        print(f"{markdown.table(report.tables[0].shown)}\n")
-    else:
-        print_table(brief(report), to=Console())
+    for table in report.tables[:1]:
+        print(f"{markdown.table(table.shown)}\n")
     print(path)

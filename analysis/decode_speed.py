@@ -14,7 +14,6 @@ from specbench.reports import Report, Table, winner
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
-from specbench.reports.text import join
 from specbench.rules import rules_followed
 
 from .command import main
@@ -72,7 +71,7 @@ def build(run_dir: Path) -> Report:
         "decode_speed",
         shown,
         rules_followed(rows["verifier"]),
-        warning=join(warnings),
+        warning=" ".join(filter(None, warnings)),
         data={"table": rows, "baselines": lines},
         rows=rows,
         others=lines,

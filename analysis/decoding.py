@@ -12,13 +12,12 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Section, Table, Text, cells, winner
+from specbench.reports import Report, Section, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.rules import rules_followed
 
-from .command import main
 from .folder import read_rows
 from .page import Shown, page, section_of, words
 
@@ -165,7 +164,7 @@ def build_sweep(
     run_dir: Path,
     name: str,
     axis: str,
-    findings: Callable[[pd.DataFrame], Text],
+    findings: Callable[[pd.DataFrame], str],
     figures: Callable[[Path, pd.DataFrame], dict[str, Shown]],
 ) -> Report:
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.
@@ -237,9 +236,3 @@ def headlines(results: pd.DataFrame) -> dict[str, str]:
         "AcceptanceRate": interval(best, "acceptance_rate"),
         "Overlap": interval(best, "overlap"),
     }
-
-
-def main_sweep(exp: str, build: Callable[[Path], Report]) -> None:
-    """The command line of a sweep's report; see :func:`analysis.command.main`."""
-    left_out = ["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"]
-    main(exp, build, lambda report: report.tables[0].shown.drop(columns=left_out))

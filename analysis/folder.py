@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
-from specbench.reports import Bullets, Code, Lines, Paragraph, Report, Section, Text
+from specbench.reports import Report, Section, markdown
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
 from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
@@ -100,7 +100,7 @@ def report_of(
     run_dir: Path,
     name: str,
     title: str,
-    question: Text,
+    question: str,
     sections: Iterable[Section],
     rules: Iterable[str] = (),
     data: Mapping[str, pd.DataFrame] | None = None,
@@ -132,13 +132,16 @@ def _missing(status: SweepStatus | None) -> list[Section]:
     if status is None or not status.partial():
         return []
     sentences = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
-    lists = [Bullets(tuple(sentences))] if sentences else []
-    remedy = [Paragraph(status.remedy())] if status.remedy() else []
-    return [Section("What is missing", (Paragraph(f"{status.sentence()}."), *lists, *remedy))]
+    texts = [
+        markdown.escape(f"{status.sentence()}."),
+        markdown.bullets(sentences),
+        markdown.escape(status.remedy() or ""),
+    ]
+    return [Section("What is missing", tuple(filter(None, texts)))]
 
 
 def _repeat(status: SweepStatus | None, name: str) -> list[Section]:
     if status is None:
         return []
-    again = Paragraph(("The report again, from the rows: ", Code(f"python -m specbench.analysis.{name} FOLDER"), "."))
-    return [Section("How to repeat it", (Lines(tuple(commands(status.plan))), again))]
+    again = f"The report again, from the rows: `python -m specbench.analysis.{name} FOLDER`."
+    return [Section("How to repeat it", (markdown.lines(commands(status.plan)), again))]

@@ -16,10 +16,11 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.results import STEPS
 from specbench.reports import Report
 from specbench.reports.cells import interval
+from specbench.reports.markdown import literal
 from specbench.reports.plots import decode as plots
-from specbench.reports.text import literal
 
-from .decoding import Shown, build_sweep, main_sweep
+from .command import main
+from .decoding import Shown, build_sweep
 from .page import words
 
 
@@ -79,4 +80,4 @@ def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | No
 
 
 if __name__ == "__main__":
-    main_sweep("gamma_sweep", build)
+    main("gamma_sweep", build)

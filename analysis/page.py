@@ -1,7 +1,7 @@
 """Pages: a template of pages/ in Markdown, filled with values, tables and figures, and read into a Report.
 
 A template is a Jinja file of macros. ``page`` is the page, and its parameters are what it is filled with; the others
-are its sentences. Whatever a value holds is text: it is escaped for Markdown (specbench/reports/markdown.py).
+are its sentences. Whatever a value holds is text: it is escaped (specbench/reports/markdown.py), unless it is Markup.
 
 In a page ``# ...`` is the title, and the words below it the question; ``## ...`` begins a section; an empty one is
 left out. ``### NAME: QUESTION`` places a figure, with the paragraphs below it as its reading; ``### NAME`` places a
@@ -13,13 +13,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -28,24 +27,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.run_settings import as_text, sampling_of
-from specbench.reports import (
-    Block,
-    Bullets,
-    Code,
-    Inline,
-    Lines,
-    Link,
-    Paragraph,
-    Picture,
-    Report,
-    Section,
-    Strong,
-    Table,
-    Text,
-    cells,
-    markdown,
-)
-from specbench.reports.text import inlines, join, literal
+from specbench.reports import Block, Picture, Report, Section, Table, cells, markdown
 
 from .folder import report_of
 
@@ -57,7 +39,7 @@ def page(
     name: str,
     shown: Mapping[str, Shown],
     rules: Iterable[str] = (),
-    warning: Text = "",
+    warning: str = "",
     data: Mapping[str, pd.DataFrame] | None = None,
     headlines: Mapping[str, str] | None = None,
     **values: Any,
@@ -72,10 +54,10 @@ def page(
         values: of the template's macro ``page``.
     """
     title, question, sections = filled(name, shown, **values)
-    return report_of(run_dir, name, title, question, sections, rules, data, headlines, literal(warning))
+    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
 
 
-def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, Text, list[Section]]:
+def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, str, list[Section]]:
     """Title, question and sections of a page.
 
     Raises:
@@ -85,7 +67,7 @@ def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, T
     for place, heading, blocks in _parts(_macro(f"{name}.page")(**values)):
         if place == "h1":
             title = heading
-            question = _flat(join(_paragraphs(blocks)))
+            question = " ".join(blocks)
         elif place == "h2":
             sections.append(Section(heading, tuple(blocks)))
         elif place == "more":
@@ -94,21 +76,20 @@ def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, T
             which, _, words = heading.partition(": ")
             if which not in left:
                 raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
-            block = _placed(which, words, left.pop(which), _paragraphs(blocks))
+            block = _placed(which, words, left.pop(which), blocks)
             sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
     if unplaced := [which for which, value in left.items() if value is not None]:
         raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
     return title, question, [section for section in sections if section.blocks]
 
 
-def words(macro: str, *values: Any) -> Text:
-    """What a macro says, as one text.
+def words(macro: str, *values: Any) -> Markup:
+    """What a macro says, as one paragraph of Markdown.
 
     Args:
         macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.theory``.
     """
-    parts = _parts(_macro(macro)(*values))
-    return _flat(join(text for _, _, blocks in parts for text in _paragraphs(blocks)))
+    return Markup(" ".join(text for _, _, blocks in _parts(_macro(macro)(*values)) for text in blocks))
 
 
 def section_of(macro: str, *values: Any) -> Section:
@@ -116,16 +97,12 @@ def section_of(macro: str, *values: Any) -> Section:
     return next(Section(heading, tuple(blocks)) for place, heading, blocks in _parts(_macro(macro)(*values)) if place)
 
 
-def _paragraphs(blocks: Sequence[Block]) -> list[Text]:
-    return [block.text for block in blocks if isinstance(block, Paragraph)]
-
-
-def _placed(name: str, question: str, shown: Shown, texts: list[Text]) -> list[Block]:
+def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list[Block]:
     if isinstance(shown, Figure):
-        return [Picture(name, shown, question, _flat(join(texts)))]
+        return [Picture(name, shown, question, " ".join(texts))]
     if shown is None:
         return []
-    return [dataclasses.replace(shown, caption=_flat(join(texts[:1])), note=_flat(join(texts[1:])))]
+    return [dataclasses.replace(shown, caption="".join(texts[:1]), note=" ".join(texts[1:]))]
 
 
 def _macro(name: str) -> Any:
@@ -138,13 +115,13 @@ def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
-        finalize=_escaped,
+        finalize=lambda value: value if isinstance(value, jinja2.Undefined) else markdown.escape(value),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters.update(
-        f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, code=Code, strong=Strong
+        f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, strong=markdown.strong
     )
     made.filters["log10"] = math.log10
     made.tests["missing"] = lambda value: bool(pd.isna(value))
@@ -156,60 +133,25 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def _escaped(value: Any) -> Any:
-    """A value as Markdown that is read as nothing more than its text, wherever in a line it stands."""
-    if isinstance(value, Markup | jinja2.Undefined):
-        return value
-    if isinstance(value, Bullets | Lines):
-        return Markup(f"\n\n{markdown.block(value)}\n\n")
-    if isinstance(value, Strong | Code | Link):
-        value = (value,)
-    text = markdown.paragraph(value if isinstance(value, tuple) else str(value))
-    return Markup(f"{text[:-1]}\\]" if text.endswith("]") else text)
-
-
-def _parts(text: str) -> Iterator[tuple[str, str, list[Block]]]:
+def _parts(text: str) -> Iterator[tuple[str, str, list[Markup]]]:
     """Each heading with the blocks below it: its level, such as ``h2``, and its words; of a rule all are empty."""
-    level, heading, blocks = "", "", list[Block]()
-    for node in SyntaxTreeNode(MarkdownIt("commonmark", {"html": False}).parse(text)):
+    level, heading, blocks = "", "", list[Markup]()
+    for node in SyntaxTreeNode(markdown.READER.parse(str(text))):
         if node.type == "heading":
             if level or blocks:
                 yield level, heading, blocks
-            level, heading, blocks = node.tag, literal(_text(node)), []
+            level, heading, blocks = node.tag, markdown.literal(node.children[0].content), []
         elif node.type == "hr" or (level == "h3" and node.type != "paragraph"):
             yield level, heading, blocks
             level, heading, blocks = "more", "", []
         if node.type == "paragraph":
-            blocks.append(Paragraph(_text(node)))
+            blocks.append(markdown.line(node.children[0].content))
         elif node.type == "bullet_list":
-            blocks.append(Bullets(tuple(_text(item.children[0]) for item in node.children)))
+            items = (item.children[0].children[0] for item in node.children)
+            blocks.append(markdown.bullets(Markup(item.content) for item in items))
         elif node.type == "fence":
-            blocks.append(Lines(tuple(node.content.removesuffix("\n").split("\n"))))
+            blocks.append(markdown.lines(node.content.removesuffix("\n").split("\n")))
     yield level, heading, blocks
-
-
-def _text(node: SyntaxTreeNode) -> Text:
-    parts: list[Inline] = []
-    for child in node.children[0].children:
-        if child.type == "strong":
-            parts.append(Strong(_words(child)))
-        elif child.type == "code_inline":
-            parts.append(Code(child.content))
-        elif child.type == "link":
-            parts.append(Link(_words(child), str(child.attrs["href"])))
-        else:
-            parts.append(" " if child.type == "softbreak" else child.content)
-    return _flat(tuple(parts))
-
-
-def _flat(text: Text) -> Text:
-    """A text of literal words alone as a string."""
-    made = inlines(text)
-    return made[0] if len(made) == 1 and isinstance(made[0], str) else made if made else ""
-
-
-def _words(node: SyntaxTreeNode) -> str:
-    return "".join(" " if child.type == "softbreak" else child.content for child in node.children)
 
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:

@@ -68,7 +68,6 @@ def build(run_dir: Path) -> Report:
     shown = {
         "table": Table("table", rendered(points), points, left=("rule",)),
         "replay_against_decoding": plots.against_decoding(replayed, points),
-        "interval_widths": plots.interval_widths(points),
         **{policy.name: plots.policy_frontier(policy.lines) for policy in tried},
     }
     return page(

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.reports import Report, Text
+from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
-from .decoding import Shown, build_sweep, main_sweep
+from .command import main
+from .decoding import Shown, build_sweep
 from .page import words
 
 
@@ -18,7 +19,7 @@ def build(run_dir: Path) -> Report:
     return build_sweep(run_dir, "temperature_sweep", "temperature", overlap_range, figures)
 
 
-def overlap_range(results: pd.DataFrame) -> Text:
+def overlap_range(results: pd.DataFrame) -> str:
     """The temperatures of the lowest and highest overlap; empty where no drafter had probabilities."""
     known = results[results["overlap"].notna()]
     if known["temperature"].nunique() < 2:
@@ -36,4 +37,4 @@ def figures(_: Path, results: pd.DataFrame) -> dict[str, Shown]:
 
 
 if __name__ == "__main__":
-    main_sweep("temperature_sweep", build)
+    main("temperature_sweep", build)

@@ -73,4 +73,4 @@ def table(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    main("verifier_agreement", build, lambda report: report.tables[0].shown if report.tables else pd.DataFrame())
+    main("verifier_agreement", build)

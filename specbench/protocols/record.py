@@ -26,7 +26,6 @@ from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
-from specbench.reports.plots import replay as plots
 from specbench.rules import replayable
 
 
@@ -77,7 +76,6 @@ class RecordProtocol:
             f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
             f"gamma {context.gamma}, tokens a step: {by_rule}",
             tables={TRACE: kept.table},
-            figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
         )
 
 

@@ -32,7 +32,6 @@ from specbench.protocols.settings import check_decoded
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
-from specbench.reports.plots import replay as plots
 from specbench.rules import RuleInfo
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
@@ -133,7 +132,6 @@ class ReplayCheckProtocol:
                 POINTS: Table(points, POINT_SCHEMA),
                 TIMINGS: Table(timings, TIMING_SCHEMA),
             },
-            figures={"acceptance_length": plots.replayed_lengths(pd.DataFrame(rows))},
         )
 
     def _points(

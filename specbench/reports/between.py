@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from specbench.core.rounding import interval
 from specbench.core.sampling_params import NUMBERS, SHAPING
@@ -22,8 +23,8 @@ from specbench.metrics.results import STEPS, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of
 from specbench.metrics.speed import batch_variance, half_width, parts
 from specbench.replay.trace import TRACE
-from specbench.reports import Code, Inline, Strong, Text
 from specbench.reports.cells import plain
+from specbench.reports.markdown import code, escape, strong
 from specbench.rules import RULES, TOKEN, replayable, rules_by_verifier
 
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
@@ -61,7 +62,7 @@ class RunComparison:
         return half_width([batch_variance(self.part)], tail) if len(self.part) > 1 else math.inf
 
 
-def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> list[Text]:
+def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> list[Markup]:
     """A verdict for each rule beside the first one (the token rule, if it ran): where it yields more tokens a step, and
     where the difference is within chance; none if the sweep has one rule.
 
@@ -126,23 +127,24 @@ def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
     return one.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
 
 
-def _verdict(comparisons: Sequence[RunComparison], tail: float, run_dir: Path) -> Text:
+def _verdict(comparisons: Sequence[RunComparison], tail: float, run_dir: Path) -> Markup:
     other, row = comparisons[0].other["verifier"], comparisons[0].row["verifier"]
-    sentences: list[Inline] = []
+    sentences = []
     for word, sign in (("more", 1), ("fewer", -1)):
         if shown := [comparison for comparison in comparisons if sign * comparison.gain > comparison.half_width(tail)]:
             listing = ", ".join(
                 f"at {comparison.setting} ({comparison.both_lengths}, {_ratio(comparison, tail)} times)"
                 for comparison in shown
             )
-            sentences += [Strong(f"{other} yields {word} tokens a step than {row}"), f" {listing}. "]
+            sentences.append(f"{strong(f'{other} yields {word} tokens a step than {row}')} {escape(listing)}.")
     if equal := [comparison.setting for comparison in comparisons if comparison.gain == 0]:
-        sentences.append(f"{other} and {row} yield equally many tokens a step at {', '.join(equal)}. ")
+        sentences.append(escape(f"{other} and {row} yield equally many tokens a step at {', '.join(equal)}."))
     if unknown := [comparison for comparison in comparisons if 0 < abs(comparison.gain) <= comparison.half_width(tail)]:
         listing = ", ".join(f"at {comparison.setting} ({comparison.both_lengths})" for comparison in unknown)
-        sentences += [Strong(f"{other} and {row} differ by less than chance in tokens a step"), f" {listing}"]
-        sentences += [*_remedy(unknown, run_dir), ". "]
-    return (*sentences, f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
+        differ = strong(f"{other} and {row} differ by less than chance in tokens a step")
+        sentences.append(f"{differ} {escape(listing)}{_remedy(unknown, run_dir)}.")
+    sentences.append(f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
+    return Markup(" ".join(sentences))
 
 
 def _ratio(comparison: RunComparison, tail: float) -> str:
@@ -150,12 +152,12 @@ def _ratio(comparison: RunComparison, tail: float) -> str:
     return interval(math.exp(comparison.gain), math.exp(comparison.gain - half), math.exp(comparison.gain + half))
 
 
-def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> tuple[Inline, ...]:
+def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> str:
     """How to find out: by a replay of a trace, whose texts both rules then share; by more prompts if there is none."""
     first = unknown[0]
     path = run_dir / str(first.row["job"]) / TRACE
     if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
-        return ("; more prompts would tell (", Code("workload.limit"), ")")
+        return "; more prompts would tell (`workload.limit`)"
     sampling = sampling_of(first.row)
     alike = [comparison for comparison in unknown if sampling_of(comparison.row) == sampling]
     gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
@@ -167,17 +169,17 @@ def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> tuple[Inline, ..
         *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
         *(f"sampler.{name}={value}" for name, value in given.items()),
     ]
-    return ("; ", Code(shlex.join(command)), " compares them on the same texts")
+    return f"; {code(shlex.join(command))} compares them on the same texts"
 
 
-def agreement(results: pd.DataFrame, axis: str) -> list[Text]:
+def agreement(results: pd.DataFrame, axis: str) -> list[Markup]:
     """For each rule, whether its verifiers accepted the same tokens; nothing for a rule of which fewer than two ran."""
     settings = [axis, *distinguishing_columns(results, axis, "verifier")]
     families = (results[results["verifier"].isin(list(info.verifiers))] for info in RULES.values())
     return [text for family in families if (text := _agreement(family, axis, settings))]
 
 
-def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Text:
+def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Markup:
     compared, differing = 0, []
     for _, rows in family.groupby(list(settings), sort=False, dropna=False):
         if rows["verifier"].nunique() > 1:
@@ -186,10 +188,8 @@ def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Text
                 differing.append(plain(rows[axis].iloc[0]))
     promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
     if not compared:
-        return ""
+        return Markup("")
     if not differing:
-        return f"{promise}, and their acceptance histograms are identical in all {compared} settings."
+        return escape(f"{promise}, and their acceptance histograms are identical in all {compared} settings.")
     where = f"{axis} {', '.join(dict.fromkeys(differing))}"
-    return (
-        Strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug."),
-    )
+    return strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug.")

@@ -1,7 +1,8 @@
 """A report as one HTML page that needs nothing beside it: styles, script and figures are inside.
 
-Every text goes through Jinja's escaping. The page's own policy (CSP) forbids it to load anything and to run any script
-but the script that sorts tables, which is known by its hash; so a text that got through would still do nothing.
+Its words are the Markdown of report.md, in which there is no HTML; every other text goes through Jinja's escaping. The
+page's own policy (CSP) forbids it to load anything and to run any script but the script that sorts tables, which is
+known by its hash; so a text that got through would still do nothing.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
+import matplotlib as mpl
 import pandas as pd
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
-from specbench.reports.drawing import svg
+from specbench.reports.markdown import literal, printable
 from specbench.reports.model import Picture, Report, Table
-from specbench.reports.text import inlines, lines_of, literal, printable, target
+from specbench.reports.plots.style import style
 
 WEB = Path(__file__).with_name("web")
+ENLARGED = 1.5  # figures are made for paper, whose text is smaller than a page's
 WIDE = 60  # letters of a cell, from which on it may take more than one line
 
 
@@ -53,14 +59,21 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     )
-    filters = {"kind": _kind, "inlines": inlines, "literal": literal, "target": target, "lines_of": lines_of}
-    made.filters.update(filters, unbroken=_unbroken, anchor=_anchor, svg=_svg, columns=_columns, files=_files)
+    reader = MarkdownIt("commonmark", {"html": False})
+    reader.core.ruler.push("unbroken", _unbroken_words)
+    filters = {
+        "html": lambda markdown: Markup(reader.render(str(markdown)).replace("<pre>", '<pre tabindex="0">')),
+        "words": lambda markdown: Markup(reader.renderInline(str(markdown))),
+    }
+    made.filters.update(filters, literal=literal, unbroken=_unbroken)
+    made.filters.update(anchor=_anchor, svg=_svg, columns=_columns, files=_files)
     return made
 
 
-def _kind(part: object) -> str:
-    """What a template makes of a block or a piece of text: its class' name."""
-    return type(part).__name__
+def _unbroken_words(state: StateCore) -> None:
+    for token in state.tokens:
+        for child in token.children or ():
+            child.content = _unbroken(child.content) if child.type == "text" else child.content
 
 
 def _anchor(heading: str) -> str:
@@ -74,7 +87,13 @@ def _unbroken(text: object) -> str:
 
 
 def _svg(picture: Picture) -> Markup:
-    return Markup(svg(picture.figure, picture.name))  # text in it is escaped by matplotlib
+    """The figure as an image, which shares no id, font or style with the page; a figure gives the same bytes again."""
+    file = io.StringIO()
+    with style(), mpl.rc_context({"svg.hashsalt": "specbench"}):  # ids are hashes
+        picture.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    data = base64.b64encode(printable(file.getvalue()).encode()).decode()
+    width = ENLARGED * picture.figure.get_figwidth()
+    return Markup(f'<img alt="" style="width: {width}in" src="data:image/svg+xml;base64,{data}">')
 
 
 def _columns(table: Table) -> list[tuple[str, str]]:

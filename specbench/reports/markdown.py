@@ -1,4 +1,8 @@
-"""A report as Markdown: CommonMark 0.31 with GitHub's tables (https://spec.commonmark.org/0.31.2)."""
+"""Markdown: of a report, and of the values that stand in it (CommonMark 0.31, https://spec.commonmark.org/0.31.2).
+
+The words of a report are Markdown. Whatever a name, a prompt or a number holds is escaped first (:func:`escape`), so
+that it is read as nothing more than its text. What a function here returns as Markup is Markdown already.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 import pandas as pd
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
 
-from specbench.reports.model import Block, Bullets, Code, Lines, Link, Paragraph, Picture, Report, Strong, Table, Text
-from specbench.reports.text import inlines, lines_of, printable, target
+from specbench.reports.model import Block, Report, Table
 
 # What Markdown reads as more anywhere in a line. Underscores within words and brackets that form no link are as they
 # are, so that top_k and 0.61 [0.58, 0.64] can be read in the file.
@@ -18,93 +24,119 @@ _ENTITY = re.compile(r"&(?=#?\w+;)")
 # What it reads as more at the beginning of a paragraph or an item: headings, quotes, lists, rules, boxes to tick.
 _BEGINNING = re.compile(r"[#>+=-]|\[(?=[ xX]\])")
 _NUMBERED = re.compile(r"\d{1,9}[.)](?=\s|$)")
+READER = MarkdownIt("commonmark", {"html": False})
 
 
 def render(report: Report) -> str:
     """report.md. Figures and tables are linked as :func:`specbench.reports.writing.write` lays them."""
-    parts = [f"# {escape(report.title)}"]
-    if report.warning:
-        parts.append(text(Strong(report.warning)))
-    parts.append(paragraph(report.question))
+    parts = [f"# {_within(report.title)}", strong(report.warning), report.question]
     for section in report.sections:
-        parts += [f"## {escape(section.heading)}", *map(block, section.blocks)]
+        parts += [f"## {_within(section.heading)}", *map(block, section.blocks)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def block(content: Block) -> str:
     """One block."""
-    match content:
-        case Paragraph():
-            return paragraph(content.text)
-        case Bullets():
-            return "\n".join(f"- {paragraph(item)}" for item in content.items)
-        case Lines():
-            return _fenced(content.lines)
-        case Table():
-            return "\n\n".join(
-                filter(None, [paragraph(content.caption), table(content.shown), paragraph(content.note)])
-            )
-        case Picture():
-            words = escape(content.name.replace("_", " ").capitalize())
-            image = f"![{words}](figures/{quote(content.name)}.png)"
-            return f"### {escape(content.question)}\n\n{image}\n\n{paragraph(content.reading)}"
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Table):
+        return "\n\n".join(filter(None, [content.caption, table(content.shown), content.note]))
+    image = f"![{_within(content.name.replace('_', ' ').capitalize())}](figures/{quote(content.name)}.png)"
+    return f"### {_within(content.question)}\n\n{image}\n\n{content.reading}"
 
 
 def table(shown: pd.DataFrame) -> str:
     """A table of texts; numbers stay as they are written in it. A dash for a table without rows."""
     if shown.empty:
         return "-"
-    escaped = shown.map(lambda cell: escape(str(cell)).strip())
-    escaped.columns = [escape(str(name)) for name in shown.columns]
+    escaped = shown.map(lambda cell: _within(str(cell)).strip())
+    escaped.columns = [_within(str(name)) for name in shown.columns]
     return escaped.to_markdown(index=False, disable_numparse=True)
 
 
-def paragraph(words: Text) -> str:
-    """Text that begins a line, which stays one line: no word of it can begin another block."""
-    line = text(words).strip()
-    if numbered := _NUMBERED.match(line):
-        end = numbered.end() - 1
-        return f"{line[:end]}\\{line[end:]}"
-    return f"\\{line}" if _BEGINNING.match(line) else line
+def escape(words: object) -> Markup:
+    """A value as Markdown that is read as nothing more than its text, wherever in a line it stands.
+
+    Line breaks and tabs become spaces. Markdown stays as it is.
+    """
+    if isinstance(words, Markup):
+        return words
+    text = _begun(_within(str(words)).strip())
+    return Markup(f"{text[:-1]}\\]" if text.endswith("]") else text)
 
 
-def text(words: Text | Strong) -> str:
-    """Text within a line."""
-    return "".join(_inline(part) for part in ((words,) if isinstance(words, Strong) else inlines(words)))
+def strong(words: str) -> Markup:
+    """What a reader must not miss, from its text."""
+    text = _within(words).strip()
+    return Markup(f"**{text}**" if text else "")
 
 
-def escape(words: str) -> str:
-    """Literal text, in which Markdown and HTML read nothing more; line breaks and tabs become spaces."""
+def code(words: str) -> Markup:
+    """A command, a setting or a name as it is typed."""
+    words = re.sub(r"\s+", " ", printable(words))
+    fence = "`" * (_longest_run(words) + 1)
+    space = " " if words[:1] == "`" or words[-1:] == "`" else ""
+    return Markup(f"{fence}{space}{words}{space}{fence}")
+
+
+def lines(texts: Iterable[str]) -> Markup:
+    """Lines as they stand: commands, listings, an example that failed."""
+    words = printable("\n".join(re.sub(r"\r\n|\r", "\n", text) for text in texts))
+    fence = "`" * max(3, _longest_run(words) + 1)
+    return Markup(f"{fence}\n{words}\n{fence}")
+
+
+def bullets(items: Iterable[str]) -> Markup:
+    """A list without an order, of Markdown or of texts."""
+    return Markup("\n".join(f"- {line(escape(item))}" for item in items))
+
+
+def line(markdown: str) -> Markup:
+    """Markdown of a paragraph in one line, without escapes that its place does not need."""
+    made, words, target = "", "", None
+    for token in [*inlines(markdown), Token("end", "", 0)]:
+        if token.type in ("text", "softbreak"):
+            words += token.content or " "
+            continue
+        text, words = _within(words) if made else _begun(_within(words)), ""
+        made += text if target is None else re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
+        if token.type == "link_open":
+            made, target = f"{made}[", quote(str(token.attrs["href"]), safe=":/?#@!$&+,;=%~")
+        elif token.type == "link_close":
+            made, target = f"{made}]({target})", None
+        else:
+            made += code(token.content) if token.type == "code_inline" else token.markup
+    return Markup(made.strip())
+
+
+def inlines(markdown: str) -> list[Token]:
+    """The tokens of a paragraph: text, softbreak, code_inline, and the ends of strong and link."""
+    return [token for inline in READER.parseInline(str(markdown)) for token in inline.children or ()]
+
+
+def literal(markdown: str) -> str:
+    """The words alone, for a console."""
+    return "".join(token.content or " " * (token.type == "softbreak") for token in inlines(markdown))
+
+
+def printable(text: str) -> str:
+    """Text without what no page can hold: control characters and halves of surrogate pairs, each as U+FFFD."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
+
+
+def _within(words: str) -> str:
+    """Literal text behind other words of a line."""
     words = re.sub(r"\s+", " ", printable(words))
     words = _ENTITY.sub("&amp;", _SPECIAL.sub(r"\\\g<0>", words))
     return words.replace("<", "&lt;")
 
 
-def _inline(part: str | Strong | Code | Link) -> str:
-    match part:
-        case Strong():
-            words = escape(part.text)
-            return f"**{words.strip()}**" if words.strip() else words
-        case Code():
-            return _code(part.text)
-        case Link():
-            words, where = re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", escape(part.text)), target(part)
-            return words if where is None else f"[{words}]({quote(where, safe=':/?#@!$&+,;=%~')})"
-        case _:
-            return escape(part)
-
-
-def _code(words: str) -> str:
-    words = re.sub(r"\s+", " ", printable(words))
-    fence = "`" * (_longest_run(words) + 1)
-    space = " " if words[:1] == "`" or words[-1:] == "`" else ""
-    return f"{fence}{space}{words}{space}{fence}"
-
-
-def _fenced(lines: Iterable[str]) -> str:
-    words = printable("\n".join(lines_of(lines)))
-    fence = "`" * max(3, _longest_run(words) + 1)
-    return f"{fence}\n{words}\n{fence}"
+def _begun(text: str) -> str:
+    """Escaped text that begins a line: no word of it can begin another block."""
+    if numbered := _NUMBERED.match(text):
+        end = numbered.end() - 1
+        return f"{text[:end]}\\{text[end:]}"
+    return f"\\{text}" if _BEGINNING.match(text) else text
 
 
 def _longest_run(words: str) -> int:

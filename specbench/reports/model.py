@@ -1,7 +1,8 @@
-"""What a report says, apart from how it is written: sections of text, tables and figures.
+"""What a report says, apart from how it is written: sections of Markdown, tables and figures.
 
-All text is literal: a renderer escapes whatever its language would read as more, so that a prompt or a name can hold
-anything. Emphasis, code and links are parts of their own.
+Titles, headings, questions of figures and cells of tables are literal text, which a renderer escapes, so that a prompt
+or a name can hold anything. All other words are Markdown: paragraphs, lists, lines as they stand; within a line
+emphasis, code and links (specbench/reports/markdown.py).
 """
 
 from __future__ import annotations
@@ -16,53 +17,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.core.errors import ArgumentError
-
-
-@dataclass(frozen=True)
-class Strong:
-    """Emphasis, for what a reader must not miss."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Code:
-    """A command, a setting or a name as it is typed."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link; its target is an address, or a path relative to the report's folder."""
-
-    text: str
-    target: str
-
-
-Inline = str | Strong | Code | Link
-Text = str | tuple[Inline, ...]
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """One or more sentences."""
-
-    text: Text
-
-
-@dataclass(frozen=True)
-class Bullets:
-    """A list without an order."""
-
-    items: tuple[Text, ...]
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Lines as they stand: commands, listings, an example that failed."""
-
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +36,8 @@ class Table:
     name: str
     shown: pd.DataFrame
     raw: pd.DataFrame | None = None
-    caption: Text = ""
-    note: Text = ""
+    caption: str = ""
+    note: str = ""
     left: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -103,13 +57,13 @@ class Picture:
     name: str
     figure: Figure
     question: str
-    reading: Text
+    reading: str
 
     def __post_init__(self) -> None:
         _check_name(self.name)
 
 
-Block = Paragraph | Bullets | Lines | Table | Picture
+Block = str | Table | Picture  # Markdown of a paragraph, a list or lines as they stand
 Kind = TypeVar("Kind", Table, Picture)
 
 
@@ -127,7 +81,7 @@ class Report:
 
     Attributes:
         name: of the experiment, such as ``gamma_sweep``.
-        question: what the experiment was run for.
+        question: what the experiment was run for, a paragraph.
         sections: the answer first, then what it rests on, then where it ran and how to repeat it.
         warning: what a reader must know before all else, such as jobs that are missing; empty if nothing.
         rules: names of the rules that were run, whose papers a reader may want to cite.
@@ -141,7 +95,7 @@ class Report:
 
     name: str
     title: str
-    question: Text
+    question: str
     sections: tuple[Section, ...]
     warning: str = ""
     rules: tuple[str, ...] = ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
 from specbench.core.rounding import speedup
 from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.ranking import TIE, Ranking, plain_changed, ranking, seen
-from specbench.reports.model import Strong, Text
-from specbench.reports.text import join
+from specbench.reports.markdown import escape, strong
 
 ONE_BATCH = (
     "It was timed in one batch and has no interval: a smaller batch_size or protocol.group or more prompts give it one."
@@ -22,7 +22,7 @@ SHARED = (
 ALONE = "No two runs have plain decoding in common: had the machine changed between them, it would not show."
 
 
-def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
+def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Markup:
     """Names the fastest setting if the data show that it is, and else says why it is not named.
 
     Args:
@@ -48,30 +48,30 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         sentences.append("The interval holds 1.")
     if not outcome.pays:
         sentences.append("Nothing here is shown to be faster than plain decoding.")
-    return join(sentences)
+    return Markup(" ".join(sentences))
 
 
-def _named(outcome: Ranking, names: Sequence[str], measured: str) -> list[Text]:
-    name = names[outcome.best]
+def _named(outcome: Ranking, names: Sequence[str], measured: str) -> list[str]:
+    name = strong(names[outcome.best])
     if len(names) == 1:
-        return [("Speedup of ", Strong(name), f": {measured}.")]
+        return [f"Speedup of {name}: {measured}."]
     if outcome.fastest is not None:
         shown = "It is shown to be faster than every other setting, all comparisons together at 95%."
-        return [("Fastest: ", Strong(name), f", {measured}."), shown, *([ALONE] if outcome.drift is None else [])]
+        return [f"Fastest: {name}, {measured}.", shown, *([ALONE] if outcome.drift is None else [])]
     highest, unknown = (
-        ("The highest speedup is that of ", Strong(name), f": {measured}"),
-        "which is the fastest cannot be told",
+        f"The highest speedup is that of {name}: {measured}; ",
+        strong("which is the fastest cannot be told"),
     )
     if outcome.disturbed:
-        return [(*highest, "; ", Strong(unknown), ", since the machine was disturbed.")]
-    rivals = [names[place] for place in outcome.rivals]
+        return [f"{highest}{unknown}, since the machine was disturbed."]
+    rivals = [escape(names[place]) for place in outcome.rivals]
     if len(outcome.tied) == len(rivals):
         alike = " and ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
-        return [(*highest, "; ", Strong(f"as fast, within {TIE:.0%}"), f": {alike}.")]
+        return [f"{highest}{strong(f'as fast, within {TIE:.0%}')}: {alike}."]
     listed = " or ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
     if len(rivals) == len(names) - 1 > 3:
         listed = f"any of the {len(rivals)} others"
-    return [(*highest, "; ", Strong(unknown), f": {listed} may be as fast.")]
+    return [f"{highest}{unknown}: {listed} may be as fast."]
 
 
 def machine(rows: pd.DataFrame) -> str:

@@ -18,9 +18,9 @@ import pandas as pd
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.progress import say
 from specbench.metrics import results
-from specbench.reports import Bullets, Paragraph, Report, html
+from specbench.reports import Report, html
 from specbench.reports.cells import file_name
-from specbench.reports.text import literal
+from specbench.reports.markdown import literal
 from specbench.reports.writing import REPORT, write
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
 from specbench.runs.reporting import analysis_of
@@ -139,12 +139,8 @@ def _unfinished(sweep: Path) -> str:
 
 def answer_of(report: Report) -> str:
     """What the first section says first, in words alone: its links lead from the report's own folder."""
-    for block in report.sections[0].blocks:
-        if isinstance(block, Paragraph):
-            return literal(block.text)
-        if isinstance(block, Bullets):
-            return literal(block.items[0])
-    return ""
+    first = next((block for block in report.sections[0].blocks if isinstance(block, str)), "")
+    return literal(first.removeprefix("- ").partition("\n")[0])
 
 
 def _sentences(text: str) -> list[str]:

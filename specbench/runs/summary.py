@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,20 +12,20 @@ from specbench.core.machine.progress import console, say
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import cells
 from specbench.reports.between import tokens_a_step
-from specbench.reports.text import literal
+from specbench.reports.markdown import literal
 from specbench.reports.winner import fastest, machine
 
 _LONGEST = 40  # characters of a parameter in a table's cell
 
 
-def print_table(frame: pd.DataFrame, title: str | None = None, to: Console | None = None) -> None:
+def print_table(frame: pd.DataFrame, title: str) -> None:
     """Prints a table of texts. Texts are shown as they are: in plain strings rich takes [red] for a colour."""
-    table = Table(title=None if title is None else Text(title))
+    table = Table(title=Text(title))
     for name in frame:
         table.add_column(Text(str(name)), justify="right")
     for row in frame.itertuples(index=False):
         table.add_row(*map(Text, row))
-    (to or console).print(table)
+    console.print(table)
 
 
 def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:

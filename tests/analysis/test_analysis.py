@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import decode_speed, decoding, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies
+from analysis.command import main
 from analysis.decoding import telling
 from analysis.page import words
 from specbench.core.errors import ConfigError
@@ -312,7 +313,7 @@ def test_the_command_prints_the_table_and_the_path(
     monkeypatch.setattr("analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
-    decoding.main_sweep("gamma_sweep", gamma_sweep.build)
+    main("gamma_sweep", gamma_sweep.build)
     printed = capsys.readouterr().out
     assert "1.60 [1.59, 1.61]" in printed
     assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
@@ -326,7 +327,7 @@ def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
         (tmp_path / "gone").mkdir()
     monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(tmp_path / "gone")])
     with pytest.raises(SystemExit) as stopped:
-        decoding.main_sweep("gamma_sweep", gamma_sweep.build)
+        main("gamma_sweep", gamma_sweep.build)
     assert stopped.value.code == 2
     output = capsys.readouterr()
     assert output.out == ""

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 from analysis.gamma_sweep import ClosedForm
 from analysis.page import filled, words
 from specbench.core.errors import ArgumentError
-from specbench.reports import Link, Strong, Table
+from specbench.reports import Table
+from specbench.reports.markdown import literal, strong
 from tests.reports.test_report_markdown import expected, nasty
 
 
 @nasty
 def test_a_value_is_text_wherever_it_stands(text: str) -> None:
     """At the beginning of a line, within one, before the template's own words, and in bold."""
-    assert words("shared.listed", [text]) == expected(text).strip()
-    within = words("gamma_sweep.theory", ClosedForm(text, 0.1, 1.0, 2.0, 3))
-    assert within == words("gamma_sweep.theory", ClosedForm("V", 0.1, 1.0, 2.0, 3)).replace(
-        " V,", f" {expected(text).strip()},"
-    )
+    assert literal(words("shared.listed", [text])) == expected(text).strip()
+    within = literal(words("gamma_sweep.theory", ClosedForm(text, 0.1, 1.0, 2.0, 3)))
+    named = literal(words("gamma_sweep.theory", ClosedForm("V", 0.1, 1.0, 2.0, 3)))
+    assert within == named.replace(" V,", f" {expected(text).strip()},")
     if expected(text).strip():
         row = {"verifier": text, "rounding": 0, "structural": 1, "another_rule": 0, "requests": 2}
         said = words("verifier_agreement.compared_fixtures", row)
         verdict = "differs in 1 of 2 requests of the small fixtures, in 0 of them by rounding. 1 are no rounding."
-        assert said == (Strong(f"{expected(text).strip()} {verdict}"),)
+        assert literal(said) == f"{expected(text).strip()} {verdict}"
+        assert said.startswith("**")
+        assert said.endswith("**")
 
 
 def test_parts_that_stand_out_stay_parts() -> None:
-    told = ("It is ", Strong("so *bold*"), "; see ", Link("here", "table.csv"), ".")
+    told = Markup(f"It is {strong('so *bold*')}; see [here](table.csv).")
     assert words("shared.listed", [told]) == told
 
 

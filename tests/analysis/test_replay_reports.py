@@ -9,14 +9,13 @@ import pytest
 from analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
-from specbench.reports import markdown
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
 
 
 def words(macro: str, *values: object) -> str:
     """As Markdown, in which what stands out is between asterisks."""
-    return markdown.paragraph(page.words(macro, *values))
+    return page.words(macro, *values)
 
 
 def recommended(both: pd.DataFrame) -> str:

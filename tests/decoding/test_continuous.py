@@ -21,7 +21,7 @@ from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
-from specbench.reports.text import literal
+from specbench.reports.markdown import literal
 from specbench.reports.winner import ONE_BATCH, fastest
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams

@@ -47,21 +47,6 @@ PAGE = [
     "hr",
     "blockquote",
 ]
-SVG = [
-    "svg",
-    "g",
-    "defs",
-    "path",
-    "use",
-    "clippath",
-    "rect",
-    "text",
-    "tspan",
-    "image",
-    "lineargradient",
-    "stop",
-    "pattern",
-]
 
 
 class Page(HTMLParser):
@@ -70,7 +55,7 @@ class Page(HTMLParser):
     Attributes:
         texts: of each element that holds text and no element, in their order.
         tables: cells of each table, headings first.
-        addresses: of links, pictures and references within figures.
+        addresses: of links and pictures.
     """
 
     def __init__(self, text: str):
@@ -96,7 +81,7 @@ class Page(HTMLParser):
         return page
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in PAGE + SVG, f"<{tag}> is no part of a page"
+        assert tag in PAGE, f"<{tag}> is no part of a page"
         given = dict(attrs)
         assert not [name for name in given if name.startswith("on")], given
         self.scripts += tag == "script"
@@ -104,9 +89,7 @@ class Page(HTMLParser):
             self.policy = given["content"] or ""
         if "id" in given:
             self.ids.append(given["id"] or "")
-        self.addresses += [given[name] or "" for name in ("href", "src", "xlink:href") if name in given]
-        for value in given.values():
-            self.addresses += re.findall(r"url\(([^)]*)\)", value or "")
+        self.addresses += [given[name] or "" for name in ("href", "src") if name in given]
         if tag == "table":
             self.tables.append([])
         if tag == "tr":
@@ -141,5 +124,5 @@ class Page(HTMLParser):
         for address in self.addresses:
             if address.startswith("#"):
                 assert address[1:] in self.ids, address
-            elif not re.match(r"(data:image/(png|jpeg)|https?://|mailto:)", address):
+            elif not re.match(r"(data:image/svg\+xml|https?://|mailto:)", address):
                 assert folder is None or (folder / address.partition("#")[0]).is_file(), address

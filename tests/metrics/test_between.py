@@ -12,7 +12,6 @@ from specbench.core.machine.progress import console
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.results import STEP_SCHEMA, STEPS, read_jobs, write_rows
 from specbench.replay.trace import TRACE
-from specbench.reports import markdown
 from specbench.reports.between import tokens_a_step
 from specbench.runs.ending import tell
 from specbench.runs.plan import Plan, PlannedJob, write_plan
@@ -39,7 +38,7 @@ def sweep(folder: Path, accepted: dict[str, list[list[int]]], **changes: Any) ->
 
 def told(folder: Path) -> str:
     verdicts = tokens_a_step(folder, decoding.read_run(folder, "gamma"), ["gamma"])
-    return "\n".join(markdown.text(verdict) for verdict in verdicts)
+    return "\n".join(verdicts)
 
 
 def test_a_rule_that_yields_more_is_named_with_an_interval(tmp_path: Path) -> None:

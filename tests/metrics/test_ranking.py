@@ -11,8 +11,8 @@ import pytest
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.ranking import BATCHES, SettingTimes, look, plain_changed, ranking
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.reports import Strong, winner
-from specbench.reports.text import literal
+from specbench.reports import winner
+from specbench.reports.markdown import literal
 from tests.helpers.made_up_rows import frame, make_row
 
 
@@ -260,9 +260,10 @@ def said(rows: pd.DataFrame) -> str:
 def test_the_fastest_is_named_in_words():
     rows = sweep(0, [0.1, 0.6, 0.1])
     low, high = rows.loc[1, ["speedup_low", "speedup_high"]]
-    start, name, end = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
-    assert (start, name) == ("Fastest: ", Strong("gamma 2"))
-    assert end.startswith(f", {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times plain decoding")
+    text = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
+    assert text.startswith(
+        f"Fastest: **gamma 2**, {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times plain decoding"
+    )
     assert "faster than every other setting, all comparisons together at 95%" in said(rows)
     assert "No two runs" not in said(rows)
     rows["batch_size"] = [1, 2, 4]

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from specbench.core.errors import ArgumentError
-from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
+from specbench.reports import Picture, Report, Section, Table, markdown
 from specbench.reports.latex import bibliography, figures, tables
 from specbench.reports.latex.escape import code, escape
 from specbench.reports.latex.numbers import Numbers
@@ -36,15 +36,15 @@ def report(text: str = "plain") -> Report:
     """A report in which a text stands wherever one may."""
     figure = Figure(figsize=(3, 2))
     figure.subplots().plot([1, 2])
-    shown = pd.DataFrame({"gamma": ["2"], text: [text]})
+    shown, words = pd.DataFrame({"gamma": ["2"], text: [text]}), markdown.escape(text)
     blocks = (
-        Paragraph((text, Strong(text), Code(text), Link(text, "https://example.org"))),
-        Bullets((text,)),
-        Lines((text, text)),
-        Table("rows", shown, caption=text, left=(text,)),
-        Picture("drawn", figure, text, text),
+        f"{words} {markdown.strong(text)} {markdown.code(text)} [{words}](https://example.org)",
+        markdown.bullets((text,)),
+        markdown.lines((text, text)),
+        Table("rows", shown, caption=words, left=(text,)),
+        Picture("drawn", figure, text, words),
     )
-    return Report("made_up", text, text, (Section(text, blocks),), rules=("token", "mine"))
+    return Report("made_up", text, words, (Section(text, blocks),), rules=("token", "mine"))
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_num
 
 def test_blocks() -> None:
     numbers = Numbers()
-    assert block(Bullets(("a", "b")), "x", numbers).splitlines()[1:3] == [r"  \item a", r"  \item b"]
-    assert block(Lines(("python -m x --y_z", "")), "x", numbers).count(r"\texttt") == 2
-    assert r"\textbf{very}" in words(("so ", Strong("very")), "x", numbers)
+    assert block("- a\n- b", "x", numbers).splitlines()[1:3] == [r"  \item a", r"  \item b"]
+    assert block(markdown.lines(("python -m x --y_z", "")), "x", numbers).count(r"\texttt") == 2
+    assert r"\textbf{very}" in words("so **very**", "x", numbers)
 
 
 def test_every_paper_that_a_rule_names_has_its_entry() -> None:

@@ -39,7 +39,7 @@ def grid(**columns: list[Any]) -> pd.DataFrame:
 
 def lengths(rules: list[str]) -> pd.DataFrame:
     rows = grid(rule=rules, temperature=[0.0, 1.0], gamma=[1, 2, 4])
-    return rows.assign(acceptance_length=2.0, acceptance_length_low=1.9, acceptance_length_high=2.1, width_ratio=1.5)
+    return rows.assign(acceptance_length=2.0, acceptance_length_low=1.9, acceptance_length_high=2.1)
 
 
 def speedups(names: list[str]) -> pd.DataFrame:
@@ -79,7 +79,6 @@ FIGURES = {
     ),
     "lengths": lambda: replay.replayed_lengths(lengths(RULES)),
     "replay and decoding": lambda: replay.against_decoding(lengths(RULES), lengths(RULES)),
-    "widths": lambda: replay.interval_widths(lengths(RULES[:3])),
     "policies": lambda: replay.policy_frontier(
         grid(rule=["token", "block"], policy=["fixed", "entropy", "top_p"], drafted_per_step=[1.0, 2.0]).assign(
             acceptance_length=2.0

@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from specbench.reports import Paragraph, Picture, Report, Section, Table, html
+from specbench.reports import Picture, Report, Section, Table, html
+from specbench.reports.markdown import escape
 from tests.reports.test_report_html import figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -40,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wide = {f"column {number}": ["a long cell of words"] * len(CELLS) for number in range(8)}
     shown = pd.DataFrame({"number": CELLS, "word": list("bcadef"), **wide})
     blocks = (
-        Paragraph("<script>document.title = 'broken'</script>"),
+        escape("<script>document.title = 'broken'</script>"),
         Table("table", shown, left=("word",)),
         Picture("one", figure(), "What is it?", "A line."),
     )
@@ -98,7 +99,7 @@ def test_light_dark_narrow_and_paper(browser: Any, path: Path) -> None:
         page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
         after = page.evaluate(places)
         assert (after[0], after[2]) == (before[0], before[2] - 300)
-        assert page.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 200
+        assert page.evaluate("document.querySelector('.card img').getBoundingClientRect().width") > 200
         page.emulate_media(media="print")  # on paper figures stay as they were drawn
         assert page.evaluate("getComputedStyle(document.querySelector('.card')).filter") == "none"
     assert page.pdf().startswith(b"%PDF")

@@ -18,9 +18,7 @@ from specbench.protocols.judging.distribution import BIAS, POWER
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.speed import SPEED
-from specbench.reports import html, markdown
-from specbench.reports.model import Block, Bullets, Lines, Paragraph, Picture, Report, Section, Strong, Table
-from specbench.reports.model import Link as Linked
+from specbench.reports import Block, Picture, Report, Section, Table, html, markdown
 
 JSON, MARKDOWN, HTML, FIGURE = "certificate.json", "certificate.md", "certificate.html", "judge_bias"
 NOT_TESTED = (
@@ -119,15 +117,16 @@ class Judgement:
         """For people."""
         answers: list[Block] = []
         for finding in self.findings:
-            answers.append(
-                Paragraph((Strong(f"{finding.question} {finding.verdict.capitalize()}."), f" {finding.answer}"))
-            )
-            answers += [Paragraph(finding.power)] if finding.power else []
+            verdict = markdown.strong(f"{finding.question} {finding.verdict.capitalize()}.")
+            answers.append(markdown.line(f"{verdict} {markdown.escape(finding.answer)}"))
+            answers += [markdown.line(markdown.escape(finding.power))] if finding.power else []
         sections = [Section("Answers", tuple(answers)), *self._evidence(figure)]
         sections += [
-            Section("Scope", (Bullets(tuple(self.scope)),)),
-            Section("Not tested", (Bullets(NOT_TESTED),)),
-            Section("How to repeat it", (Lines((self.command,)), Bullets(tuple(_settings(self.environment))))),
+            Section("Scope", (markdown.bullets(self.scope),)),
+            Section("Not tested", (markdown.bullets(NOT_TESTED),)),
+            Section(
+                "How to repeat it", (markdown.lines([self.command]), markdown.bullets(_settings(self.environment)))
+            ),
         ]
         question = "Does the engine write the same texts with speculation as without?"
         verdict = f"Verdict: {self.verdict}"
@@ -164,14 +163,14 @@ def _without_pictures(section: Section) -> Section:
     blocks: list[Block] = []
     for block in section.blocks:
         picture = isinstance(block, Picture)
-        blocks.append(Paragraph((Linked(block.question, f"{block.name}.png"),)) if picture else block)
+        blocks.append(f"[{block.question}]({block.name}.png)" if picture else block)
     return Section(section.heading, tuple(blocks))
 
 
 def _table(name: str, rows: Sequence[Any]) -> Table:
     shown = pd.DataFrame([{key: _cell(value) for key, value in asdict(row).items()} for row in rows])
     words = tuple(column for column in shown if any(isinstance(getattr(row, column), str) for row in rows))
-    return Table(name.removesuffix(".parquet"), shown, note=_NOTES[name], left=words)
+    return Table(name.removesuffix(".parquet"), shown, note=markdown.line(_NOTES[name]), left=words)
 
 
 def _cell(value: Any) -> str:

@@ -1,40 +1,42 @@
-"""Blocks of a report that hold words, as LaTeX."""
+"""The words of a report, which are Markdown, as LaTeX."""
 
 from __future__ import annotations
 
+from markdown_it.tree import SyntaxTreeNode
+
 from specbench.reports.latex.escape import code, escape
 from specbench.reports.latex.numbers import Numbers
-from specbench.reports.model import Bullets, Code, Lines, Link, Paragraph, Strong, Text
-from specbench.reports.text import inlines, lines_of
+from specbench.reports.markdown import READER, inlines
 
 
-def words(text: Text, place: str, numbers: Numbers) -> str:
+def words(markdown: str, place: str, numbers: Numbers) -> str:
     """Text within a paragraph; every number is a macro, but for those in code and links."""
-    return "".join(_inline(part, place, numbers) for part in inlines(text))
+    parts, in_link = [], False
+    for token in inlines(markdown):
+        if token.type == "code_inline":
+            parts.append(code(token.content))
+        elif token.type.startswith("strong"):
+            parts.append(r"\textbf{" if token.nesting == 1 else "}")
+        elif token.type.startswith("link"):
+            in_link = token.nesting == 1  # paper has no links of a report's folder
+        else:
+            text = token.content or " "
+            parts.append(escape(text) if in_link else numbers.in_text(text, place))
+    return "".join(parts)
 
 
-def _inline(part: str | Strong | Code | Link, place: str, numbers: Numbers) -> str:
-    match part:
-        case Strong():
-            return rf"\textbf{{{numbers.in_text(part.text, place)}}}"
-        case Code():
-            return code(part.text)
-        case Link():
-            return escape(part.text)  # paper has no links of a report's folder
-        case _:
-            return numbers.in_text(part, place)
-
-
-def block(content: Paragraph | Bullets | Lines, place: str, numbers: Numbers) -> str:
-    """A block without a float."""
-    match content:
-        case Paragraph():
-            return words(content.text, place, numbers)
-        case Bullets():
-            items = [rf"  \item {words(item, place, numbers)}" for item in content.items]
-            return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]) if items else ""
-        case Lines():
-            lines = [code(line) for line in lines_of(content.lines)]
-            return "\n".join(
-                [r"\begin{flushleft}\footnotesize", *(f"{line}\\\\" for line in lines), r"\end{flushleft}"]
-            )
+def block(markdown: str, place: str, numbers: Numbers) -> str:
+    """A paragraph, a list, or lines as they stand."""
+    parts = []
+    for node in SyntaxTreeNode(READER.parse(str(markdown))):
+        if node.type == "bullet_list":
+            texts = (item.children[0].children[0].content for item in node.children if item.children)
+            items = [rf"  \item {words(text, place, numbers)}" for text in texts]
+            parts.append("\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]))
+        elif node.type == "fence":
+            lines = [code(line) for line in node.content.removesuffix("\n").split("\n")]
+            listed = (f"{line}\\\\" for line in lines)
+            parts.append("\n".join([r"\begin{flushleft}\footnotesize", *listed, r"\end{flushleft}"]))
+        else:
+            parts.append(words(node.children[0].content, place, numbers))
+    return "\n\n".join(parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.replay.survival import ARGMAX
 from specbench.reports.plots.decode import AXIS_LABELS
-from specbench.reports.plots.looks import BLUE, DASHED, Look, in_order, looks
-from specbench.reports.plots.style import GREY, INK, legend, panels, style
+from specbench.reports.plots.looks import DASHED, Look, in_order, looks
+from specbench.reports.plots.style import INK, legend, panels, style
 from specbench.rules import RULES
 
 
@@ -21,17 +20,6 @@ def _title(rule: str) -> str:
     """The title of a rule, or its name if it is not registered."""
     titles = {info.name: info.title for info in (*RULES.values(), ARGMAX)}
     return titles.get(rule, f"{rule} rule")
-
-
-@style()
-def log_ratios(columns: Mapping[str, np.ndarray]) -> Figure:
-    """What replay reads: log q - log p of every token. At 0 or above the token rule accepts it for sure."""
-    figure, (axes,) = panels(1, 1, (1 / 2, 2.3))
-    ratio = np.clip(columns["log_q"].astype(float) - columns["log_p"], -8, 4)
-    axes.hist(ratio, bins=60, color=BLUE)
-    axes.axvline(0, color=GREY, linestyle=DASHED, linewidth=0.9)
-    axes.set(xlabel="log q - log p of the text's tokens (cut to -8..4)", ylabel="tokens")
-    return figure
 
 
 @style()
@@ -92,19 +80,5 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
     every_axes[0].set_ylabel("tokens per verification step")
-    legend(figure, columns=2)
-    return figure
-
-
-@style()
-def interval_widths(points: pd.DataFrame) -> Figure:
-    """Width of the decoded interval over the replayed one, at equal numbers of target tokens."""
-    figure, (axes,) = panels(1, 1, (0.6, 2.4))
-    series = points["rule"].str.cat(points["temperature"].map("{:g}".format), sep=", T = ")
-    for name, look in looks(series).items():
-        line, (rule, _, setting) = points[series == name].sort_values("gamma"), name.partition(", ")
-        axes.plot(line["gamma"], line["width_ratio"], label=f"{_title(rule)}, {setting}", **look.line)
-    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
-    axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
     legend(figure, columns=2)
     return figure
