@@ -26,23 +26,26 @@ from specbench.runs.commandline import check_encoding, explained, parse_command,
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.sweep import Planner, Sweep
 
+PUBLISH = "--publish"
 REPORT = """\
-python -m specbench report [FOLDER]
+python -m specbench report [FOLDER] [--publish]
 
-How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one."""
+How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one.
+--publish also saves the report in W&B, where the sweep's runs are: sent by tracking.mode=online, or by `wandb sync`."""
 
 
 def report(arguments: list[str]) -> int:
-    """``python -m specbench report [FOLDER]``."""
+    """``python -m specbench report [FOLDER] [--publish]``."""
     from specbench.runs.ending import tell
 
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
+    folders = [folder for folder in arguments if folder != PUBLISH]
+    if len(folders) > 1 or folders[:1] in (["-h"], ["--help"]):
         print(REPORT)
-        return 0 if len(arguments) == 1 else 2
-    folder = find_sweep(arguments[0] if arguments else LATEST)
-    if arguments in ([], [LATEST]):
+        return 0 if len(folders) == 1 else 2
+    folder = find_sweep(folders[0] if folders else LATEST)
+    if folders in ([], [LATEST]):
         say(f"{folder}, which was begun last:")
-    return tell(folder, just_ran=False)
+    return tell(folder, just_ran=False, publishing=PUBLISH in arguments)
 
 
 def pages(arguments: list[str]) -> int:

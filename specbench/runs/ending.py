@@ -11,13 +11,14 @@ import pandas as pd
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.progress import say
+from specbench.reports import Report
 from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
-from specbench.runs.tracked import track_sweep
+from specbench.runs.tracked import publish, track_report, track_sweep
 
 
-def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
+def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bool = False) -> int:
     """Collects the rows of a sweep, prints its table, where its report lies, and what became of its jobs.
 
     Each part is tried for itself: a full disk, or a fault in a report, must not hide what the jobs found.
@@ -25,6 +26,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     Args:
         just_ran: whether this process ran the jobs, so that a single one has said what became of it.
         interrupted: whether the user wants an end now: nothing is sent then.
+        publishing: whether the report is to be saved on W&B's server.
 
     Returns:
         The exit status: 0 if all jobs are done, none was found wanting, and the report is written.
@@ -33,19 +35,18 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     if status is None:
         say(f"{folder}: no plan.json in it, which every sweep has", style="bold red")
         return 1
-    whole = True
+    whole, report = True, None
     for part in (_collect, _table, _report) if status.count(Status.DONE) else ():
         try:
-            part(folder, status)
+            report = part(folder, status)
         except Exception as error:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
-    try:
-        for warning in track_sweep(status, ended=just_ran, online=just_ran and not interrupted):
-            say(warning, style="yellow")
-    except Exception as error:  # a configuration that somebody has changed
-        say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
+    if publishing:
+        whole &= _publish(status, report)
+    else:
+        _track(status, report, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -84,7 +85,25 @@ def _table(folder: Path, _: SweepStatus) -> None:
         print_categories(decoded, results.read_jobs(folder, results.CATEGORIES))
 
 
-def _report(folder: Path, status: SweepStatus) -> None:
+def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool) -> None:
+    for part in (() if report is None else track_report(status, report, online), track_sweep(status, ended, online)):
+        try:
+            for warning in part:
+                say(warning, style="yellow")
+        except Exception as error:  # a configuration that somebody has changed
+            say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
+
+
+def _publish(status: SweepStatus, report: Report | None) -> bool:
+    try:
+        say(f"Published: the report is in W&B, in {publish(status, report)}.")
+    except SpecbenchError as error:
+        say(f"not published: {error}", style="bold red")
+        return False
+    return True
+
+
+def _report(folder: Path, status: SweepStatus) -> Report | None:
     """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one."""
     from specbench.metrics import results
     from specbench.reports.writing import write
@@ -105,3 +124,4 @@ def _report(folder: Path, status: SweepStatus) -> None:
         say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
         if single and analysis is not None:
             say(f"python -m {analysis.__name__} {shlex.quote(os.path.relpath(folder))} makes a report of it.")
+    return report

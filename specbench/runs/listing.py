@@ -15,7 +15,7 @@ COMMANDS = {
     "+exp=NAME [key=value ...]": "runs an experiment: a sweep with a report",
     "[key=value ...]": "runs one job, or a sweep if a key has several values: gamma=1,2,4",
     "resume=latest": "goes on with a sweep that was stopped; resume=FOLDER with another",
-    "report [FOLDER]": "how far a sweep is, its table and its report",
+    "report [FOLDER] [--publish]": "how far a sweep is, its table and its report; --publish saves it in W&B",
     "list [GROUP]": "the choices of all groups, or of one",
     "pages [FOLDER ...] [--to FOLDER]": "makes pages of many reports",
     "paper RUN... --out FOLDER": "makes the tables, figures and numbers of a LaTeX document",

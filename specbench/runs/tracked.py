@@ -12,6 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError, TrackingError
+from specbench.core.machine.disk import read_json
+from specbench.reports import Report
 from specbench.reports.tracking import (
     JobRun,
     WandbWorkspace,
@@ -19,7 +21,10 @@ from specbench.reports.tracking import (
     is_tracked,
     log_sweep,
     tags_of,
+    write_report,
 )
+from specbench.reports.tracking.reports import REPORT
+from specbench.reports.wandb import to_wandb
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config
 from specbench.runs.job import HF, JobInfo, model_name
@@ -94,8 +99,7 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
                 if warning := track(_run(workspace, folder, job.label, job.choices, final), final):
                     yield f"job {job.number}: {warning}"
     workspace = _workspace(status, status.folder / "0", online)
-    alone = len(status.states) == 1 and not (status.folder / "report").is_dir()  # its run has all that there is
-    if not ended or workspace is None or alone or status.count(Status.RUNNING):
+    if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
         return
     jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
     facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
@@ -106,6 +110,48 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
         log_sweep(workspace, status.folder, plan.created, jobs, sorted(shared), bool(status.exit_status), config)
     except TrackingError as error:
         yield f"the sweep is not tracked in W&B ({error})"
+
+
+def track_report(status: SweepStatus, report: Report, online: bool) -> Iterator[str]:
+    """Writes a sweep's report as W&B has it, and saves it if its runs were sent.
+
+    Yields:
+        what went wrong.
+    """
+    workspace = _workspace(status, status.folder / "0", online)
+    if workspace is None:
+        return
+    try:
+        _write_report(status, report, workspace)
+    except TrackingError as error:
+        yield f"no report for W&B ({error})"
+
+
+def publish(status: SweepStatus, report: Report | None) -> str:
+    """Saves a sweep's report on W&B's server, wherever its runs were kept at first; they may have been synced since.
+
+    Returns:
+        The entity and the project, as ``ENTITY/PROJECT``.
+
+    Raises:
+        ConfigError: no report, a sweep that was not tracked, or no key for the server.
+        TrackingError: it could not be saved.
+    """
+    if report is None:
+        raise ConfigError("--publish", status.folder, "a sweep without a report", "Give one that has a report.")
+    workspace = _workspace(status, status.folder / "0", online=True)
+    if workspace is None:
+        raise ConfigError("--publish", status.folder, "its runs are not in W&B", "Run it with tracking.mode=offline.")
+    workspace = dataclasses.replace(workspace, mode="online")
+    check_settings(workspace.mode, workspace.project, workspace.entity)
+    _write_report(status, report, workspace)
+    saved = read_json(status.folder / "report" / REPORT)
+    return f"{saved['entityName']}/{saved['projectName']}"
+
+
+def _write_report(status: SweepStatus, report: Report, workspace: WandbWorkspace) -> None:
+    described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
+    write_report(described, status.folder, workspace, varied(status.plan))
 
 
 def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:

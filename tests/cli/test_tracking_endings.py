@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
+from specbench.core.errors import TrackingError
 from specbench.metrics import results
+from specbench.reports import Report
 from specbench.runs import tracked as runs
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.state import JobState, Status, write_state
@@ -21,7 +22,6 @@ CONFIG = """
 gamma: 3
 tracking: {mode: offline, project: p, entity: null, texts: 8, live: null}
 """
-PAGE = "<!doctype html>\n<p>How fast is it?</p>\n"
 CHOICES = {"protocol": "decode", "verifier": "masked", "drafter": "model", "pair": "embedded"}
 
 
@@ -63,9 +63,7 @@ def told(tmp_path_factory) -> Path:
     (sweep / "0/wandb/offline-run-1-a/run-a.wandb").touch()
     (sweep / "1/progress.jsonl").write_text('{"seconds": 0.0, "tokens": 8}\n{"seconds": 2.5, "tokens": 16}\n{"sec')
     (sweep / "2/error.txt").write_text("Traceback:\n  <b>ValueError</b>")
-    (sweep / "report/figures").mkdir(parents=True)
-    (sweep / "report/report.html").write_text(PAGE)
-    Image.new("RGB", (2, 2)).save(sweep / "report/figures/speed.png")
+    (sweep / "report").mkdir()
     assert track(sweep) == []
     return sweep
 
@@ -102,15 +100,6 @@ def test_the_sweep_says_that_jobs_failed(told):
     assert reasons == [None, None, "the model has <NaN> logits"]
 
 
-def test_the_sweep_has_its_report(told):
-    """The page as it was written, and each figure as an image."""
-    run = only(told)
-    assert {key for key in run.history if key.startswith("report/")} == {"report/page", "report/speed"}
-    assert (run.files / run.history["report/page"]["path"]).read_text() == PAGE
-    logged = run.files / run.history["report/speed"]["path"]
-    assert logged.read_bytes() == (told / "report/figures/speed.png").read_bytes()
-
-
 def test_nothing_is_told_twice(told, monkeypatch):
     """Neither of jobs that have a run, nor of the sweep by who only looks at it."""
     calls = []
@@ -126,7 +115,6 @@ def test_nothing_is_told_twice(told, monkeypatch):
     ("states", "tracking", "expected"),
     [
         ([Status.DONE], "", []),  # one job has all that its sweep would say
-        ([Status.DONE], "report", ["sweep"]),  # but for its report
         ([Status.DONE, Status.PLANNED], "", ["sweep"]),
         ([Status.FAILED, Status.SKIPPED], "", ["seed=0", "seed=1", "sweep"]),
         ([Status.FAILED, Status.DONE], "disabled", []),
@@ -137,9 +125,7 @@ def test_who_is_told_of(tmp_path, monkeypatch, states, tracking, expected):
     monkeypatch.setattr(runs.JobRun, "end", lambda self, *_: calls.append(self.name))
     monkeypatch.setattr(runs, "log_sweep", lambda *_: calls.append("sweep"))
     sweep = sweep_of(tmp_path, *(JobState("x", status) for status in states))
-    if tracking == "report":
-        (sweep / "report").mkdir()
-    elif tracking:
+    if tracking:
         for config in sweep.glob("*/config.yaml"):
             config.write_text(CONFIG.replace("offline", tracking))
     track(sweep)
@@ -164,3 +150,24 @@ def test_a_plan_keeps_what_was_chosen(tmp_path):
     """Tags of jobs that never began come from there."""
     sweep = sweep_of(tmp_path, JobState("x"))
     assert json.loads((sweep / "plan.json").read_text())["jobs"][0]["choices"] == CHOICES
+
+
+def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
+    """And what fails of it is a warning."""
+    sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
+    asked = []
+    monkeypatch.setattr(runs, "write_report", lambda *given: asked.append(given))
+    status = SweepStatus.of(sweep)
+    assert status is not None
+    assert not list(runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True))
+    ((described, folder, workspace, varied),) = asked
+    assert varied == {}
+    assert (described["title"], described["group"], folder) == ("Mine", workspace.group, sweep)
+    assert (workspace.mode, workspace.project) == ("offline", "p")
+
+    def fails(*_: object) -> None:
+        raise TrackingError("no room")
+
+    monkeypatch.setattr(runs, "write_report", fails)
+    told = runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True)
+    assert list(told) == ["no report for W&B (no room)"]

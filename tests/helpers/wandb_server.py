@@ -14,6 +14,8 @@ from typing import Any
 BUCKET = {"id": "B", "name": "run", "displayName": "run", "project": {"name": "p", "entity": {"name": "e"}}}
 PLACE = {"uploadHeaders": [], "uploadMultipartUrls": None, "storagePath": "x"}
 VIEWER = {"id": "V", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}}
+NO_MORE = {"endCursor": None, "hasNextPage": False}
+PROJECT = {"id": "P", "name": "p", "entityName": "e", "createdAt": "2026-01-01", "isBenchmark": False, "user": None}
 OTHER = {"serverInfo": {"cliVersionInfo": {}, "features": []}, "project": None, "model": None}
 
 
@@ -27,6 +29,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.viewer: dict[str, Any] = VIEWER  # whose key it is
         self.runs: list[dict[str, Any]] = []  # what runs were said to be
         self.history: list[dict[str, Any]] = []  # their points
+        self.views: list[dict[str, Any]] = []  # reports
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -40,12 +43,20 @@ class Server(http.server.ThreadingHTTPServer):
             "CommitArtifact": lambda _: {"commitArtifact": {"artifact": {"id": "A", "digest": "d"}}},
             "CreateRunFiles": self._run_files,
             "ProjectInternalId": lambda _: {"project": {"id": "P", "internalId": "P"}},
+            "GetProjects": lambda _: {"models": {"pageInfo": NO_MORE, "edges": [{"node": PROJECT}]}},
+            "upsertView": self._view,
         }
         return answers[operation](given) if operation in answers else {**OTHER, "viewer": self.viewer}
 
     def _bucket(self, given: dict[str, Any]) -> dict[str, Any]:
         self.runs.append(given)
         return {"upsertBucket": {"bucket": {**BUCKET, "name": given["name"]}, "inserted": True}}
+
+    def _view(self, given: dict[str, Any]) -> dict[str, Any]:
+        self.views.append(given)
+        names = ("name", "displayName", "description", "type", "spec")
+        view = {"id": "VIEW", "project": {"name": "p", "entityName": "e"}, **{name: given[name] for name in names}}
+        return {"upsertView": {"view": {**view, "createdAt": None, "updatedAt": None}}}
 
     def _artifact(self, _: dict[str, Any]) -> dict[str, Any]:
         number, sequence = self.asked.count("CreateArtifact"), {"id": "S", "latestArtifact": None}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench.runs import ending
 from specbench.runs.ending import tell
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.reporting import analysis_module, analysis_of, fitting
@@ -101,3 +102,17 @@ def test_a_users_own_analysis_is_left_alone(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.startswith("RUN_DIR=gone: ")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_fault_in_the_report_keeps_no_killed_job_from_its_run(monkeypatch, capfd):
+    def broken(*_):
+        raise RuntimeError("broken on purpose")
+        yield
+
+    monkeypatch.setattr(ending, "track_report", broken)
+    monkeypatch.setattr(ending, "track_sweep", lambda *_: ["job 0 was killed"])
+    ending._track(None, object(), ended=True, online=False)
+    said = "".join(capfd.readouterr())
+    assert "broken on purpose" in said
+    assert "job 0 was killed" in said

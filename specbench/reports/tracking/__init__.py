@@ -8,7 +8,8 @@ that measures, or a user's own; it may hang or crash; and while something is tim
 """
 
 from specbench.reports.tracking.jobs import JobRun, is_tracked, tags_of
+from specbench.reports.tracking.reports import write_report
 from specbench.reports.tracking.settings import WandbWorkspace, check_settings
 from specbench.reports.tracking.sweeps import log_sweep
 
-__all__ = ["JobRun", "WandbWorkspace", "check_settings", "is_tracked", "log_sweep", "tags_of"]
+__all__ = ["JobRun", "WandbWorkspace", "check_settings", "is_tracked", "log_sweep", "tags_of", "write_report"]

@@ -15,7 +15,15 @@ import pyarrow.parquet as pq
 from specbench.metrics.results import RESULTS, TEXTS
 
 MOST_ROWS = 1000  # of a table in W&B; the artifact has all of them
-OWN_FILES = ("job.json", "job.lock", "config.yaml", "environment.json", "progress.jsonl", "error.txt")
+OWN_FILES = (
+    "job.json",
+    "job.lock",
+    "config.yaml",
+    "environment.json",
+    "progress.jsonl",
+    "error.txt",
+    "report.wandb.json",
+)
 # No tables of these: the row is the summary, texts have a table of their own length, and the others a line a token or a
 # time. All are in the artifact.
 NOT_AS_TABLES = (RESULTS, TEXTS, "joint_cells.parquet", "trace.parquet", "latency_samples.parquet", "logprobs.parquet")

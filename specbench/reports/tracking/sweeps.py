@@ -1,4 +1,4 @@
-"""A sweep's W&B run: the rows of all its jobs in one table, what became of each, and the report with its figures."""
+"""A sweep's W&B run: the rows of all its jobs in one table, what became of each, and the report's figures."""
 
 from __future__ import annotations
 
@@ -56,15 +56,17 @@ def log_sweep(
         if rows is not None:
             tables["tables/results"] = plain(_scalars(rows.slice(0, MOST_ROWS)))
         states = [job["status"] for job in jobs]
-        report = folder.resolve() / "report"
-        page = report / "report.html"
+        report = sorted((folder / "report" / "figures").glob("*.png"))
         counts = {"jobs": len(jobs), **{f"jobs_{state}": states.count(state) for state in dict.fromkeys(states)}}
         last = {
             "summary": {**counts, "best": {} if rows is None else best_row(rows)},
             "tables": tables,
-            "images": {f"report/{path.stem}": str(path) for path in sorted((report / "figures").glob("*.png"))},
-            "pages": {"report/page": str(page)} if page.is_file() else {},
-            "files": [str(path.resolve()) for path in (folder / RESULTS, report / "report.md", page) if path.is_file()],
+            "images": {f"report/{path.stem}": str(path.resolve()) for path in report},
+            "files": [
+                str(path.resolve())
+                for path in (folder / RESULTS, folder / "report/report.md", folder / "report/report.html")
+                if path.is_file()
+            ],
             "exit_code": int(failed),
         }
         run.send(last)

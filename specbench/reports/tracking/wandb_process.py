@@ -116,8 +116,6 @@ def _end(logged: Any, end: Message) -> None:
         panels[name] = wandb.Histogram(np_histogram=(counted["counts"], counted["edges"]))
     for name, table in end.get("tables", {}).items():
         panels[name] = wandb.Table(columns=table["columns"], data=table["data"])
-    for name, path in end.get("pages", {}).items():
-        panels[name] = wandb.Html(path, inject=False)
     if "error" in end:
         panels["error"] = wandb.Html(f"<pre>{html.escape(end['error'])}</pre>", inject=False)
     if panels:
@@ -135,6 +133,103 @@ def login(_first: Message, _second: object) -> None:
 
     if not wandb.login(prompt=False):
         raise NotTrackedError("no W&B key on this machine")
+
+
+def report(first: Message, _second: object) -> None:
+    """Writes the specification of a report as JSON; saves it on the server if it is asked to. The file has the id that
+    the report got there, by which the next one of the same sweep takes its place.
+
+    Raises:
+        NotTrackedError: no entity is given, and W&B does not know the report's owner.
+    """
+    import wandb
+    import wandb_workspaces.reports.v2 as wr
+    from wandb_workspaces.expr import And, Metric
+
+    settings = first["report"]
+    group, kind, entity = settings["group"], first["kind"], settings["entity"] or ""
+    if first["save"] and not entity and not (entity := wandb.Api().default_entity or ""):
+        raise NotTrackedError("tracking.entity=null: W&B names none for this key. Set tracking.entity=NAME")
+    sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
+
+    def made(owner: str = "", project: str = "") -> Any:
+        def runs(*more: Any) -> Any:
+            return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
+
+        panels = [
+            *(_points(wr, point) for point in first["panels"]["points"]),
+            *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
+            wr.MediaBrowser(media_keys=first["panels"]["media"], num_columns=2),
+            wr.RunComparer(diff_only=True),
+        ]
+        return wr.Report(
+            project=settings["project"],
+            entity=entity,
+            title=settings["title"],
+            description=settings["description"],
+            blocks=[
+                *(_block(wr, block, lambda: runs(sweep)) for block in settings["blocks"]),
+                wr.H1("Its runs"),
+                wr.PanelGrid(runsets=[runs(jobs)], panels=panels),
+            ],
+        )
+
+    model = made()._to_model()  # runs without a place are of the report's own project, and W&B is not asked for it
+    written = {
+        "displayName": model.display_name,
+        "description": model.description,
+        "entityName": entity,
+        "projectName": settings["project"],
+        "type": "runs",
+        "spec": json.loads(model.spec.model_dump_json(by_alias=True, exclude_none=True)),
+    }
+    path = Path(first["path"])
+    owner = {name: written[name] for name in ("entityName", "projectName")}
+    if known := _saved_as(path, owner):
+        written["id"] = known
+    _replace(path, written)
+    if first["save"]:
+        online = made(entity, settings["project"])
+        online.id = known
+        _replace(path, written | {"id": online.save().id})
+
+
+def _saved_as(path: Path, owner: Message) -> str:
+    """The id of the report that an earlier file tells of, if it was saved in that project; empty if not."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    same = isinstance(before, dict) and all(before.get(name) == value for name, value in owner.items())
+    return str(before.get("id", "")) if same else ""
+
+
+def _replace(path: Path, written: Message) -> None:
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _points(wr: Any, drawn: Message) -> Any:
+    """A point a run of the group, also of runs that come later."""
+    x, y = wr.Config(drawn["x"]), wr.SummaryMetric(drawn["y"])
+    return wr.ScatterPlot(title=f"{drawn['y']} by {drawn['x']}", x=x, y=y)
+
+
+def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
+    """A block of reports/wandb.py as one of W&B's."""
+
+    def image() -> Any:
+        shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
+        return wr.PanelGrid(runsets=[runs()], panels=[shown], hide_run_sets=True)
+
+    kinds: dict[str, Callable[[], Any]] = {
+        "heading": lambda: (wr.H1, wr.H2)[block["level"] - 1](block["text"]),
+        "callout": lambda: wr.CalloutBlock(block["text"]),
+        "markdown": lambda: wr.MarkdownBlock(block["text"]),
+        "image": image,
+    }
+    return kinds[block["kind"]]()
 
 
 def main() -> None:
@@ -157,7 +252,9 @@ def main() -> None:
         sys.argv = first.get("argv", sys.argv)  # W&B notes a run's command
         tempfile.tempdir = first["scratch"]  # before wandb makes its folders; process.py removes it, also after a crash
         try:
-            {"run": run, "login": login}[first["task"]](first, lambda seconds: messages.get(timeout=seconds))
+            {"run": run, "login": login, "report": report}[first["task"]](
+                first, lambda seconds: messages.get(timeout=seconds)
+            )
         except NotTrackedError as error:
             out.write(str(error))
         except (Exception, SystemExit) as error:
