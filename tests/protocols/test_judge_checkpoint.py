@@ -21,6 +21,7 @@ from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checkpoint as module
+from specbench.protocols.judging import speed
 from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.speed import PREDICTED, predicted_rows
@@ -159,8 +160,9 @@ def test_texts_that_cannot_be_scored_are_refused():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_replay_predicts_what_the_engine_counts():
+def test_replay_predicts_what_the_engine_counts(monkeypatch):
     """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
+    monkeypatch.setattr(speed, "BATCHES", 1)  # the same texts, decoded side by side
     given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 6}
     outcome = judged(Own(), texts=32, prompts=16, **given)
     rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}

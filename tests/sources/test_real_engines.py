@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Completion, Mode, TextRequest
 from specbench.sources.llama_server import LlamaServerSource
@@ -93,7 +94,7 @@ def llama_server(*options: str) -> Generator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        ["llama-server", *options, "-c", "512", "-np", "1", "-t", "1", "--metrics", "--port", str(port)],
+        ["llama-server", *options, "-c", "512", "-np", "2", "-t", "1", "--metrics", "--port", str(port)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -131,10 +132,16 @@ def test_llama_server(request):
         (with_logprobs, _) = source.complete(requests(1.0, logprobs=1), Mode.PLAIN)
         assert with_logprobs.logprobs is not None
         assert len(with_logprobs.logprobs) == LENGTH
+        for mode in Mode:
+            both = source.choices(requests(1.0)[0], 2, mode)
+            assert len({text.token_ids for text in both}) == 2
+        with pytest.raises(ConfigError, match="n_cmpl.*1 <= value <= 2"):
+            source.choices(requests(1.0)[0], 3, Mode.PLAIN)
         source.close()
         openai = OpenAiSource(url, plain_url=plain_url)
         openai.open()
         assert openai.engine.startswith("llamacpp b")
         openai.unsupported = openai.unsupported - {"ignore_eos"}
         check(openai, ids=False)
+        assert len({text.text for text in openai.choices(requests(1.0)[0], 2, Mode.SPECULATIVE)}) == 2
         openai.close()
