@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers import shape_checks
 from tests.helpers.command_lines import NO_HOME, SmokeRun, clean_environment, once
 from tests.helpers.without_network import without_network
 
@@ -40,6 +41,7 @@ def pytest_collection(session: pytest.Session) -> None:
     import specbench.kernels.uniforms
     import specbench.kernels.verify  # noqa: F401
 
+    shape_checks.check_sparingly()
     install_import_hook("specbench", "beartype.beartype")
 
     from tests.helpers import independent
@@ -239,6 +241,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 def _seeded() -> None:
     import torch
 
+    shape_checks.new_test()
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:  # without the traceback that torch.manual_seed writes for every kind of device: a millisecond a test
