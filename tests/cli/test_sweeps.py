@@ -28,7 +28,7 @@ def found(factory: pytest.TempPathFactory, name: str) -> dict:
 
     def make(folder: Path) -> None:
         environment = clean_environment(folder, hide_gpus=True)
-        anew = names != TOGETHER[0]  # launchers start processes that import the main module
+        anew = names not in TOGETHER[:2]  # launchers start processes that import the main module
         apart("tests.helpers.sweep_scenarios", (str(folder), *names), environment, anew)
 
     return json.loads((once(factory, f"sweep_{names[0]}", make) / f"{name}.json").read_text())
@@ -201,6 +201,15 @@ def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     assert "failed: SystemExit: 0" in got["text"]
 
 
+@pytest.mark.thorough
+def test_all_jobs_of_a_sweep_have_the_threads_that_its_first_found(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")["threads"]
+    assert got["status"] == 0, got["text"]
+    assert got["threads"] == [1, 1]
+    assert set(got["threads_reason"]) == {"a pass over 4 tokens took 100 ms with one thread and 700 ms with 2"}
+    assert got["text"].count("threads=1: a pass over") == 1
+
+
 NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
 )
@@ -291,7 +300,7 @@ print(len(composed))
 
 
 def test_a_refused_command_is_composed_no_oftener_than_it_must(tmp_path):
-    """Once for the sweep and once for its job: a fifth of a second each, most of what such a command takes."""
+    """Once, for the sweep and its only job: a fifth of a second, most of what such a command takes."""
     command, environment = [sys.executable, "-c", COUNTING], clean_environment(tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "2"
+    assert done.stdout.splitlines()[-1] == "1"
