@@ -90,10 +90,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_sweeps", "test_cli", "test_watch", "test_exactness_mutants", "test_hidden_states"),
-    *("test_whole_calls", "test_own_verifier", "test_engines", "test_shaped_rows", "test_registered_rule"),
-    *("test_own_rule", "test_evidence_reports", "test_processors", "test_smoke", "test_golden"),
-    *("test_exactness_cli", "test_latency_cli", "test_parallel_runs", "test_fuzz"),
+    *("test_exactness", "test_sweeps", "test_cli", "test_analysis", "test_exactness_mutants", "test_own_verifier"),
+    *("test_judge_checkpoint", "test_compiled_cpu", "test_ranking", "test_smoke", "test_hidden_states", "test_judge"),
+    *("test_shaped_rows", "test_parallel_runs", "test_products", "test_exactness_cli", "test_latency_cli"),
 )
 
 
