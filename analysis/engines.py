@@ -6,7 +6,6 @@ Instead of folders it takes the certificates of runs, certificate.json, and make
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +67,12 @@ def certified(path: Path) -> pd.DataFrame:
         given, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
         shares = [row for rows in findings["rows"] for row in rows.get(SHARES, ())]
         findings["numbers"] = findings["numbers"].map(json.dumps)
-        method = re.search(r"source\.method=(\w+)", content["command"])
-        method = method or re.search(r"(?<![\w.])verifier=([\w/]+)", content["command"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         remedy = "Give certificate.json of a run of protocol=judge."
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
     changed = {name: value for name, value in given.items() if name != "temperature" and value != DEFAULTS[name]}
     cuts = [f"{name}={value:g}" if isinstance(value, int | float) else name for name, value in changed.items()]
-    asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), method[1] if method else NONE
+    asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), content.get("method") or NONE
     finding = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
     name = f"{short(content['engine'])}, {how}, {asks}"
     return pd.DataFrame([{**finding, "method": how, "asks": asks, "name": name, "certificate": path.name}])

@@ -18,7 +18,7 @@ from specbench.core.machine import caches
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.api.accept import from_accept
     from specbench.api.batch import verify
-    from specbench.api.certificates import certify
+    from specbench.api.certificates import CertificateInterrupt, certify
     from specbench.api.pairs import load_pair
     from specbench.api.texts import decode, record
     from specbench.core.rng import Stream, Streams
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
 __version__ = "0.2.0"
 
 __all__ = [
+    "CertificateInterrupt",
     "Draft",
     "LogitRows",
     "SamplingParams",
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CertificateInterrupt": "api.certificates",
     "Draft": "core.types",
     "LogitRows": "core.types",
     "SamplingParams": "core.sampling_params",

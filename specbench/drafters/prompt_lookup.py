@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
@@ -56,7 +57,8 @@ class PromptLookupDrafter(Drafter):
     """
 
     def __init__(self, longest: int = 3, shortest: int = 1, per_match: object = None):
-        if not 1 <= shortest <= longest:
+        longest, shortest = check_count("drafter.longest", longest), check_count("drafter.shortest", shortest)
+        if shortest > longest:
             raise ConfigError("drafter.shortest", shortest, f"not in 1..longest={longest}", "Use shortest <= longest.")
         self.longest, self.shortest, self.per_match = longest, shortest, check_per_match(per_match)
 

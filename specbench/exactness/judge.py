@@ -1,6 +1,7 @@
 """One call of D, put before the verifier and compared with the rule that it names.
 
-What a call shows depends on the call alone, so that processes may share the calls (shares.py).
+What a call shows depends on the call alone, so that processes may share the calls (shares.py). The one exception:
+after _EXPLAINED requests of a stratum that no rounding explains, a process explains no more of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from specbench.rules.verifier import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
 _PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
-_EXPLAINED = 4096  # differing requests of a stratum that are explained; of more, the rest counts as no rounding
+_EXPLAINED = 4096  # requests of a stratum that no rounding explains; beyond these in a process, none is explained
 _BET_ON = 64  # differing requests of a call that are bet on
 
 

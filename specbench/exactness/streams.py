@@ -8,31 +8,30 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Stream, Streams
+from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 
-BLOCKS = 2**40  # requests between those of one run and the next: no two runs share a stream
+BLOCKS = 2**40  # requests between those of one run and the next; runs whose seeds differ by 2**22 have the same ones
 # Where the requests of each part of a run begin in its block.
 COUNTED, HABITS, SERIAL, COMPARED = (i * BLOCKS // 8 for i in (0, 1, 2, 4))
-LAST_POSITION = 2**32 - 1
 _ROOM = 256  # positions are left for the steps that follow the first
 # What an index of 31 or 32 bits, a signed number or a counter that begins at 1 would take wrongly.
-END_SEEDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1)
-END_POSITIONS = (0, 1, 2**16 - 1, 2**16, 2**31 - 1, 2**31, LAST_POSITION)
+END_SEEDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, MAX_SEED)
+END_POSITIONS = (0, 1, 2**16 - 1, 2**16, 2**31 - 1, 2**31, MAX_POSITION)
 _SPECIAL = 64  # one request in so many has each of the numbers above
 
 
 def request_streams(run_seed: int, first: int, size: int, width: int, device: torch.device) -> Streams:
-    """Streams of ``size`` requests, numbers ``first``, ``first`` + 1, ... of a run; no two requests share a stream.
+    """Streams of ``size`` requests, numbers ``first``, ``first`` + 1, ... of a run, none of which share a stream.
 
     Seeds are of all 63 bits, positions of all magnitudes up to 2^32 - 1, and the ends of both ranges are among them.
     """
     numbers = torch.arange(size, device=device) + (run_seed * BLOCKS + first) % 2**62
-    seeds = _mixed(numbers) & (2**63 - 1)
+    seeds = _mixed(numbers) & MAX_SEED
     bits = _mixed(numbers + 2**62)
     place = numbers % _SPECIAL
     # A seed that comes again and again gets positions of all 32 bits, or its streams would come again too.
     magnitude = torch.where(place < len(END_SEEDS), 0, (bits >> 32) & 31)
-    positions = ((bits & 0xFFFFFFFF) >> magnitude).clamp(max=LAST_POSITION - _ROOM)
+    positions = ((bits & 0xFFFFFFFF) >> magnitude).clamp(max=MAX_POSITION - _ROOM)
     for i, (seed, position) in enumerate(zip(END_SEEDS, END_POSITIONS, strict=True)):
         seeds = torch.where(place == i, seed, seeds)
         positions = torch.where(place == i + len(END_SEEDS), position, positions)

@@ -70,7 +70,7 @@ def examine(
 
     Args:
         verifier: under test: whatever somebody means to be a Verifier.
-        seed: of the run; request seeds follow from it and never overlap with another run's.
+        seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
         configured: the conditions of a run, from which calls are drawn as well.
         report: told what is being done.

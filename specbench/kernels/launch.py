@@ -185,12 +185,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
     if (device.type == "cpu") != INTERPRETED:
         remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
         raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
-    for name, tensor in (
-        ("draft.token_ids", draft.token_ids),
-        ("draft.num_draft_tokens", draft.num_draft_tokens),
-        ("streams.seeds", streams.seeds),
-        ("streams.positions", streams.positions),
-    ):
+    for name, tensor in arguments.integers(draft, streams):
         if not tensor.is_contiguous():
             raise ArgumentError(f"{name}: stride {tensor.stride(0)}; contiguous integers needed")
     check_layout("target", target)
@@ -205,6 +200,8 @@ def check_layout(name: str, rows: LogitRows) -> None:
         tensor = getattr(rows, part)
         if tensor is not None and not tensor.is_contiguous():
             raise ArgumentError(f"{name}.{part}: stride {tensor.stride(0)}; contiguous floats needed")
+    if rows.allowed is not None and not (rows.allowed.bits.is_contiguous() and rows.allowed.restricted.is_contiguous()):
+        raise ArgumentError(f"{name}.allowed: bits with strides {rows.allowed.bits.stride()}; contiguous words needed")
 
 
 def check_logits(name: str, logits: Tensor) -> None:

@@ -180,13 +180,15 @@ class JudgeProtocol:
         scorer = checkpoint if drafts else None
         length = self.greedy_length or self.limits.length
         findings.append(judge_speed(sampler, sentences, length, self.rounds, scorer, gamma))
+        method = context.verifier_name if getattr(source, "of_run", False) else getattr(source, "method", None)
         return Judgement(
             engine=source.engine,
+            method=method,
             sampling=context.sampling,
             texts=sampler.texts,
             empty=sampler.empty,
             findings=findings,
-            scope=_scope(sampler, prompts, self.limits, context.processors),
+            scope=_scope(sampler, method, prompts, self.limits, context.processors),
             command=context.command,
             environment=environment(context.device),
         )
@@ -214,15 +216,18 @@ def _checked(context: RunContext) -> Source:
     return source
 
 
-def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits, processors: str) -> list[str]:
+def _scope(
+    sampler: Sampler, method: str | None, prompts: Sequence[Prompt], limits: Limits, processors: str
+) -> list[str]:
     changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
     changed |= {"processors": json.loads(processors)} if processors else {}
     named = ", ".join(
         f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {json.dumps(value, default=str)}"
         for name, value in changed.items()
     )
+    engine = f"{sampler.source.engine} ({method})" if method else sampler.source.engine
     return [
-        f"{sampler.source.engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
         "all of them are in texts.jsonl, but for those that were timed",
         f"distributions are compared on texts of {limits.length} tokens; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",

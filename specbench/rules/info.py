@@ -115,7 +115,8 @@ def register(rule: Info) -> Info:
     if RULES.get(rule.name, rule) is not rule:
         raise ArgumentError(f"rule={rule.name}: this name is registered for another rule. Give your rule another name.")
     for other in RULES.values():
-        if other is not rule and (shared := {*rule.verifiers, *rule.tree_verifiers} & {*other.verifiers}):
+        taken = {*other.verifiers, *other.tree_verifiers}
+        if other is not rule and (shared := {*rule.verifiers, *rule.tree_verifiers} & taken):
             raise ArgumentError(
                 f"rule={rule.name}: verifiers has {min(shared)!r}, which follows the {other.title}. "
                 "Give each verifier to one rule."

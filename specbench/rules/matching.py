@@ -8,6 +8,7 @@ distribution function here) the two draws agree far more often. Shared noise wou
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -34,14 +35,14 @@ class MatchingVerifier:
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; the target's token i is drawn with offset i of the stream."""
         arguments.check(draft, target, streams)
-        own = self._own_tokens(draft, target, streams)
-        same = own[batched.target_row_of(draft)] == draft.token_ids
+        drawn = self._target_tokens(draft, target, streams)
+        same = drawn[batched.target_row_of(draft)] == draft.token_ids
         num_accepted = batched.padded(same, draft, False).cumprod(dim=1).sum(dim=1)
-        batch = num_accepted.new_tensor(range(len(num_accepted)))
-        return batched.assemble(draft, num_accepted, own[draft.first_row + batch + num_accepted])
+        batch = torch.arange(len(num_accepted), device=num_accepted.device)
+        return batched.assemble(draft, num_accepted, drawn[draft.first_row + batch + num_accepted])
 
-    def _own_tokens(self, draft: Draft, target: LogitRows, streams: Streams) -> Int64[Tensor, " n_and_B"]:
+    def _target_tokens(self, draft: Draft, target: LogitRows, streams: Streams) -> Int64[Tensor, " n_and_B"]:
         counts = draft.num_draft_tokens + 1
-        owner = counts.new_tensor(range(len(counts))).repeat_interleave(counts, output_size=len(target))
-        offset = counts.new_tensor(range(len(target))) - (draft.first_row[owner] + owner)
+        owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=len(target))
+        offset = torch.arange(len(target), device=counts.device) - (draft.first_row[owner] + owner)
         return inverse_cdf(target.probs(), streams.uniform(self.stream)[owner, offset])

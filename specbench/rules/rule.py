@@ -42,7 +42,7 @@ def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rule(RuleInfo):
-    """A :class:`specbench.rules.RuleInfo` with formulas. A rule without known formulas has None in all these fields.
+    """A :class:`specbench.rules.RuleInfo` with formulas. A rule without known formulas has no ``thresholds``.
 
     Attributes:
         thresholds: from a DraftPath: [m, gamma]. Token i passes if u_i is below threshold i; u_i is the uniform of

@@ -77,6 +77,7 @@ class Source(Protocol):
         modes: those that it has. A file of texts may hold one alone.
         unsupported: names of sampling parameters that it cannot set. A request that has one is refused.
         takes_seeds: whether the same seed is meant to give the same text.
+        method (optional): how it speculates, such as "prompt_lookup", for certificates and tables; None if unknown.
         encode (optional): a method that returns the target's token ids of a prompt, as the engine makes them itself, or
             None. A source that has it decodes requests by their ``token_ids``.
     """

@@ -84,7 +84,7 @@ def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
 
 
 def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
-    """What is wrong with a line; one with nothing wrong is added to ``found``."""
+    """What is wrong with a line; one with nothing wrong is appended to ``lines``."""
     if len(row) > LONGEST:
         return f"has {len(row):,} bytes"
     try:

@@ -46,11 +46,12 @@ class OpenAiSource(ServedSource):
 
     def describe(self, server: Server) -> str:
         self.model, owner = _model(server, self.model)
-        try:
-            version = server.json("/version")  # of vLLM
-            return f"{owner} {version['version']}"
-        except (ConfigError, KeyError, TypeError):
-            return owner
+        for path, name in (("/version", "version"), ("/props", "build_info")):  # of vLLM and llama-server
+            try:
+                return f"{owner} {server.json(path)[name]}"
+            except (ConfigError, KeyError, TypeError):
+                continue
+        return owner
 
     def encode(self, text: str) -> tuple[int, ...] | None:
         """Token ids of a prompt from vLLM; None from others, and where the server applies a chat template."""

@@ -62,7 +62,7 @@ class OpenVinoSource:
         if method == DRAFT and draft is None:
             problem = f"source.method={DRAFT} drafts with a model"
             raise ConfigError("source.draft", None, problem, f"Name its folder, or use source.method={LOOKUP}.")
-        self.target = _folder("source.target", target)
+        self.method, self.target = method, _folder("source.target", target)
         self.draft = None if draft is None or method != DRAFT else _folder("source.draft", draft)
         self.gamma = check_count("source.gamma", gamma)
         self.max_ngram_size = check_count("source.max_ngram_size", max_ngram_size)

@@ -21,7 +21,7 @@ class ServedSource:
     Args:
         url: the server that speculates; None if only the plain one is sampled from.
         plain_url: the same engine and model without speculation.
-        method: how the server speculates, for tables alone: nothing is sent of it.
+        method: how the server speculates, for certificates and tables alone: nothing is sent of it.
         extra: put into the body of each request, for parameters of the engine's own.
         counters: names of counters in the text of /metrics, by "drafted", "accepted" and "steps"; None reads none.
         api_key: see :class:`specbench.sources.http.Server`, and so for timeout and retries.

@@ -61,7 +61,8 @@ class TransformersSource:
         if method in NEEDING_DRAFT and draft is None:
             raise ConfigError("source.draft", None, f"source.method={method} drafts with a model", "Name one.")
         size = check_count("source.max_ngram_size", max_ngram_size)
-        self.method = Method(method, check_count("source.gamma", gamma), layers, size)
+        self.method = method
+        self.settings = Method(method, check_count("source.gamma", gamma), layers, size)
         self.target, self.draft = target, draft if method in NEEDING_DRAFT else None
         self.device, self.dtype, self.download = device, dtype, download
         self.engine = f"transformers {version('transformers')}"
@@ -69,7 +70,7 @@ class TransformersSource:
 
     def open(self) -> None:
         """Loads the models."""
-        differ = self.method.name == TOKENIZERS
+        differ = self.method == TOKENIZERS
         self.pair = load_pair(
             self.target,
             self.draft,
@@ -79,12 +80,12 @@ class TransformersSource:
             download=self.download,
             vocabularies="different" if differ else "same",
         )
-        if self.method.name == EARLY_EXIT and self.method.layers is None:
+        if self.method == EARLY_EXIT and self.settings.layers is None:
             layers = self.pair.target.config.get_text_config().num_hidden_layers
-            self.method = dataclasses.replace(self.method, layers=max(layers // 2, 1))
+            self.settings = dataclasses.replace(self.settings, layers=max(layers // 2, 1))
         if differ and self.draft is not None:
             tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
-            self.method = dataclasses.replace(self.method, draft_tokenizer=tokenizer)
+            self.settings = dataclasses.replace(self.settings, draft_tokenizer=tokenizer)
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
         """Decodes requests one after another, since assisted generation takes one."""
@@ -106,7 +107,7 @@ class TransformersSource:
         if mode is Mode.PLAIN:
             ids = sample_plainly(*arguments)
         else:
-            ids, counts = sample_speculatively(*arguments, self.method)
+            ids, counts = sample_speculatively(*arguments, self.settings)
             counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
         return Completion(

@@ -103,27 +103,14 @@ def test_acceptance_is_a_histogram_of_whole_numbers(smoke, tracked):
         assert logged["bins"] == [place - 0.5 for place in range(row.gamma + 2)]
 
 
-def test_tables_have_their_charts(smoke, tracked):
-    """A chart names columns that its table has; the table has the job's numbers."""
-    for job, (run,) in enumerate(tracked):
-        names = ("position_rates", "empirical_against_target", "rounds")
-        assert set(run.charts) == {f"charts/{name}" for name in names}
-        for key, chart in run.charts.items():
-            drawn = chart["panel_config"]
-            query = drawn["userQuery"]["queryFields"][0]["fields"]
-            assert [f["args"][0]["value"] for f in query if f["name"] == "summaryTable"] == [f"{key}_table"]
-            assert set(drawn["fieldSettings"].values()) <= set(run.table(f"{key}_table")["columns"])
-            assert drawn["stringSettings"]["title"]
-        row = results.read_results(smoke.sweep).iloc[job]
-        rates = [rate for place, rate, of in run.table("charts/position_rates_table")["data"] if of == "all drafted"]
-        assert rates == list(row["joint_rates"])
-        shares = run.table("charts/empirical_against_target_table")
-        by_prefix: dict[str, float] = {}
-        for point in (dict(zip(shares["columns"], each, strict=True)) for each in shares["data"]):
-            by_prefix[point["prefix"]] = by_prefix.get(point["prefix"], 0) + point["share"]
-        assert list(by_prefix.values()) == pytest.approx([1, 1])
-        speeds = {way: value for number, value, way in run.table("charts/rounds_table")["data"] if number == 0}
-        assert set(speeds) == {"plain", "speculative"}
+def test_typed_rows_are_tables(smoke, tracked):
+    """Of the job alone, whole: empirical against target, and times round by round."""
+    for name in (results.EMPIRICAL, "rounds.parquet"):
+        rows = results.read_jobs(smoke.sweep, name)
+        for job, (run,) in enumerate(tracked):
+            assert {key for key in run.history if key.startswith("charts/")} == {"charts/acceptance_histogram"}
+            logged = run.table(f"tables/{name.removesuffix('.parquet')}")
+            assert logged["data"] == rows[rows["job"] == job][logged["columns"]].to_numpy().tolist()[:MOST_ROWS]
 
 
 def test_steps_are_a_table_of_bounded_length(smoke, tracked):

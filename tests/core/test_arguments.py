@@ -14,7 +14,7 @@ import torch
 from specbench.core import arguments
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import Draft, LogitRows, Mask, Verification
 from specbench.kernels import launch
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.fused import FusedVerifier
@@ -66,6 +66,12 @@ class Refused:
     match: str
 
 
+def mask(sets: int) -> Mask:
+    """That allows everything."""
+    words = torch.zeros((sets, 1), dtype=torch.int32, device=DEVICE)
+    return Mask(torch.zeros(sets, dtype=torch.bool, device=DEVICE), words, 1)
+
+
 ON_META = "on meta, but target.logits is on (cpu|cuda)"
 SEEN_BY_THE_HOST = [
     Refused("ids int32", spoils("draft", token_ids=torch.Tensor.int), r"^draft\.token_ids: torch.int32 \(7,\); int64"),
@@ -82,6 +88,14 @@ SEEN_BY_THE_HOST = [
     Refused("normalisers short", spoils("rows", log_normalizer=lambda x: x[:4]), r"^draft\.rows\.log_normalizer: .*4"),
     Refused("temperatures of q", spoils("rows", temperature=lambda x: x[:4]), r"^draft\.rows\.temperature: .*\(7,\)"),
     Refused("integer temperatures", spoils("target", temperature=torch.Tensor.long), r"^target\.temperature: .*int64"),
+    Refused(
+        "a mask of three rows", spoils("target", allowed=lambda _: mask(3)), r"^target\.allowed\.restricted: .*11 rows"
+    ),
+    Refused(
+        "a mask of floats",
+        spoils("target", allowed=lambda _: changed(mask(11), bits=torch.zeros(11, 1, device=DEVICE))),
+        r"^target\.allowed\.bits: torch\.float32",
+    ),
     Refused(
         "logits of requests", spoils("target", logits=lambda x: x.new_zeros(4, 4, 7)), r"^target\.logits: .*4, 4, 7"
     ),

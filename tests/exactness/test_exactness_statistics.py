@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from specbench.core.errors import ConfigError
-from specbench.core.rng import Stream
+from specbench.core.rng import MAX_POSITION, Stream
 from specbench.core.types import PADDING
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
@@ -22,7 +22,7 @@ from specbench.exactness.statistics.serial import PitTable, serial_rows
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
-from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_POSITION, request_streams
+from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, request_streams
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.matching import MatchingVerifier
@@ -199,7 +199,7 @@ def test_seeds_and_positions_reach_the_ends_of_their_ranges():
     assert set(END_SEEDS) <= set(streams.seeds.tolist())
     assert set(END_POSITIONS) <= set(streams.positions.tolist())
     assert streams.positions.min() >= 0
-    assert streams.positions.max() == LAST_POSITION
+    assert streams.positions.max() == MAX_POSITION
     for bits in range(1, 32):  # all magnitudes
         assert ((streams.positions >= 2 ** (bits - 1)) & (streams.positions < 2**bits)).sum() > 30
     assert (streams.seeds >= 2**62).double().mean() > 0.4

@@ -1,6 +1,7 @@
 """Whatever a verifier under test does wrong is named, with the fixture and the request; the evidence so far is kept."""
 
 import dataclasses
+import signal
 import threading
 import time
 
@@ -141,6 +142,27 @@ def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monke
         verify_on(Sleeps())
     assert "never returned within 0.4 seconds" in str(faults[0])
     assert faults[0].fixture == "chain"
+
+
+class StoppedAtEnd(watch._Limit):
+    """A signal comes when a call has ended, before its timer does."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "begun" and value is None and "left" in vars(self):
+            del self.left
+            raise watch.Stopped
+
+
+def test_a_signal_at_the_end_of_a_call_leaves_no_timer(monkeypatch):
+    limit = StoppedAtEnd(seconds=60)
+    vars(limit)["left"] = 1
+    monkeypatch.setattr(watch, "_LIMIT", limit)
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(watch.Stopped):
+        verify_on(MaskedVerifier())
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 class Lifts(TokenSteps):

@@ -189,7 +189,12 @@ BAD_INPUT = [
     Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
-    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <=")),
+    Case(
+        "n-grams of size 0",
+        ("drafter=prompt_lookup", "drafter.longest=0"),
+        ("drafter.longest=0", "whole number from 1"),
+    ),
+    Case("half an n-gram", ("drafter=prompt_lookup", "drafter.longest=2.5"), ("drafter.longest=2.5", "whole number")),
     Case("trees for a verifier of chains", ("drafter=tree",), ("drafter drafts trees", "Use verifier=tree")),
     Case(
         "trees where chains alone are known",

@@ -22,6 +22,7 @@ class Engine:
     unsupported: frozenset[str] = frozenset()
     takes_seeds = True
     gamma = 3
+    method = "coupling"
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -147,7 +148,7 @@ class OneTooMany(Engine):
 
 
 class Several(Engine):
-    """Returns several texts of a request: all with the noise of the first, or one too few, when it speculates."""
+    """Returns several texts of a request: all with the noise of the first, one too few, or none, when it speculates."""
 
     def __init__(self, fault: str = ""):
         super().__init__()
@@ -155,6 +156,8 @@ class Several(Engine):
 
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
         fault = self.fault if mode is Mode.SPECULATIVE else ""
+        if fault == "refuses":
+            raise SpecbenchError("n is at most 1")
         seeds = [request.seed + (0 if fault == "copies" else i) for i in range(count - (fault == "too few"))]
         texts = self.complete([dataclasses.replace(request, seed=seed) for seed in seeds], mode)
         return [dataclasses.replace(text, request=request) for text in texts]

@@ -115,7 +115,17 @@ def llama(drafted: int | None = 6, **changes: Any) -> dict[str, Callable[[Body],
         }  # fmt: skip
         return {name: value for name, value in reply.items() if value is not None}
 
-    return {"/props": lambda _: {"build_info": "b7000-abc"}, "/completion": completion}
+    return {"/props": lambda _: {"build_info": "b7000-abc"}, "/completion": several_of(completion)}
+
+
+def several_of(completion: Callable[[Body], Any]) -> Callable[[Body], Any]:
+    """llama-server's reply to a request for n_cmpl texts: a list, if they are several."""
+
+    def several(body: Body) -> Any:
+        count = body.get("n_cmpl", 1)
+        return [completion({**body, "seed": body["seed"] + i}) for i in range(count)] if count > 1 else completion(body)
+
+    return several
 
 
 class VllmCounters:
@@ -193,4 +203,4 @@ def llama_of(engine: Engine, mode: Mode) -> dict[str, Callable[[Body], Any]]:
             "completion_probabilities": [{"id": token, "logprob": -1.0} for token in ids],
         }  # fmt: skip
 
-    return {**llama(), "/completion": completion}
+    return {**llama(), "/completion": several_of(completion)}

@@ -54,13 +54,6 @@ class Tracked:
     artifacts: list[Any] = field(default_factory=list)
     exit_code: int | None = None
 
-    @property
-    def charts(self) -> dict[str, dict[str, Any]]:
-        """The custom charts, by key: what W&B keeps of them in the configuration."""
-        start = "_wandb.visualize."
-        return {key.removeprefix(start): json.loads(text) if isinstance(text, str) else text
-                for key, text in self.config.items() if key.startswith(start)}  # fmt: skip
-
     def table(self, key: str) -> dict[str, Any]:
         """A table as it was logged: columns and data."""
         return json.loads((self.files / self.history[key]["path"]).read_text())

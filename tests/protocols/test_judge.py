@@ -62,7 +62,7 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert not source.is_open
     assert verdicts(outcome) == [NOT_REFUTED, NOT_REFUTED, MEASURED, MEASURED]
     found = certificate(outcome)
-    assert found["verdict"] == NOT_REFUTED
+    assert (found["verdict"], found["method"]) == (NOT_REFUTED, "coupling")
     assert found["findings"][0]["numbers"]["texts"] == 480
     assert 0 < found["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
     assert found["findings"][3]["numbers"]["acceptance rate"]["value"] == pytest.approx(1 / 3)
@@ -128,6 +128,14 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
     assert checks(outcome)[check, Mode.PLAIN].failures == 0
     assert outcome.failure is not None
+
+
+def test_an_engine_that_refuses_several_texts_is_judged_without_them():
+    """As llama-server does with -np 1."""
+    outcome = judged(engines.Several("refuses"))
+    row = checks(outcome)[COPIES, Mode.SPECULATIVE]
+    assert (row.cases, row.detail) == (0, "not checked: n is at most 1")
+    assert certificate(outcome)["verdict"] == NOT_REFUTED
 
 
 class OneLikelyText(engines.Several):

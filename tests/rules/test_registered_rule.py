@@ -202,6 +202,7 @@ def test_a_paper_cites_its_own_entry(timed: Path, tmp_path: Path) -> None:
             {"verifiers": {"fused": SeriesLook("blue", "o")}},
             "rule=other: verifiers has 'fused', which follows the token rule. Give each verifier to one rule",
         ),
+        ({"verifiers": {"tree": SeriesLook("blue", "o")}}, "rule=other: verifiers has 'tree', which follows the token"),
     ],
 )
 def test_names_of_other_rules_are_refused(fields: dict, message: str) -> None:

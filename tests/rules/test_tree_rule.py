@@ -235,6 +235,7 @@ BAD_TREES = {
     "another request's": ({"parents": torch.tensor([-1, 0, 1, 2])}, None, r"draft.parents\[3\] = 2; token 0"),
     "too few": ({"parents": torch.tensor([-1, 0, 1])}, None, r"draft.parents: torch.int64 \(3,\); int64 \(4,\)"),
     "no integers": ({"parents": torch.zeros(4)}, None, "draft.parents: torch.float32"),
+    "a depth of 0": ({"depth": 0}, None, "draft.depth: 0; token 0 of its request is deeper"),
     "no depth": ({"depth": None}, None, "draft.depth: None; a tree has both"),
 }  # fmt: skip
 

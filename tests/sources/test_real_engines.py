@@ -134,7 +134,7 @@ def test_llama_server(request):
         source.close()
         openai = OpenAiSource(url, plain_url=plain_url)
         openai.open()
-        assert openai.engine.startswith("llamacpp")
+        assert openai.engine.startswith("llamacpp b")
         openai.unsupported = openai.unsupported - {"ignore_eos"}
         check(openai, ids=False)
         openai.close()

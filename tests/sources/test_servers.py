@@ -134,6 +134,15 @@ def test_several_texts_of_a_request_are_asked_of_the_server_together():
     assert [text.token_ids for text in texts] == [(0, 1, 2, 3)] * 3
 
 
+def test_several_texts_of_a_request_are_asked_of_llama_server_together():
+    with serving(llama()) as server:
+        source = LlamaServerSource(server.url)
+        source.open()
+        texts = source.choices(request(seed=3), 2, Mode.SPECULATIVE)
+        assert body_of(server)["n_cmpl"] == 2
+    assert [text.token_ids for text in texts] == [(8,) * 4, (9,) * 4]
+
+
 def test_chat_sends_the_prompt_as_a_message():
     with serving(VllmCounters().replies) as server:
         source = OpenAiSource(server.url, chat=True)

@@ -53,7 +53,7 @@ def device_of_rank(device: str) -> str:
     """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
 
     Raises:
-        ConfigError: fewer GPUs than ranks.
+        ConfigError: fewer GPUs than ranks, or ``cpu`` where several ranks see GPUs.
     """
     gpus = torch.cuda.device_count() if ranks.size() > 1 else 0
     if gpus == 0 or device.startswith("cuda:"):

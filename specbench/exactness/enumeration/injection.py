@@ -50,7 +50,7 @@ def inject(
 
     Args:
         fixture: of one variant.
-        asked: gets the streams that the verifier read.
+        read: gets the streams that the verifier read.
     """
     device, parts = fixture.p.device, []
     sampler = watch.draft_sampler(verifier, fixture.name)

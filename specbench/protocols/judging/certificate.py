@@ -63,6 +63,7 @@ class Judgement:
 
     Attributes:
         engine: its name and version.
+        method: how it speculates; None if that is unknown.
         sampling: parameters of the texts.
         texts: sampled, those of all questions.
         empty: of them, how many were empty without the model's having ended them.
@@ -70,6 +71,7 @@ class Judgement:
     """
 
     engine: str
+    method: str | None
     sampling: SamplingParams
     texts: int
     empty: int
@@ -101,7 +103,8 @@ class Judgement:
             {**asdict(finding), "rows": {name: list(map(asdict, rows)) for name, rows in finding.rows.items()}}
             for finding in self.findings
         ]
-        kept = {name: getattr(self, name) for name in ("verdict", "headline", "engine", "texts", "empty", "command")}
+        names = ("verdict", "headline", "engine", "method", "texts", "empty", "command")
+        kept = {name: getattr(self, name) for name in names}
         content = {
             **kept,
             "findings": findings,

@@ -202,7 +202,8 @@ class Checkpoint:
         p = rows_along(target, self.sampling, prompt, ids)
         q = None if draft is None else rows_along(draft, self.sampling, prompt, ids)
         tokens = torch.tensor(ids, device=p.logits.device)
-        probs, own = p.probs().double(), p.prob(tokens).double()
+        dense = [rows.probs() for rows in (p, q) if rows is not None]
+        probs, own = dense[0], p.prob(tokens)
         classes = torch.where(p.argmax == tokens, LIKELIEST, torch.where(own >= 0.1, TENTH, RARER))
         most, large = probs.amax(dim=-1), torch.where(probs >= 0.1, probs, 0).sum(dim=-1)
         tenth = large - torch.where(most >= 0.1, most, 0)
@@ -211,14 +212,14 @@ class Checkpoint:
         ratios = torch.ones_like(tokens)
         columns = {"log_p": own.log()}
         if q is not None:
-            log_q, drafted = q.prob(tokens).log(), q.probs().double()
-            apart = (log_q.double() - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
+            log_q, drafted = q.prob(tokens).log(), dense[1]
+            apart = (log_q - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
             ratios = torch.bucketize(apart, torch.tensor(EDGES, dtype=torch.float64, device=apart.device)) + 1
             members.append(apart > 0)
             columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
             expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
-        factors = log_factors(p, q, ids, self.sampling, self.tolerance)
+        factors = log_factors(p, q, ids, self.sampling, self.tolerance, dense)
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
         return ScoredText(
             factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, tokens=np.array(ids), columns=columns

@@ -1,7 +1,7 @@
 """Weights & Biases, offline unless asked: what jobs and sweeps give it, and what becomes of errors.
 
-A job's run is made of the job's folder: its row is the summary, its tables are charts and histograms, its figures are
-images, its files an artifact. So a job whose process was killed can be reported by any process that reads its folder.
+A job's run is made of the job's folder: its row is the summary, its tables are tables, its figures are images, its
+files an artifact. So a job whose process was killed can be reported by any process that reads its folder.
 
 W&B runs in a process of its own (wandb_process.py). Its settings, signal handlers and threads never touch the process
 that measures, or a user's own; it may hang or crash; and while something is timed nothing of it runs.

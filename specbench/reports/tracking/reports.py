@@ -12,7 +12,7 @@ from typing import Any
 
 from specbench.core.errors import TrackingError
 from specbench.reports.tracking.jobs import environment
-from specbench.reports.tracking.panels import CHARTS, HISTOGRAMS
+from specbench.reports.tracking.panels import HISTOGRAMS
 from specbench.reports.tracking.process import LIMITS, Process
 from specbench.reports.tracking.settings import WandbWorkspace
 from specbench.reports.tracking.sweeps import SWEEP
@@ -30,7 +30,7 @@ def write_report(
 ) -> Path | None:
     """Writes ``report.wandb.json`` into the folder ``report`` of a sweep, and saves it on the server if online.
 
-    Beside what the report says it shows the group's own panels: the charts and histograms that its jobs have logged.
+    Beside what the report says it shows the group's own panels: the figures and histograms that its jobs have logged.
 
     Args:
         described: what reports/wandb.py makes of a report.
@@ -68,13 +68,10 @@ def write_report(
 
 
 def _panels(sweep: Path, varied: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What the jobs of a sweep have logged: charts by their tables, histograms."""
-    files = {path.name for path in sweep.glob("[0-9]*/*.parquet")}
-    charts = [{"table": f"{chart.key}_table", **chart.drawing} for chart in CHARTS if chart.file in files]
-    images = sorted({path.stem for path in sweep.glob("[0-9]*/*.png")})
-    histograms = [f"charts/{name}" for name in HISTOGRAMS]
+    """What the jobs of a sweep have logged."""
+    media = [*(f"charts/{name}" for name in HISTOGRAMS), *sorted({path.stem for path in sweep.glob("[0-9]*/*.png")})]
     points = [{"x": key, "y": name} for key, values in varied.items() if _are_numbers(values) for name in POINTS]
-    return {"points": points, "bars": SPEEDS, "charts": charts, "images": images, "histograms": histograms}
+    return {"points": points, "bars": SPEEDS, "media": media}
 
 
 def _are_numbers(values: Sequence[str]) -> bool:

@@ -116,9 +116,6 @@ def _end(logged: Any, end: Message) -> None:
         panels[name] = wandb.Histogram(np_histogram=(counted["counts"], counted["edges"]))
     for name, table in end.get("tables", {}).items():
         panels[name] = wandb.Table(columns=table["columns"], data=table["data"])
-    for name, chart in end.get("charts", {}).items():
-        table = wandb.Table(columns=chart["columns"], data=chart["data"])
-        panels[name] = wandb.plot_table(chart["preset"], table, chart["fields"], {"title": chart["title"]})
     if "error" in end:
         panels["error"] = wandb.Html(f"<pre>{html.escape(end['error'])}</pre>", inject=False)
     if panels:
@@ -162,8 +159,7 @@ def report(first: Message, _second: object) -> None:
         panels = [
             *(_points(wr, point) for point in first["panels"]["points"]),
             *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
-            *(_chart(wr, chart) for chart in first["panels"]["charts"]),
-            wr.MediaBrowser(media_keys=[*first["panels"]["histograms"], *first["panels"]["images"]], num_columns=2),
+            wr.MediaBrowser(media_keys=first["panels"]["media"], num_columns=2),
             wr.RunComparer(diff_only=True),
         ]
         return wr.Report(
@@ -218,15 +214,6 @@ def _points(wr: Any, drawn: Message) -> Any:
     """A point a run of the group, also of runs that come later."""
     x, y = wr.Config(drawn["x"]), wr.SummaryMetric(drawn["y"])
     return wr.ScatterPlot(title=f"{drawn['y']} by {drawn['x']}", x=x, y=y)
-
-
-def _chart(wr: Any, chart: Message) -> Any:
-    return wr.CustomChart(
-        query={"summaryTable": {"tableKey": chart["table"]}},
-        chart_name=chart["preset"],
-        chart_fields=chart["fields"],
-        chart_strings={"title": chart["title"]},
-    )
 
 
 def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ def prefix_weights(draft: Draft, target: LogitRows) -> Float64[Tensor, "B gamma1
     """pi_0 ... pi_gamma of each block; a short draft repeats its last value."""
     p, q = batched.drafted_probs(draft, target)
     ratios = batched.padded(p / q, draft, 1.0)
-    weights = [torch.ones_like(ratios[:, 0]) if draft.max_draft_tokens else ratios.new_ones(len(ratios))]
+    weights = [ratios.new_ones(len(ratios))]
     for i in range(draft.max_draft_tokens):
         weights.append((weights[-1] * ratios[:, i]).clamp(max=1))
     return torch.stack(weights, dim=1)
