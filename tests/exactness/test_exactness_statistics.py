@@ -144,7 +144,7 @@ def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
 @pytest.mark.usefixtures("unchecked")
 def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
     monkeypatch.setattr(calibration, "CALLS", 4)
-    found = p_values(MaskedVerifier(), seeds=1, draws=2_000, seed=0, device=CPU)
+    found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
     tests = {each.test for each in found}
     assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS}
     free = p_values(MatchingVerifier(coupled=False), seeds=1, draws=500, seed=0, device=CPU)
