@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+from specbench.metrics import results
 from specbench.models import CachedModel, Pair, threads
 from specbench.models.threads import Threads, choose_threads
+from tests.helpers.command_lines import clean_environment
+from tests.helpers.small_sweeps import TWO, sweeps
 from tests.helpers.toy import toy_pair
 
 
@@ -73,3 +80,27 @@ def test_what_is_given_or_known_is_not_timed(pair, monkeypatch):
     monkeypatch.setattr(threads, "PYTORCH_THREADS", 16)
     target.device = torch.device("cuda")
     assert choose_threads(0, target, 1, 5) == Threads(16, "PyTorch's default")
+
+
+BUSY_AT_FIRST = """
+import sys
+from specbench.__main__ import main
+from specbench.models import threads
+
+took = iter([*[0.1, 0.7, 0.7, 0.1] * 3, *[0.7, 0.1, 0.1, 0.7] * 3])
+threads.PYTORCH_THREADS, threads.SMALL_MODEL = 2, 0
+threads._pass_seconds = lambda *_: next(took)
+main()
+"""
+
+
+@pytest.mark.thorough
+def test_all_jobs_of_a_sweep_have_the_threads_that_its_first_found(tmp_path: Path):
+    command = [sys.executable, "-c", BUSY_AT_FIRST, *TWO]
+    environment = clean_environment(tmp_path)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    rows = results.read_results(sweeps(tmp_path)[0])
+    assert rows["threads"].tolist() == [1, 1]
+    assert set(rows["threads_reason"]) == {"a pass over 4 tokens took 100 ms with one thread and 700 ms with 2"}
+    assert ended.stderr.count("threads=1: a pass over") == 1

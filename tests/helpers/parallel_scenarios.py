@@ -77,8 +77,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _main(at: str) -> None:
-    folder = Path(at)
+def _main(folder: Path) -> None:
     torch.set_num_threads(1)
     execute.draw_figures = lambda *_: None  # tests/cli/test_smoke.py has them
     found = {
@@ -90,4 +89,4 @@ def _main(at: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(Path(sys.argv[1]))

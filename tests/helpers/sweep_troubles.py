@@ -12,13 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from specbench.core.errors import TrackingError
-from specbench.metrics import results
-from specbench.models import threads
 from specbench.reports.tracking import JobRun
 from specbench.runs import execute
 from specbench.runs.state import Status
 from tests.helpers.forked import run
-from tests.helpers.small_sweeps import ONE, TWO, sweeps
+from tests.helpers.small_sweeps import ONE, TWO
 
 
 def no_room(folder: Path) -> dict[str, object]:
@@ -89,10 +87,7 @@ def beside_numbers(folder: Path) -> dict[str, object]:
 
     (folder / "file" / "outputs" / "smoke").mkdir(parents=True)
     (folder / "file" / "outputs" / "smoke" / "latest").write_text("mine")
-    threads_of_jobs = asdict(run(folder / "threads", *TWO, before=_one_thread_faster_at_first))
-    rows = results.read_results(sweeps(folder / "threads")[0])
     return {
-        "threads": threads_of_jobs | rows[["threads", "threads_reason"]].to_dict("list"),
         "figures": asdict(run(folder / "figures", *ONE, before=broken_figures)),
         "tracking": asdict(run(folder / "tracking", *ONE, before=broken_tracking)),
         "killed tracking": run(folder / "untracked", *ONE, before=killed_tracking).status,
@@ -117,13 +112,6 @@ def _raise_tracking_error(*_: object, **__: object) -> None:
 
 def _raise_os_error(*_: object, **__: object) -> None:
     raise OSError(1, "Operation not permitted")
-
-
-def _one_thread_faster_at_first() -> None:
-    """Passes are slower with two threads while the first job looks, and faster from then on."""
-    took = iter([*[0.1, 0.7, 0.7, 0.1] * 3, *[0.7, 0.1, 0.1, 0.7] * 3])
-    threads.PYTORCH_THREADS, threads.SMALL_MODEL = 2, 0
-    threads._pass_seconds = lambda *_: next(took)  # ty: ignore
 
 
 def _exiting() -> None:
