@@ -150,7 +150,7 @@ def test_texts_that_cannot_be_scored_are_refused():
 @pytest.mark.usefixtures("unchecked")
 def test_replay_predicts_what_the_engine_counts():
     """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
-    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 2}
+    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 6}
     outcome = judged(Own(), texts=32, prompts=16, **given)
     rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}
     for name in ("acceptance rate", "acceptance length"):
