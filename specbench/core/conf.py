@@ -22,6 +22,6 @@ def config_name(group: str, part: object) -> str:
         one class.
     """
     kind, folder = type(part), CONF / group
-    own = f"{kind.__module__}.{kind.__qualname__}"
-    paths = [path for path in folder.rglob("*.yaml") if own in _TARGET.findall(path.read_text(encoding="utf-8"))]
+    class_path = f"{kind.__module__}.{kind.__qualname__}"
+    paths = [path for path in folder.rglob("*.yaml") if class_path in _TARGET.findall(path.read_text(encoding="utf-8"))]
     return paths[0].relative_to(folder).with_suffix("").as_posix() if len(paths) == 1 else kind.__name__

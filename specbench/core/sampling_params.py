@@ -196,9 +196,9 @@ class SamplingParams:
             problem = f"above max_new_tokens={most}"
             raise ConfigError("sampler.min_tokens", self.min_tokens, problem, "Lower it, or raise max_new_tokens.")
 
-    def ids_that_end(self, own: frozenset[int]) -> frozenset[int]:
-        """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""
-        return (frozenset() if self.ignore_eos else own) | frozenset(self.stop_token_ids)
+    def ids_that_end(self, model_ids: frozenset[int]) -> frozenset[int]:
+        """The ids that end a text; ``model_ids`` are the model's, which ``ignore_eos`` drops."""
+        return (frozenset() if self.ignore_eos else model_ids) | frozenset(self.stop_token_ids)
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -81,82 +81,82 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def stops_of(name: str, given: object) -> tuple[str, ...]:
+def stops_of(name: str, value: object) -> tuple[str, ...]:
     """One text, or a list of them. Raises ConfigError."""
-    return texts_of(name, (given,) if isinstance(given, str) else given)
+    return texts_of(name, (value,) if isinstance(value, str) else value)
 
 
-def some_ids_of(name: str, given: object) -> tuple[int, ...] | None:
+def some_ids_of(name: str, value: object) -> tuple[int, ...] | None:
     """At least one token id; None for any. Raises ConfigError."""
-    ids = None if given is None else ids_of(name, given)
+    ids = None if value is None else ids_of(name, value)
     if ids == ():
         raise ConfigError(name, [], "no token may come", "Name ids, or leave it out.")
     return ids
 
 
-def sequence_of(name: str, given: object) -> tuple[object, ...]:
+def sequence_of(name: str, value: object) -> tuple[object, ...]:
     """A list, as a tuple, since a list has no hash. Raises ConfigError."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(name, given, "not a list", "Give a list.")
-    return tuple(given)
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(name, value, "not a list", "Give a list.")
+    return tuple(value)
 
 
-def texts_of(name: str, given: object) -> tuple[str, ...]:
+def texts_of(name: str, value: object) -> tuple[str, ...]:
     """A list of texts, none of them empty. Raises ConfigError."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ConfigError(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
-    for item in given:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(name, value, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
+    for item in value:
         if not isinstance(item, str) or not item:
-            raise ConfigError(name, given, f"{item!r} is no text, or an empty one", "Remove it.")
-    return tuple(given)
+            raise ConfigError(name, value, f"{item!r} is no text, or an empty one", "Remove it.")
+    return tuple(value)
 
 
-def ids_of(name: str, given: object) -> tuple[int, ...]:
+def ids_of(name: str, value: object) -> tuple[int, ...]:
     """A list, array or set of token ids, each of them once. Raises ConfigError."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigError(name, given, "not a list of token ids", "Give whole numbers.")
-    ids = tuple(plain_number(item) for item in given)
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(name, value, "not a list of token ids", "Give whole numbers.")
+    ids = tuple(plain_number(item) for item in value)
     for item in ids:
         if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST_VOCABULARY:
-            raise ConfigError(name, given, f"{item!r} is no token id", "Give whole numbers from 0.")
+            raise ConfigError(name, value, f"{item!r} is no token id", "Give whole numbers from 0.")
     return tuple(dict.fromkeys(ids))
 
 
-def biases_of(name: str, given: object) -> tuple[tuple[int, float], ...] | None:
+def biases_of(name: str, value: object) -> tuple[tuple[int, float], ...] | None:
     """Ids and what is added to their logits, as sorted pairs; None for none. Raises ConfigError."""
-    if given is None:
+    if value is None:
         return None
-    pairs = given.items() if isinstance(given, Mapping) else given
+    pairs = value.items() if isinstance(value, Mapping) else value
     biases: dict[int, float] = {}
     try:
-        if isinstance(given, str):
+        if isinstance(value, str):
             raise TypeError
         for key, bias in pairs:  # ty: ignore[not-iterable]
             token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
             if token in biases:
-                raise ConfigError(name, given, f"token {token} is named twice", "Leave one of them out.")
+                raise ConfigError(name, value, f"token {token} is named twice", "Leave one of them out.")
             biases[token] = float(bias)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
+        raise ConfigError(name, value, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
     ids_of(name, tuple(biases))
     for bias in biases.values():
         if not abs(bias) <= LARGEST_BIAS:
-            raise ConfigError(name, given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
+            raise ConfigError(name, value, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
     return tuple(sorted(biases.items())) or None
 
 
-def structure_of(name: str, given: object) -> tuple[str, str] | None:
+def structure_of(name: str, value: object) -> tuple[str, str] | None:
     """The kind of a structure and its text, in JSON if it is a schema or a list; None for none. Raises ConfigError."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, tuple) and len(given) == 2:
-        given = {given[0]: given[1]}
-    kinds = [kind for kind in STRUCTURES if isinstance(given, Mapping) and given.get(kind) is not None]
-    if not isinstance(given, Mapping) or len(kinds) != 1 or set(given) - set(STRUCTURES):
+    if isinstance(value, tuple) and len(value) == 2:
+        value = {value[0]: value[1]}
+    kinds = [kind for kind in STRUCTURES if isinstance(value, Mapping) and value.get(kind) is not None]
+    if not isinstance(value, Mapping) or len(kinds) != 1 or set(value) - set(STRUCTURES):
         remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
-        raise ConfigError(name, given, "does not name one structure", remedy)
+        raise ConfigError(name, value, "does not name one structure", remedy)
     (kind,) = kinds
-    value = given[kind]
-    if kind in ("regex", "grammar") and not isinstance(value, str):
-        raise ConfigError(name, given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
-    return kind, value if isinstance(value, str) else json.dumps(value)
+    text = value[kind]
+    if kind in ("regex", "grammar") and not isinstance(text, str):
+        raise ConfigError(name, value, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
+    return kind, text if isinstance(text, str) else json.dumps(text)

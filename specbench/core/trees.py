@@ -18,11 +18,11 @@ def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"
         depth: no path has more tokens.
     """
     batch, m = parents.shape
-    own = torch.eye(m, dtype=torch.bool, device=parents.device).expand(batch, m, m)
+    identity = torch.eye(m, dtype=torch.bool, device=parents.device).expand(batch, m, m)
     above = parents.clamp(min=0)[:, :, None].expand(batch, m, m)
-    seen = own
+    seen = identity
     for _ in range(depth - 1):  # a token sees what its parent sees, and itself
-        seen = own | (seen.gather(1, above) & (parents >= 0)[:, :, None])
+        seen = identity | (seen.gather(1, above) & (parents >= 0)[:, :, None])
     return seen
 
 

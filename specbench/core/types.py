@@ -237,13 +237,13 @@ class Draft:
         """Returns the same draft and target rows without padding. Waits for the device if the draft is padded."""
         if not self.padded or bool(self.drafted.all()):
             return dataclasses.replace(self, padded=False), target
-        kept = self.drafted.flatten().nonzero()[:, 0]
+        draft_rows = self.drafted.flatten().nonzero()[:, 0]
         scored = torch.cat([torch.ones_like(self.drafted[:, :1]), self.drafted], dim=1).flatten().nonzero()[:, 0]
         compact = dataclasses.replace(
             self,
-            token_ids=self.token_ids[kept],
-            rows=None if self.rows is None else self.rows.select(kept),
-            parents=None if self.parents is None else self.parents[kept],
+            token_ids=self.token_ids[draft_rows],
+            rows=None if self.rows is None else self.rows.select(draft_rows),
+            parents=None if self.parents is None else self.parents[draft_rows],
             padded=False,
         )
         return compact, target.select(scored)

@@ -224,8 +224,8 @@ class Decoder:
             if self.components.drafter is not None:
                 self.components.drafter.ended([self._rows[row].token_ids for row in ended])
             moved = self.engine.retire(ended, [row for row in ended if self._rows[row].characters is not None])
-            kept = {row: completion for row, completion in self._rows.items() if not completion.finished}
-            self._rows = {moved.get(row, row): completion for row, completion in kept.items()}
+            running = {row: completion for row, completion in self._rows.items() if not completion.finished}
+            self._rows = {moved.get(row, row): completion for row, completion in running.items()}
         if not self._rows:  # the steps under way have no running request
             self._under_way.clear()
 
@@ -282,9 +282,9 @@ def _record(completion: Completion, step: RequestStep, verifier: Verifier | None
             )
         if step.bad == RANKS_DIFFER:
             raise ModelError(
-                f"parallel=tensor: the processes have other logits or tokens than each other for prompt {name!r} at "
-                f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
-                f"verifier={config_name('verifier', verifier)} draws its random numbers from its streams."
+                f"parallel=tensor: ranks disagree on the logits or tokens of prompt {name!r} at step {number}. Check "
+                f"that all GPUs are of one model, and that verifier={config_name('verifier', verifier)} uses only its "
+                "`streams` argument for randomness."
             )
         raise ModelError(_nothing_drawn(completion.request, number, verifier))
     tokens, accepted = step.token_ids[: step.num_emitted], step.num_accepted

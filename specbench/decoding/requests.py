@@ -65,10 +65,10 @@ def requests_of(
             and their number alone.
         max_new_tokens: unless ``sampling.max_tokens`` is set.
     """
-    kept = prompt[-(sampling.truncate_prompt_tokens or 0) :]
+    fed = prompt[-(sampling.truncate_prompt_tokens or 0) :]
     first = seed if sampling.seed is None else sampling.seed
     most = sampling.max_tokens or max_new_tokens
-    request = Request(name, kept, first, sampling, most, gamma)
+    request = Request(name, fed, first, sampling, most, gamma)
     others = [
         dataclasses.replace(request, name=f"{name}#{i}", seed=request_seed(first, f"#{i}"), sample=i)
         for i in range(1, sampling.n)

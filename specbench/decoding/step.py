@@ -94,9 +94,9 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     verification = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
-    kept = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
+    fed = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
-        cache.truncate(kept, verification.path)
+        cache.truncate(fed, verification.path)
     if components.observer is not None:
         components.observer.observe(_observation(batch, draft, verification, hidden))
     return _commit(batch, draft, rows, verification, components, stamps)
@@ -209,10 +209,10 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 
 def _surely_finite(rows: LogitRows) -> bool:
     """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
-    known = rows.log_normalizer
-    if known is None or not known.is_cpu:
+    normalizer = rows.log_normalizer
+    if normalizer is None or not normalizer.is_cpu:
         return False
-    return cpu_rows.below_infinity(known) if cpu_rows.drawing.on else bool((known < torch.inf).all())
+    return cpu_rows.below_infinity(normalizer) if cpu_rows.drawing.on else bool((normalizer < torch.inf).all())
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
@@ -239,13 +239,13 @@ def _written(
     places = torch.arange(emitted.shape[1], device=emitted.device)
     block = (places <= accepted[:, None]) & running[:, None]
     stops = block & (emitted[:, :, None] == stop_ids[:, None]).any(dim=2)
-    kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
-    num_emitted = kept.sum(dim=1)
+    written = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
+    num_emitted = written.sum(dim=1)
     longer = lengths + num_emitted
     ended = torch.where(longer >= limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
     nothing = block & (emitted == PADDING)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     columns = lengths[:, None] + places
-    tokens = torch.where(kept & ~nothing, emitted, texts.gather(1, columns))
+    tokens = torch.where(written & ~nothing, emitted, texts.gather(1, columns))
     return texts.scatter(1, columns, tokens), longer, num_emitted, torch.where(running, ended, finished)

@@ -99,8 +99,8 @@ class ModelDrafter(Drafter):
         # A greedy request is not truncated, whatever the others of its batch are.
         truncation = {name: torch.where(random, getattr(params, name), DEFAULTS[name]) for name in TRUNCATIONS}
         temperature = torch.full_like(params.temperature, self.temperature)
-        own = dataclasses.replace(params, temperature=temperature, **truncation)
-        return dataclasses.replace(batch, params=own)
+        draft_params = dataclasses.replace(params, temperature=temperature, **truncation)
+        return dataclasses.replace(batch, params=draft_params)
 
     def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:
         """Returns the draft model's logits after each text, of which it is fed what is not cached yet."""

@@ -67,7 +67,7 @@ class RowParams:
         """Returns one row a request."""
         of_request = [tuple(request.processors) for request in params]
         chains = [chain for chain in dict.fromkeys(of_request) if chain]
-        rows = [torch.tensor([own == chain for own in of_request], device=device) for chain in chains]
+        rows = [torch.tensor([other == chain for other in of_request], device=device) for chain in chains]
         return RowParams(
             temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
@@ -80,7 +80,7 @@ class RowParams:
 
     def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
         """Returns the parameters of the given rows, repeats allowed."""
-        chains = tuple((chain, None if its is None else its[rows]) for chain, its in self.chains)
+        chains = tuple((chain, None if of_chain is None else of_chain[rows]) for chain, of_chain in self.chains)
         shaping = None if self.shaping is None else self.shaping.select(rows)
         parts = (getattr(self, name)[rows] for name in NUMBERS)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
@@ -97,12 +97,12 @@ class RowParams:
         """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
         numbers = (getattr(self, name) for name in NUMBERS)
-        parts = (own.expand(width) if len(own) == 1 else own.repeat_interleave(width) for own in numbers)
+        parts = (part.expand(width) if len(part) == 1 else part.repeat_interleave(width) for part in numbers)
         return RowParams(*(part.contiguous() for part in parts), truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
-        chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)
+        chains = tuple((chain, None if of_chain is None else of_chain[:n]) for chain, of_chain in self.chains)
         parts = (getattr(self, name)[:n] for name in NUMBERS)
         shaping = None if self.shaping is None else self.shaping.leading(n)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
@@ -112,14 +112,14 @@ class RowParams:
         for name in NUMBERS:
             getattr(self, name)[rows] = getattr(other, name)
         chains = dict.fromkeys(chain for params in (self, other) for chain, _ in params.chains)
-        kept = tuple((chain, self._rows_of(chain)) for chain in chains)
-        for chain, its in kept:
-            its[rows] = other._rows_of(chain)
+        joined_chains = tuple((chain, self._rows_of(chain)) for chain in chains)
+        for chain, of_chain in joined_chains:
+            of_chain[rows] = other._rows_of(chain)
         shaping = None
         if self.shaping is not None or other.shaping is not None:
             shaping = self._shaping.put(rows, other._shaping)
         truncates = self.truncates or other.truncates
-        return dataclasses.replace(self, truncates=truncates, chains=kept, shaping=shaping)
+        return dataclasses.replace(self, truncates=truncates, chains=joined_chains, shaping=shaping)
 
     def joined(self, other: RowParams) -> RowParams:
         """Returns these rows, then the other's."""

@@ -17,7 +17,8 @@ from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
-from specbench.protocols.judging.sampler import PROMPTS, prompts_of
+from specbench.protocols.judging.sampler import PROMPTS, Prompt, Sampler, prompts_of
+from specbench.protocols.judging.speed import SPEED, judge_speed
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode, Source, TextRequest
@@ -215,6 +216,36 @@ def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     assert first["texts"] == other["texts"]
     assert first["log10_evidence"] == pytest.approx(other["log10_evidence"])
     assert "served by made up 1" in outcome.headline
+
+
+def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
+    judged(engines.Engine(), tmp_path, greedy_length=0, rounds=0)
+    lines = [line for line in (tmp_path / SAMPLED).read_text().splitlines() if '"temperature": 1' in line]
+    (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), prompts=1, rounds=2)
+    assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
+
+
+class Counts(engines.Engine):
+    """The first call of a mode, as one whose code is compiled in it, accepts nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.modes_called: list[Mode] = []
+        self.totals: dict[Mode, dict[str, float]] = {mode: {"drafted": 0.0, "accepted": 0.0} for mode in Mode}
+
+    def complete(self, requests, mode):
+        self.totals[mode]["drafted"] += 100
+        self.totals[mode]["accepted"] += 50 if mode in self.modes_called else 0
+        self.modes_called.append(mode)
+        return [dataclasses.replace(text, counters={}) for text in super().complete(requests, mode)]
+
+
+def test_both_ways_are_warmed_up_and_counters_of_that_are_left_out():
+    source = Counts()
+    finding = judge_speed(Sampler(source, SamplingParams(), 0, None), [Prompt("a", "import")], 4, 1, None, 3)
+    assert [source.modes_called.count(mode) for mode in Mode] == [2, 2]
+    assert next(row.value for row in finding.rows[SPEED] if row.name == "acceptance rate") == 0.5
 
 
 def test_what_cannot_be_judged_is_refused():

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding import logits_along
 from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.texts.eprocess import BETS
@@ -125,6 +126,16 @@ def test_tokens_are_scored_as_they_are_sampled():
     (scored,) = checkpoint.texts[Mode.PLAIN]
     np.testing.assert_allclose(scored.expected[:, 0], 1)
     assert np.isinf(scored.factors).any()
+
+
+def test_an_omitted_end_is_the_likeliest_of_several():
+    """A model's other ends may be impossible where the text ended, which is no evidence against the engine."""
+    checkpoint = scorer()
+    (logits,) = logits_along(checkpoint.models[0], [checkpoint.encode("import")], [[0]])
+    likeliest = int(logits.argmax())
+    ends = scorer(stop_token_ids=(likeliest,))  # beside the model's own, 0
+    ends.add([text("import", [], "stop")], Mode.PLAIN)
+    assert ends.texts[Mode.PLAIN][0].tokens.tolist() == [likeliest]
 
 
 def test_an_end_that_the_engine_leaves_out_is_scored_as_well():

@@ -100,18 +100,18 @@ def begin(scope: str) -> None:
     _told["scope"] = scope
 
 
-def outcomes(own: str, seconds: float) -> dict[int, str]:
+def outcomes(message: str, seconds: float) -> dict[int, str]:
     """What every rank says of how the scope ended, by its number.
 
     Args:
         seconds: how long the others are waited for. Ranks that say nothing until then are missing.
     """
     place, until = _next_place("ended"), time.monotonic() + seconds
-    _post(f"{place}/{rank()}", own)
-    if own:
-        _post(_next_place("failed"), own if own.startswith("rank ") else f"rank {rank()}: {own}")
+    _post(f"{place}/{rank()}", message)
+    if message:
+        _post(_next_place("failed"), message if message.startswith("rank ") else f"rank {rank()}: {message}")
     messages = {number: _read(f"{place}/{number}", until) for number in range(size())}
-    return {number: message for number, message in messages.items() if message is not None}
+    return {number: text for number, text in messages.items() if text is not None}
 
 
 _told: dict[str, Any] = {}  # the scope, and how many messages there were in it

@@ -238,15 +238,15 @@ class DecodingEngine:
         raise NotImplementedError
 
 
-def moves(kept: Sequence[int]) -> dict[int, int]:
+def moves(remaining: Sequence[int]) -> dict[int, int]:
     """Returns how to fill the leading rows with the requests to keep: each that stands behind them goes into a gap.
 
     Args:
-        kept: their rows.
+        remaining: their rows.
 
     Returns:
         The new row of each request that moves, by its old row.
     """
-    leading = set(range(len(kept)))
-    gaps = sorted(leading.difference(kept))
-    return dict(zip(sorted(set(kept) - leading), gaps, strict=True))
+    leading = set(range(len(remaining)))
+    gaps = sorted(leading.difference(remaining))
+    return dict(zip(sorted(set(remaining) - leading), gaps, strict=True))

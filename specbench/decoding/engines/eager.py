@@ -62,13 +62,13 @@ class EagerEngine(DecodingEngine):
 
     def _remove(self, rows: Sequence[int]) -> dict[int, int]:
         batch = self._texts
-        kept = [row for row in range(len(batch)) if row not in set(rows)]
-        moved = moves(kept)
+        remaining = [row for row in range(len(batch)) if row not in set(rows)]
+        moved = moves(remaining)
         for cache in self.components.caches:
             cache.move(list(moved), list(moved.values()))
-        order = list(range(len(kept)))
+        order = list(range(len(remaining)))
         for source, target in moved.items():
             order[target] = source
         self._prompts.move(moved)
-        self._batch = batch.select(self._tensor(order)) if kept else None
+        self._batch = batch.select(self._tensor(order)) if remaining else None
         return moved

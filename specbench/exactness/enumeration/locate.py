@@ -153,7 +153,7 @@ class _Search:
         return sorted(active)
 
     def of_rule(self) -> set[Axis]:
-        """The uniforms that the rule reads which the code names: where it rarely refuses, few points show it."""
+        """Returns the uniforms that the declared rule reads. Sampling misses some if the verifier rarely rejects."""
         if not self.rule.has_law:
             return set()
         return {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}

@@ -191,9 +191,13 @@ class Checkpoint:
 
     @torch.inference_mode()
     def _scored(self, prompt: tuple[int, ...], texts: Sequence[tuple[int, ...]]) -> list[ScoredText]:
-        end = min(self.sampling.ids_that_end(self.pair.stop_ids), default=0)
-        fed = [[end if token < 0 else token for token in ids] for ids in texts]
+        """Returns the scores of texts. An omitted end is taken for the likeliest of the ids that end a text."""
+        ends = sorted(self.sampling.ids_that_end(self.pair.stop_ids))
+        fed = [[max(token, 0) for token in ids] for ids in texts]
         logits = [logits_along(model, [prompt] * len(texts), fed) for model in self.models]
+        for ids, known, along in zip(texts, fed, logits[0], strict=True):
+            if ids and ids[-1] < 0:
+                known[-1] = ends[int(along[-1, ends].argmax())]
         return [self._text(prompt, ids, *of_text) for ids, *of_text in zip(fed, *logits, strict=True)]
 
     def _text(

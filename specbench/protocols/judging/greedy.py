@@ -39,6 +39,8 @@ def judge_greedy(
     scored = dataclasses.replace(greedy, logprobs=1) if sampler.supports("logprobs") else greedy
     if not length:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.greedy_length is 0."), {}
+    if not prompts:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no texts at temperature 0."), {}
     try:
         plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
         requests = [sampler.request(p, 0, length, "", greedy) for p in prompts]

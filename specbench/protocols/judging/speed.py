@@ -55,12 +55,16 @@ def judge_speed(
     """
     if not rounds:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.rounds is 0.")
+    if not prompts:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
     times = np.zeros((4, rounds, len(batches)))
     texts: dict[Mode, list[Completion]] = {mode: [] for mode in Mode}
-    before = dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
+    before: dict[str, float] = {}
     try:
         for number in range(-1, rounds):  # the first is for warming up
+            if number == 0:
+                before = _totals(sampler)
             for place, batch in enumerate(batches):
                 for mode in list(Mode)[:: 1 if (place + number) % 2 else -1]:
                     requests = [sampler.request(prompt, f"speed {number}", length, mode) for prompt in batch]
@@ -68,20 +72,23 @@ def judge_speed(
                     made = sampler.source.complete(requests, mode)
                     seconds = time.perf_counter() - started
                     if number < 0:
-                        break
+                        continue
                     side = 0 if mode is Mode.SPECULATIVE else 2
                     times[side : side + 2, number, place] = sum(map(_tokens, made)), seconds
                     texts[mode] += made
     except SpecbenchError as error:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source cannot be timed ({error}).")
-    after = getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {})
-    totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    totals = {name: value - before.get(name, 0.0) for name, value in _totals(sampler).items()}
     try:
         predicted = predicted_rows(checkpoint, texts[Mode.PLAIN], gamma) if checkpoint is not None else []
     except SpecbenchError as error:
         say(f"no acceptance is predicted ({error})")
         predicted = []
     return _finding([*_acceptance(texts[Mode.SPECULATIVE], totals), *predicted, *_speeds(times)])
+
+
+def _totals(sampler: Sampler) -> dict[str, float]:
+    return dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
 
 
 def predicted_rows(checkpoint: Checkpoint, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:

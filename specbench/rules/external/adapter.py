@@ -106,11 +106,11 @@ class Memo(Generic[T]):
 
     def __call__(self, sources: list[Tensor], make: Callable[[], T]) -> T:
         """Returns the cached value if it was derived from the same tensors, else a new one."""
-        kept = len(sources) == len(self._sources) and all(
+        is_current = len(sources) == len(self._sources) and all(
             ref() is tensor and not tensor.is_inference() and tensor._version == version
             for tensor, (ref, version) in zip(sources, self._sources, strict=True)
         )
-        if not kept or self._value is None:
+        if not is_current or self._value is None:
             self._value = make()
             versions = [0 if tensor.is_inference() else tensor._version for tensor in sources]
             self._sources = [

@@ -80,12 +80,12 @@ class NaiveTreeVerifier:
         token_ids = torch.full((len(counts), draft.longest + 1), PADDING, device=p_rows.device)
         paths = token_ids[:, 1:].clone()
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
-            own = slice(first, first + g)
-            drafted = draft.token_ids[own].tolist()
+            rows = slice(first, first + g)
+            drafted = draft.token_ids[rows].tolist()
             path, emitted = verify_one(
                 drafted,
-                list(range(-1, g - 1)) if draft.parents is None else draft.parents[own].tolist(),
-                q_rows[own],
+                list(range(-1, g - 1)) if draft.parents is None else draft.parents[rows].tolist(),
+                q_rows[rows],
                 p_rows[first + b : first + b + g + 1],
                 streams.uniform(Stream.ACCEPT)[b, :g].tolist(),
                 streams.uniform(Stream.EMIT)[b, :1],
