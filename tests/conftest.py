@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers import shape_checks
 from tests.helpers.command_lines import NO_HOME, SmokeRun, clean_environment, once
 from tests.helpers.without_network import without_network
 
@@ -40,6 +41,7 @@ def pytest_collection(session: pytest.Session) -> None:
     import specbench.kernels.uniforms
     import specbench.kernels.verify  # noqa: F401
 
+    shape_checks.check_sparingly()
     install_import_hook("specbench", "beartype.beartype")
 
     from tests.helpers import independent
@@ -88,10 +90,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_sweeps", "test_cli", "test_watch", "test_exactness_mutants", "test_hidden_states"),
-    *("test_whole_calls", "test_own_verifier", "test_engines", "test_shaped_rows", "test_registered_rule"),
-    *("test_own_rule", "test_evidence_reports", "test_processors", "test_smoke", "test_golden"),
-    *("test_exactness_cli", "test_latency_cli", "test_parallel_runs", "test_fuzz"),
+    *("test_exactness", "test_sweeps", "test_cli", "test_analysis", "test_exactness_mutants", "test_own_verifier"),
+    *("test_judge_checkpoint", "test_compiled_cpu", "test_ranking", "test_smoke", "test_hidden_states", "test_judge"),
+    *("test_shaped_rows", "test_parallel_runs", "test_products", "test_exactness_cli", "test_latency_cli"),
 )
 
 
@@ -239,6 +240,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 def _seeded() -> None:
     import torch
 
+    shape_checks.new_test()
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:  # without the traceback that torch.manual_seed writes for every kind of device: a millisecond a test

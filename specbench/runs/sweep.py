@@ -130,7 +130,8 @@ class Planner:
 
     def _composed(self, overrides: Sequence[str]) -> Composed:
         """One job, with all that can be checked without importing PyTorch."""
-        composed = self.loader.load_sweep_config(self.shared, list(overrides))
+        alone = list(overrides) == list(self.shared.hydra.overrides.task)  # which was composed with what all share
+        composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)

@@ -158,7 +158,7 @@ ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_pe
 ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(3, 13)
 @pytest.mark.parametrize(
     "rows",
     [

@@ -37,7 +37,7 @@ def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
                 path.write_text(content)
 
     lines = {case.reason: (untracked(case.arguments), case.needs_model) for case in cases}
-    return run_once(tmp_path_factory, "command_lines", lines, prepare, anew=thorough)
+    return run_once(tmp_path_factory, "command_lines", lines, prepare)
 
 
 @pytest.mark.cases(20)

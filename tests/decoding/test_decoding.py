@@ -48,9 +48,7 @@ def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pa
     assert len(requests) >= 64
     for start in range(0, len(requests), 24):
         batch = requests[start : start + 24]
-        plain = texts(decoder(pair, gamma=0).run(batch))
-        for gamma in (1, 5):
-            assert texts(decoder(pair, gamma=gamma).run(batch)) == plain, f"gamma {gamma}"
+        assert texts(decoder(pair, gamma=5).run(batch)) == texts(decoder(pair, gamma=0).run(batch))
 
 
 def test_prompt_lookup_is_greedy_plain_text_too(pair):

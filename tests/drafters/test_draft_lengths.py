@@ -183,15 +183,15 @@ BIASED = {
 @pytest.mark.cases(1, 3)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("made", "verifier"), SOUND.values(), ids=SOUND.keys())
-def test_texts_are_the_target_s(made, verifier, thorough):
-    assert p_value_of_texts(made(), verifier, 3000 if thorough else 1500) > P_VALUE
+def test_texts_are_the_target_s(made, verifier):
+    assert p_value_of_texts(made(), verifier, 1500) > P_VALUE
 
 
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("made", "verifier"), BIASED.values(), ids=BIASED.keys())
-def test_texts_of_biased_drafters_are_not(made, verifier, thorough):
-    assert p_value_of_texts(made(), verifier, 3000 if thorough else 1500) < P_VALUE
+def test_texts_of_biased_drafters_are_not(made, verifier):
+    assert p_value_of_texts(made(), verifier, 1500) < P_VALUE
 
 
 DRAFTERS = {

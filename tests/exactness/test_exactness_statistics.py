@@ -55,10 +55,10 @@ def test_g_test_agrees_with_scipy_and_pools_rare_cells():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_g_tests_of_few_pairs_do_not_reject_too_often(thorough):
+def test_g_tests_of_few_pairs_do_not_reject_too_often():
     """100 pairs in 16 cells: without Williams' correction 7% of p-values are below 0.05, 1.5% below 0.01."""
     rng = np.random.default_rng(0)
-    p_values = np.array([pair_g_test(*rng.random((2, 100))).p_value for _ in range(6_000 if thorough else 3_000)])
+    p_values = np.array([pair_g_test(*rng.random((2, 100))).p_value for _ in range(3_000)])
     assert (p_values < 0.05).mean() < 0.06
     assert (p_values < 0.01).mean() < 0.0135
 
@@ -128,20 +128,20 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch, thorough):
-    """7 seeds, or 3, on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
+def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
+    """3 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
     monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], False))
     monkeypatch.setattr(calibration, "CALLS", 0)
-    seeds = 7 if thorough else 3
-    found = p_values(MaskedVerifier(), seeds=seeds, draws=5000, seed=0, device=CPU)
+    found = p_values(MaskedVerifier(), seeds=3, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
         idle = 2 * (test == ACCEPTANCE)  # where nobody drafts, and where in 5,000 steps hardly anything is refused
-        assert len(own) == seeds * (len(small_fixtures()) - idle)
+        assert len(own) == 3 * (len(small_fixtures()) - idle)
         assert stats.kstest(own, "uniform").pvalue > 1e-7
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked")
 def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
     monkeypatch.setattr(calibration, "CALLS", 4)
     found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)

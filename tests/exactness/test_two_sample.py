@@ -73,7 +73,7 @@ def test_gross_biases_are_found_in_a_few_hundred_texts(bias):
     assert all(evidence(Law().pairs(seed, 200, bias)).rejected_at(1e-4) for seed in range(5))
 
 
-def test_a_bias_of_the_stated_size_is_found(thorough):
+def test_a_bias_of_the_stated_size_is_found():
     """The power is simulated on sampled texts; here fresh texts of the true law have the bias that it names."""
     law = Law()
     towards, own = power_rows(law.pairs(5, 600), 1e-4, 0.99, 0)
@@ -81,12 +81,10 @@ def test_a_bias_of_the_stated_size_is_found(thorough):
     assert towards.bias is not None
     assert 0.05 < towards.bias < 0.25
     assert own.bias is None or own.bias > towards.bias / 2
-    seeds, least = (30, 27) if thorough else (12, 10)  # of a power of 0.99: fewer have a probability of 2e-4
-    found = [evidence(law.pairs(100 + seed, 600, towards.bias)).rejected_at(1e-4) is not None for seed in range(seeds)]
-    assert sum(found) >= least
-    seeds = 10 if thorough else 4
-    rarely = [evidence(law.pairs(200 + seed, 600, towards.bias / 4)).rejected_at(1e-4) for seed in range(seeds)]
-    assert sum(each is not None for each in rarely) <= seeds / 2
+    found = [evidence(law.pairs(100 + seed, 600, towards.bias)).rejected_at(1e-4) is not None for seed in range(12)]
+    assert sum(found) >= 10  # of a power of 0.99: fewer have a probability of 2e-4
+    rarely = [evidence(law.pairs(200 + seed, 600, towards.bias / 4)).rejected_at(1e-4) for seed in range(4)]
+    assert sum(each is not None for each in rarely) <= 2
 
 
 def test_too_few_texts_find_no_bias():

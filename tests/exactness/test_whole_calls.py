@@ -35,11 +35,11 @@ class SpoilsCalls(TokenSteps):
 
 
 @pytest.mark.cases(1, 2)
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("period", [20, 200, 1009])
-def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period, thorough):
+def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
-    draws = 20_000 if thorough else 6_000
-    settings = settings_of("quick", draws=draws, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
     with torch.inference_mode():
         evidence = examine(SpoilsCalls(period), settings, 0, CPU)
     verdict = verdict_of(evidence)

@@ -52,22 +52,22 @@ class Own(OwnSource):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("source", "verdict"),
+    ("source", "texts", "verdict"),
     [
-        pytest.param(Own(), NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
-        pytest.param(Own(flawed("clamped_residual")), REFUTED, id="clamped_residual"),
-        pytest.param(Own(warmer=1.6), CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
+        pytest.param(Own(), 200, NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
+        pytest.param(Own(flawed("clamped_residual")), 300, REFUTED, id="clamped_residual"),
+        pytest.param(Own(warmer=1.6), 100, CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
     ],
 )
-def test_texts_are_held_against_the_checkpoint(source, verdict):
-    outcome = judged(source, texts=300, **SCORED)
+def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
+    outcome = judged(source, texts=texts, **SCORED)
     found = next(each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
     assert found["verdict"] == verdict
     assert (outcome.failure is not None) == (verdict == REFUTED)
     rows = found["rows"]["judge_checkpoint.parquet"]
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:
-        assert found["numbers"]["bound"] < 0.08
+        assert found["numbers"]["bound"] < 0.1
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
 
 

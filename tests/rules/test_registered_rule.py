@@ -115,6 +115,7 @@ def gammas(folder: Path) -> Path:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_its_formulas_certify_both_verifiers(module: ModuleType) -> None:
     for verifier in (module.Halved(), module.Fast()):
         assert rule_of(verifier) is module.HALVED
@@ -125,6 +126,7 @@ def test_its_formulas_certify_both_verifiers(module: ModuleType) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of a rule registered elsewhere is checked, on small pairs and on calls of D: here it is biased."""
     biased = Rule(

@@ -7,11 +7,14 @@ import ast
 import re
 import tomllib
 
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from beartype import beartype
+from jaxtyping import Float64
 
 from specbench.sampling import inverse_cdf
+from tests.helpers import shape_checks
 from tests.helpers.command_lines import ROOT
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -65,5 +68,19 @@ def test_what_only_some_may_import_is_forbidden_to_every_room():
 
 @pytest.mark.parametrize("u", [torch.rand(3, dtype=torch.float64), torch.rand(2)], ids=["shape", "dtype"])
 def test_shapes_and_dtypes_are_checked_while_the_tests_run(u: torch.Tensor):
-    with pytest.raises(TypeCheckError):
+    with pytest.raises(jaxtyping.TypeCheckError):
         inverse_cdf(torch.ones(2, 4, dtype=torch.float64), u)
+
+
+def test_of_many_calls_the_first_and_some_later_ones_are_checked():
+    @jaxtyping.jaxtyped(typechecker=beartype)
+    def length(values: Float64[torch.Tensor, " n"]) -> int:
+        return len(values)
+
+    refused = 0
+    for _ in range(2 * shape_checks.STRIDE):
+        try:
+            length(torch.zeros(3))
+        except jaxtyping.TypeCheckError:
+            refused += 1
+    assert refused == shape_checks.FIRST + 2

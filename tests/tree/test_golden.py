@@ -11,7 +11,7 @@ def embedded(pair):
     return in_float64(pair)
 
 
-@pytest.mark.cases(12)  # each verifier, drafter and sampler is in one of them
+@pytest.mark.cases(12, 18)  # each verifier, drafter and sampler is in one of them
 @pytest.mark.parametrize("name", RUNS)
 def test_texts_and_step_logs_are_those_of_the_record(embedded, name):
     assert as_read(decoded(embedded, name)) == kept("decoding")[name]

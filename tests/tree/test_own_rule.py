@@ -16,7 +16,7 @@ SECTION = "## Add a rule"
 OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
-    *("protocol.calls=480", "protocol.use_calls=500", "protocol.inputs_seed=1"),
+    *("protocol.calls=300", "protocol.use_calls=50", "protocol.inputs_seed=1", "protocol.row_vocabulary=50"),
     *("protocol.seconds=0", "protocol.input_seconds=0"),  # so much is drawn, however busy the machine is
 )
 AGREEMENT = (
@@ -80,7 +80,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, R
         (folder / "named.py").write_text(NAMED)
 
     lines = {name: (("--config-dir", "../conf", *line, *OFF), loads) for name, (line, loads) in chosen.items()}
-    return run_once(tmp_path_factory, "own_rule", lines, prepare, anew=thorough)
+    return run_once(tmp_path_factory, "own_rule", lines, prepare)
 
 
 def test_the_command_is_the_one_that_is_run():
