@@ -171,7 +171,7 @@ class JudgeProtocol:
         if checkpoint is not None:
             findings.append(judge_checkpoint(checkpoint, self.limits.false_alarm, self.limits.power))
         say(" ".join(finding.answer for finding in findings))
-        finding, greedy = judge_greedy(sampler, sentences, self.greedy_length)
+        finding, greedy = judge_greedy(sampler, sentences, self.greedy_length, checkpoint)
         say(finding.answer)
         findings.append(finding)
         gamma = self._gamma(context, source)

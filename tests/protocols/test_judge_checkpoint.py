@@ -17,13 +17,16 @@ from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.texts.eprocess import BETS
 from specbench.exactness.two_sample.bets import CLASSES
+from specbench.exactness.two_sample.forks import BY_CHECKPOINT, MARGIN
 from specbench.exactness.zoo.bugs import flawed
-from specbench.metrics.findings import DIFFERENCE
+from specbench.metrics.findings import DIFFERENCE, OF_GREEDY
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checkpoint as module
 from specbench.protocols.judging import speed
 from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
+from specbench.protocols.judging.greedy import FORKS
+from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
@@ -88,6 +91,33 @@ def test_our_own_decoder_is_judged_under_processors_and_structures():
     assert next(iter(outcome.tables["judge_checkpoint.parquet"].rows)).share == 1
     with pytest.raises(ConfigError, match=r"sampler\.processors=\[.*only"):
         protocol.run(context(Engine(), **given))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("verifier", "verdict"), [(flawed("accepts_everything"), REFUTED), (MaskedVerifier(), NOT_REFUTED)]
+)
+def test_forks_at_temperature_0_are_scored_by_the_checkpoint(verifier, verdict):
+    """This source gives no log-probabilities, so that the engine itself shows no cause."""
+    source = OwnSource(*PAIR, verifier, ModelDrafter(), EagerEngine(), gamma=3, batch_size=32, device="cpu")
+    outcome = judged(source, texts=24, prompts=2, length=2, rounds=0, greedy_length=8, target=PAIR[0])
+    found = next(each for each in certificate(outcome)["findings"] if each["question"] == OF_GREEDY)
+    assert found["verdict"] == verdict
+    forks = outcome.tables[FORKS].rows
+    assert any(row.cause == BY_CHECKPOINT and row.least_margin > MARGIN for row in forks) == (verdict == REFUTED)
+
+
+def test_a_fork_where_the_engine_is_far_from_the_checkpoint_cannot_be_told():
+    """Its own plain tokens are behind the checkpoint's argmax by more than the plain token leads."""
+    checkpoint = scorer()
+    prompt = checkpoint.encode("import")
+    (logits,) = logits_along(checkpoint.models[0], [prompt], [[0]])
+    first, second = logits[0].topk(2).indices.tolist()
+    worst = int(logits[0].argmin())
+    near, far = text("import", [first]), text("import", [worst])
+    lead = float(logits[0, first] - logits[0, second])
+    assert Margins(checkpoint, [near]).lead(near, 0, second) == pytest.approx(lead, abs=1e-4)
+    assert Margins(checkpoint, [near, far]).lead(near, 0, second) < 0
 
 
 def scorer(**sampling: Any) -> Checkpoint:

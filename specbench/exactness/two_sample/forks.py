@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-ITSELF, CHUNKING, NO_ROUNDING, UNKNOWN, NO_IDS = (
+ITSELF, CHUNKING, NO_ROUNDING, BY_CHECKPOINT, UNKNOWN, NO_IDS = (
     "the plain engine forks from itself there",
     "the plain engine takes the other token if it reads the same token ids as a prompt",
     "no rounding: the plain token is far ahead",
+    "no rounding: by the checkpoint the plain token is far ahead",
     "cannot tell",
     "cannot tell: the engine takes no token ids, and the same text may be other tokens",
 )
@@ -32,7 +33,8 @@ class EngineFork:
         way: the text that is compared with the plain one, such as "speculative" or "plain again".
         tokens: up to the fork and with it, or all if there is none.
         position: of the first token that differs, from 1.
-        least_margin: nats by which the plain token leads the other at least, from its log-probability alone.
+        least_margin: nats by which the plain token leads the other at least, from its log-probability alone, or by the
+            checkpoint if the cause says so.
         cause: one of the constants above.
     """
 

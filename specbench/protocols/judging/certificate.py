@@ -39,7 +39,8 @@ bias: total variation a token that would have been found, simulated on these tex
 share: of tokens in the set, in a mode's texts. expected: by the checkpoint. bound: on the size of the difference, for
 all sets of a mode together.""",
     FORKS: """\
-tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least.""",
+tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least;
+by the checkpoint, over the other token and less what plain texts are behind its argmax, if the cause says so.""",
     CHECKS: """\
 cases: texts. Limits and stop strings that plain texts keep and speculative ones break refute the engine.""",
     SPEED: """\

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from specbench.core.errors import SpecbenchError
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import (
+    BY_CHECKPOINT,
     CHUNKING,
     ITSELF,
     MARGIN,
@@ -21,7 +22,9 @@ from specbench.exactness.two_sample.forks import (
 )
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.findings import OF_GREEDY as QUESTION
+from specbench.protocols.judging.checkpoint import Checkpoint
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import GREEDY
@@ -32,9 +35,13 @@ EXAMINED = 12  # forks that are asked about again
 
 
 def judge_greedy(
-    sampler: Sampler, prompts: Sequence[Prompt], length: int
+    sampler: Sampler, prompts: Sequence[Prompt], length: int, checkpoint: Checkpoint | None = None
 ) -> tuple[Finding, dict[Mode, list[Completion]]]:
-    """The finding, and the plain and speculative texts, [] where there are none."""
+    """The finding, and the plain and speculative texts, [] where there are none.
+
+    Args:
+        checkpoint: scores forks whose cause the engine does not show.
+    """
     greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
     scored = dataclasses.replace(greedy, logprobs=1) if sampler.supports("logprobs") else greedy
     if not length:
@@ -48,6 +55,7 @@ def judge_greedy(
     except SpecbenchError as error:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
+    margins: Margins | None = None
     forks = []
     for prompt, one, other, repeated in zip(prompts, plain, speculative, again or [None] * len(plain), strict=True):
         place = None
@@ -58,6 +66,9 @@ def judge_greedy(
         examined = sum(fork.way == SPECULATIVE and fork.position is not None for fork in forks)
         if fork.position is not None and examined < EXAMINED:
             fork = dataclasses.replace(fork, cause=_cause(sampler, prompt, one, other, fork, place))
+            if fork.cause in (UNKNOWN, NO_IDS) and checkpoint is not None:
+                margins = margins or Margins(checkpoint, plain)
+                fork = _scored(margins, one, other, fork)
         forks.append(fork)
     return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
@@ -97,6 +108,14 @@ def _cause(
     return _next_token(sampler, prompt, other.token_ids[: place + 1])
 
 
+def _scored(margins: Margins, one: Completion, other: Completion, fork: EngineFork) -> EngineFork:
+    place = (fork.position or 1) - 1
+    if one.token_ids is None or other.token_ids is None or place >= min(len(one.token_ids), len(other.token_ids)):
+        return fork
+    lead = margins.lead(one, place, other.token_ids[place])
+    return dataclasses.replace(fork, least_margin=lead, cause=BY_CHECKPOINT) if lead > MARGIN else fork
+
+
 def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
     """CHUNKING if the plain engine, given the prompt and all but the last token of ``text``, goes on with the last.
 
@@ -118,7 +137,7 @@ def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
 def _finding(forks: list[EngineFork]) -> Finding:
     ways = {way: [fork for fork in forks if fork.way == way] for way in (SPECULATIVE, AGAIN)}
     parted = [fork for fork in ways[SPECULATIVE] if fork.position is not None]
-    certain = [fork for fork in parted if fork.cause == NO_ROUNDING]
+    certain = [fork for fork in parted if fork.cause in (NO_ROUNDING, BY_CHECKPOINT)]
     shown = [fork for fork in parted if fork.cause in (ITSELF, CHUNKING)]
     rate, _, high = per_thousand(ways[SPECULATIVE])
     own = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None

@@ -1,0 +1,44 @@
+"""T = 0 beside a checkpoint: by how much it prefers the plain engine's token where a speculative text parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from specbench.decoding import logits_along, rows_along
+from specbench.protocols.judging.checkpoint import Checkpoint
+from specbench.sources import Completion
+
+
+class Margins:
+    """Margins by the checkpoint, and how far the plain engine is from its argmax.
+
+    Args:
+        plain: the plain engine's greedy texts, with token ids.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, plain: Sequence[Completion]):
+        self._checkpoint = checkpoint
+        self._behind = max((float(self._lost(text).max()) for text in plain if text.token_ids), default=0.0)
+
+    def lead(self, text: Completion, place: int, other: int) -> float:
+        """Nats by which the token of a plain text leads another one, less the most that any plain token is behind the
+        checkpoint's argmax: by so much the engine's arithmetic is another."""
+        logits = self._logits(text)[place]
+        return float(logits[(text.token_ids or ())[place]] - logits[other]) - self._behind
+
+    def _lost(self, text: Completion) -> Float[Tensor, " n"]:
+        logits = self._logits(text)
+        tokens = torch.tensor(text.token_ids, device=logits.device)
+        return logits.amax(dim=-1) - logits.gather(1, tokens[:, None])[:, 0]
+
+    @torch.inference_mode()
+    def _logits(self, text: Completion) -> Float[Tensor, "n V"]:
+        """The logits that a greedy text's tokens are chosen by, with penalties, biases and bans."""
+        prompt = text.request.token_ids or self._checkpoint.encode(text.request.prompt)
+        ids = list(text.token_ids or ())
+        (logits,) = logits_along(self._checkpoint.models[0], [prompt], [ids])
+        return rows_along(logits, self._checkpoint.sampling, prompt, ids).with_mask_applied().logits.float()
