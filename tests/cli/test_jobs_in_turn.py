@@ -39,7 +39,7 @@ def sweep_of(ended: dict[str, Ran], name: str) -> Path:
 def test_each_job_has_its_row_and_its_tables(ended):
     assert ended["together"].ended.status == 0, ended["together"].ended.text
     assert (
-        "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 80 s"
+        "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 60 s"
         in ended["together"].ended.text
     )
     sweep = sweep_of(ended, "together")
