@@ -101,8 +101,8 @@ def test_forks_at_temperature_0_are_scored_by_the_checkpoint(verifier, verdict):
     """This source gives no log-probabilities, so that the engine itself shows no cause."""
     source = OwnSource(*PAIR, verifier, ModelDrafter(), EagerEngine(), gamma=3, batch_size=32, device="cpu")
     outcome = judged(source, texts=24, prompts=2, length=2, rounds=0, greedy_length=8, target=PAIR[0])
-    found = next(each for each in certificate(outcome)["findings"] if each["question"] == OF_GREEDY)
-    assert found["verdict"] == verdict
+    (finding,) = (row for row in certificate(outcome)["findings"] if row["question"] == OF_GREEDY)
+    assert finding["verdict"] == verdict
     forks = outcome.tables[FORKS].rows
     assert any(row.cause == BY_CHECKPOINT and row.least_margin > MARGIN for row in forks) == (verdict == REFUTED)
 

@@ -126,7 +126,7 @@ class Checkpoint:
         Raises:
             ConfigError: texts without token ids, or with ids that the checkpoint does not have.
         """
-        keys = [self._key(completion) for completion in completions]
+        keys = [self.located(completion) for completion in completions]
         missing: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
         for prompt, ids in dict.fromkeys(key for key in keys if key[1] and key not in self._known):
             missing[prompt].append(ids)
@@ -175,7 +175,12 @@ class Checkpoint:
         plain = e_value(self.evidence(Mode.PLAIN))
         return plain < math.log10(DOUBT) and rejected_at(self.evidence(Mode.SPECULATIVE), false_alarm) is not None
 
-    def _key(self, text: Completion) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def located(self, text: Completion) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The token ids of a text's prompt, and its own; -1 is an end that the engine leaves out.
+
+        Raises:
+            ConfigError: a text without token ids, or with ids that the checkpoint does not have.
+        """
         if text.token_ids is None:
             problem = "the source returns no token ids"
             raise ConfigError("protocol.target", self.name, problem, "Leave it out: texts are then compared as words.")

@@ -38,7 +38,7 @@ class Margins:
     @torch.inference_mode()
     def _logits(self, text: Completion) -> Float[Tensor, "n V"]:
         """The logits that a greedy text's tokens are chosen by, with penalties, biases and bans."""
-        prompt = text.request.token_ids or self._checkpoint.encode(text.request.prompt)
+        prompt, _ = self._checkpoint.located(text)
         ids = list(text.token_ids or ())
         (logits,) = logits_along(self._checkpoint.models[0], [prompt], [ids])
         return rows_along(logits, self._checkpoint.sampling, prompt, ids).with_mask_applied().logits.float()
