@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from specbench.exactness.evidence import StratumRow
 from specbench.exactness.inputs import Stratum
-from specbench.exactness.statistics.bets import mean_at_most
-from specbench.exactness.statistics.power import CONFIDENCE, share_at_most
+from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 

@@ -14,7 +14,7 @@ from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import sentences
 from specbench.exactness.probes import Probe
 from specbench.exactness.settings import Settings
-from specbench.exactness.statistics.bets import mean_at_most
+from specbench.exactness.statistics.power import mean_at_most
 from specbench.exactness.suite import examine
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier

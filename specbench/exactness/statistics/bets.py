@@ -9,13 +9,11 @@ evenly over bets of several sizes, in both directions, on every cell, so that no
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-_STAKES = {1.0: 0.98} | dict.fromkeys((0.5, 0.25, 0.1, 0.05, 0.02), 0.004)  # of bets, with their weights
 SIZES = (0.5, 0.2, 0.08, 0.03, 0.01)  # of bets, as shares of the largest that cannot go bankrupt
 
 
@@ -47,38 +45,3 @@ class DifferenceBets:
 def _mean_log(log: Float64[Tensor, "bets cells"]) -> float:
     """The log of the mean wealth."""
     return float(log.flatten().logsumexp(dim=0)) - math.log(log.numel())
-
-
-def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float:
-    """Upper bound on the mean of a quantity from 0 to 1, wrong with probability alpha at most.
-
-    Bets that the mean is below m multiply a wealth by 1 + c (m - s) / (1 - m) for each s that is drawn. Averaged over
-    several stakes c, its mean is at most 1 if m is the mean, so that m is excluded where it is above 1 / alpha
-    (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024). Where all
-    are 0, this is the bound of Clopper and Pearson at 0.98 alpha.
-
-    Args:
-        shares: how often each value other than 0 was drawn.
-        count: of independent draws, those of 0 included.
-    """
-    zeros = count - sum(shares.values())
-
-    def wealth(m: float) -> float:
-        """The log of it."""
-        drawn = [(0.0, zeros), *shares.items()]
-        logs = [
-            math.log(weight) + math.fsum(n * _log1p(stake * (m - s) / (1 - m)) for s, n in drawn if n)
-            for stake, weight in _STAKES.items()
-        ]
-        largest = max(logs)
-        return largest + math.log(math.fsum(math.exp(value - largest) for value in logs))
-
-    low, high = 0.0, 1.0  # wealth grows with m
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if middle < 1 and wealth(middle) > -math.log(alpha) else (middle, high)
-    return high
-
-
-def _log1p(x: float) -> float:
-    return math.log1p(x) if x > -1 else -math.inf

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from specbench.exactness.statistics.bets import mean_at_most
+from specbench.exactness.statistics.power import mean_at_most
 
 # Log-uniform sizes of calls, up to the first number, hold the second share of requests; one call holds all others.
 SOME, ALL = (2**9, 1 / 8), (2**12, 1.0)

@@ -10,7 +10,9 @@ N (2 TV)^2: a lower bound whatever the mistake looks like.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 from scipy import optimize, stats
 
 from specbench.core.errors import ArgumentError
@@ -37,6 +39,21 @@ def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
 def share_at_most(failures: float | int, trials: int, alpha: float) -> float:
     """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
     return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
+
+
+def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float:
+    """Upper bound on the mean of a quantity from 0 to 1, wrong with probability alpha at most.
+
+    Each value is rounded to 1 with a probability of the value itself, else to 0. The ones have the same mean, and are
+    counted: values that are small, or almost always 0, get no larger bound than their mean asks for.
+
+    Args:
+        shares: how often each value other than 0 was drawn.
+        count: of independent draws, those of 0 included.
+    """
+    rounding = np.random.default_rng(0)  # fixed, so that a bound follows from the values
+    ones = sum(int(rounding.binomial(times, share)) for share, times in sorted(shares.items()))
+    return share_at_most(ones, count, alpha)
 
 
 def detectable_tv(draws: int, dof: int, power: float, false_alarm: float) -> float:
