@@ -239,7 +239,8 @@ class Planner:
         self.shared.hydra.sweep.dir = str(sweep.folder)
         callbacks = Callbacks(self.shared)
         callbacks.on_multirun_start(config=self.shared, config_name=self.command.config_name)
-        loader = self if launcher_of(self.shared.hydra) == "basic" else self.loader  # others compose in their processes
+        here = launcher_of(self.shared.hydra) == "basic"  # the processes of others compose their jobs
+        loader: Any = self if here else self.loader
         launcher = make_launcher(HydraContext(loader, callbacks), self.shared)
         size = self.shared.hydra.sweeper.max_batch_size or len(jobs)
         try:
