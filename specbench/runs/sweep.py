@@ -11,6 +11,8 @@ import dataclasses
 import itertools
 import math
 import os
+import pickle
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,13 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra._internal.callbacks import Callbacks  # which every launcher has to be given
-from hydra.core.config_loader import ConfigLoader
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
@@ -33,7 +35,7 @@ from specbench.core.machine.disk import WriteError, clear_temporaries, write_tex
 from specbench.core.machine.progress import say
 from specbench.core.machine.signals import held_back
 from specbench.runs import config
-from specbench.runs.checks import check_job, check_sweep, check_times
+from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, identity, together_part
@@ -70,6 +72,24 @@ class Sweep:
     extra: list[str]
 
 
+class _Sources(ConfigRepository):
+    """Yamls and schemas, each read once a command: reading and copying them is half of every composition."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.results: dict[str, bytes] = {}
+
+    def __deepcopy__(self, _: object) -> _Sources:
+        return copy.copy(self)  # Hydra gives each composition a copy, and replaces the copy's list of sources
+
+    def load_config(self, config_path: str) -> Any:
+        if config_path not in self.results:
+            if (result := super().load_config(config_path)) is None:  # hydra.searchpath may add its source
+                return None
+            self.results[config_path] = pickle.dumps(result)
+        return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
+
+
 class Planner:
     """Composes the jobs of one command.
 
@@ -86,8 +106,10 @@ class Planner:
             *(override for override in command.overrides if not is_of_choice(override)),
         ]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
-            self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
+            self.loader: Any = GlobalHydra.instance().config_loader()
+        self.loader.repository = _Sources(self.loader.config_search_path)
         self.command = command
+        self.composed: dict[tuple[str, ...], bytes] = {}  # 4 KB a job, where a configuration takes 900
         # Of all jobs: without the values that they differ in.
         self.shared = self.loader.load_configuration(command.config_name, overrides, RunMode.MULTIRUN)
         check_sweep(self.shared.hydra)
@@ -132,6 +154,7 @@ class Planner:
         """One job, with all that can be checked without importing PyTorch."""
         alone = list(overrides) == list(self.shared.hydra.overrides.task)  # which was composed with what all share
         composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
+        self.composed[tuple(overrides)] = zlib.compress(pickle.dumps(composed), 1)
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
@@ -216,7 +239,9 @@ class Planner:
         self.shared.hydra.sweep.dir = str(sweep.folder)
         callbacks = Callbacks(self.shared)
         callbacks.on_multirun_start(config=self.shared, config_name=self.command.config_name)
-        launcher = make_launcher(HydraContext(self.loader, callbacks), self.shared)
+        here = launcher_of(self.shared.hydra) == "basic"  # the processes of others compose their jobs
+        loader: Any = self if here else self.loader
+        launcher = make_launcher(HydraContext(loader, callbacks), self.shared)
         size = self.shared.hydra.sweeper.max_batch_size or len(jobs)
         try:
             for first in range(0, len(jobs), size):
@@ -225,6 +250,17 @@ class Planner:
             return f"{type(error).__name__}: {error}"
         callbacks.on_multirun_end(config=self.shared, config_name=self.command.config_name)
         return None
+
+    def load_sweep_config(self, shared: DictConfig, overrides: list[str]) -> DictConfig:
+        """A job's configuration, for the basic launcher: as it was planned, whatever became of its yamls since."""
+        *own, _, number = overrides
+        if (planned := self.composed.get(tuple(own))) is None:
+            return self.loader.load_sweep_config(shared, overrides)
+        composed = pickle.loads(zlib.decompress(planned))  # noqa: S301  # of this process
+        OmegaConf.copy_cache(from_config=shared, to_config=composed)
+        composed.hydra.overrides.hydra += overrides[-2:]
+        composed.hydra.sweep.dir, composed.hydra.sweep.subdir = shared.hydra.sweep.dir, number.partition("=")[2]
+        return composed
 
 
 def _search_path(command: Command) -> list[str]:

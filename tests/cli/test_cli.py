@@ -17,7 +17,7 @@ from specbench.runs.config import GROUPS, SamplerConfig
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
-from tests.helpers.command_lines import Ran, clean_environment, run_once, run_specbench, untracked
+from tests.helpers.command_lines import Ran, clean_environment, run_once, untracked
 
 LONGEST_MESSAGE = 6  # lines of a refusal
 
@@ -179,15 +179,6 @@ def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
     for part in JUDGED.says:
         assert part in got.ended.text
     assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
-
-
-@pytest.mark.thorough
-def test_bad_input_in_a_process_of_its_own(tmp_path):
-    """Bad input that shows last, when everything is imported."""
-    done = run_specbench("protocol.warmup=abc", folder=tmp_path)
-    assert done.returncode == 1
-    assert "protocol.warmup=abc: not a count. Use a whole number from 0 to 10000." in done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_unicode_line_separators_do_not_end_a_line(tmp_path):

@@ -21,7 +21,7 @@ LINES = {
     "alone": (*SMALL, *ALONE),
     "too short": (*SMALL, "protocol.seconds=0.001"),
     "against": (*SMALL, "protocol.against=[transformers]"),
-    "no flag": (*SMALL, "protocol.together=2"),
+    "no flag": (*SMALL, "gamma=1", "protocol.together=2"),
     "greedy and hot": (*SMALL, "verifier=masked", "gamma=1", "sampler.temperature=0,1"),
 }
 

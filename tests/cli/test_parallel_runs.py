@@ -6,8 +6,6 @@ import ctypes
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -24,7 +22,7 @@ from specbench.runs import parallel
 from specbench.runs.checks import check_launcher, check_parallel
 from tests.extras.test_parallel import sharded
 from tests.helpers import families
-from tests.helpers.command_lines import ROOT, clean_environment
+from tests.helpers.command_lines import apart, clean_environment
 from tests.helpers.forked_ranks import environment
 
 
@@ -32,10 +30,7 @@ from tests.helpers.forked_ranks import environment
 def found(tmp_path_factory):
     """What tests/helpers/parallel_scenarios.py found."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.helpers.parallel_scenarios", str(folder)]
-    environment = clean_environment(folder, hide_gpus=True)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    apart("tests.helpers.parallel_scenarios", (str(folder),), clean_environment(folder, hide_gpus=True))
     return json.loads((folder / "found.json").read_text())
 
 

@@ -388,7 +388,6 @@ GOOD_INPUT = [
         ("log_q swapped", "Results: "),
         files={"trace.jsonl": json.dumps(HEADER) + "\n" + SWAPPED},
     ),
-    Case("check switched off", (*QUICK, "protocol.check.draws=0"), ("Results: outputs/adhoc/",), True),
     Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
     Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), ("Results: ",), True),
     Case(

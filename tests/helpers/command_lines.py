@@ -92,13 +92,6 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     return folder
 
 
-def run_specbench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The real thing: ``python -m specbench`` in a folder."""
-    command = [sys.executable, "-m", "specbench", *arguments]
-    environment = clean_environment(folder)
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 def untracked(arguments: Sequence[str]) -> Sequence[str]:
     """Without W&B, whose process takes seconds, unless a line is about it."""
     about = any("tracking" in each or each.startswith("-") for each in arguments)

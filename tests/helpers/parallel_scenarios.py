@@ -77,7 +77,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _main(folder: Path) -> None:
+def _main(at: str) -> None:
+    folder = Path(at)
     torch.set_num_threads(1)
     execute.draw_figures = lambda *_: None  # tests/cli/test_smoke.py has them
     found = {
@@ -89,4 +90,4 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(sys.argv[1])

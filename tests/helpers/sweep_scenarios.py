@@ -24,7 +24,7 @@ from specbench.runs.plan import read_plan
 from specbench.runs.state import Status
 from tests.helpers import launcher_scenarios, sweep_troubles
 from tests.helpers.forked import Child, load_once, run
-from tests.helpers.small_sweeps import ONE, SWEEP, numbers, sweeps
+from tests.helpers.small_sweeps import ONE, SWEEP, TWO, numbers, sweeps
 
 MOMENTS = (
     lambda sweep: (sweep / "0" / "config.yaml").exists(),
@@ -91,7 +91,7 @@ def one_second(folder: Path) -> dict[str, object]:
     children = [Child(folder / "two", *ONE, f"seed={seed}") for seed in (1, 2)]
     ended = [child.ended().status for child in children]
     seeds = [results.read_results(sweep)["seed"].tolist() for sweep in sweeps(folder / "two")]
-    first = Child(folder / "both", *SWEEP)
+    first = Child(folder / "both", *TWO)
     while not sweeps(folder / "both"):
         time.sleep(0.02)
     os.kill(first.pid, signal.SIGKILL)

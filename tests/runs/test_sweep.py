@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf, open_dict
 
 from specbench.core.errors import ConfigError
+from specbench.runs import launchers
 from specbench.runs.commandline import parse_command
 from specbench.runs.state import Status, read_state
 from specbench.runs.sweep import Planner, Sweep, combinations
@@ -109,3 +112,28 @@ def test_a_folder_of_configurations_is_searched_beside_those_that_hydra_is_told_
     assert len(planned("resume=latest", "verifier=a", f"hydra.searchpath=[file://{here}/yours]").waiting) == 2
     with pytest.raises(ConfigError, match=r"^--config-dir=.*nowhere: no such folder\."):
         planned("--config-dir", "nowhere", "gamma=1")
+
+
+def test_jobs_run_as_they_were_planned_and_are_composed_once(here, monkeypatch):
+    """A sweep may take a day, and a yaml that is edited meanwhile is for the next one."""
+    (here / "mine/verifier").mkdir(parents=True)
+    verifier, ran = here / "mine/verifier/own.yaml", []
+    verifier.write_text("_target_: specbench.rules.token.naive.NaiveVerifier\nbits: 8\n")
+    monkeypatch.setattr(launchers, "run_job", lambda config: ran.append({**config, "hydra": HydraConfig.get()}))
+    quiet = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
+    planner = Planner(parse_command(["--config-dir", "mine", "verifier=own,naive", "gamma=1,3", *quiet]))
+    sweep, loader = planner.plan(), planner.loader
+    folder = [f'hydra.sweep.dir="{sweep.folder}"', "hydra.sweep.subdir="]
+    anew = [
+        loader.load_sweep_config(planner.shared, [*job.overrides, folder[0], f"{folder[1]}{job.number}"])
+        for job in sweep.waiting
+    ]
+    verifier.write_text("no yaml: [")
+    monkeypatch.setattr(planner, "loader", None)
+    assert planner.launch(sweep) is None
+    assert [job["hydra"].runtime.output_dir for job in ran] == [str(here / sweep.folder / str(n)) for n in range(4)]
+    for found, job in zip(ran, anew, strict=True):
+        with open_dict(job.hydra):
+            job.hydra.job.num = job.hydra.job.id = found["hydra"].job.num
+            job.hydra.runtime.output_dir = found["hydra"].runtime.output_dir
+        assert OmegaConf.create(found) == job
