@@ -95,7 +95,7 @@ def ranking(rows: pd.DataFrame) -> Ranking:
 
 
 @dataclass(frozen=True)
-class Look:
+class Comparison:
     """How settings in shared rounds compare so far; places are those of the settings.
 
     Attributes:
@@ -109,7 +109,7 @@ class Look:
     tied: bool
 
 
-def look(settings: Sequence[SettingTimes], among: int) -> Look:
+def look(settings: Sequence[SettingTimes], among: int) -> Comparison:
     """Compares settings in shared rounds.
 
     Args:
@@ -122,7 +122,7 @@ def look(settings: Sequence[SettingTimes], among: int) -> Look:
     }
     best = max(set(range(len(settings))) - beaten, key=lambda place: settings[place].gain)
     rivals = [one for place, one in enumerate(settings) if place != best and place not in beaten]
-    return Look(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
+    return Comparison(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
 
 
 def seen(rows: pd.DataFrame) -> list[Disturbance]:

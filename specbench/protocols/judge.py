@@ -24,12 +24,12 @@ from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
-from specbench.protocols.judging.checkpoint import Checkpoint, ShareRow, judge_checkpoint
+from specbench.protocols.judging.checkpoint import ShareRow, TextScorer, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
-from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
+from specbench.protocols.judging.distribution import BIAS, POWER, SampleLimits, judge_distribution
 from specbench.protocols.judging.finding import Finding
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
-from specbench.protocols.judging.sampler import Prompt, Sampler, prompts_of
+from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.parameters import Ignored
 from specbench.reports.plots import judge as plots
@@ -101,7 +101,7 @@ class JudgeProtocol:
         if tolerance is not None:
             check_seconds("protocol.tolerance", tolerance, "Use null, or logit units such as 0.1.")
         self.target, self.draft, self.tolerance = target, draft, tolerance
-        self.limits = Limits(
+        self.limits = SampleLimits(
             check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
             check_count("protocol.length", length),
@@ -193,11 +193,11 @@ class JudgeProtocol:
             environment=environment(context.device),
         )
 
-    def _checkpoint(self, context: RunContext) -> Checkpoint | None:
+    def _checkpoint(self, context: RunContext) -> TextScorer | None:
         if self.target is None or context.sampling.greedy:
             return None
         device, dtype = str(context.device), str(context.dtype).removeprefix("torch.")
-        return Checkpoint(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
+        return TextScorer(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
 
 
 def _checked(context: RunContext) -> Source:
@@ -217,7 +217,7 @@ def _checked(context: RunContext) -> Source:
 
 
 def _scope(
-    sampler: Sampler, method: str | None, prompts: Sequence[Prompt], limits: Limits, processors: str
+    sampler: Sampler, method: str | None, prompts: Sequence[JudgedPrompt], limits: SampleLimits, processors: str
 ) -> list[str]:
     changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
     changed |= {"processors": json.loads(processors)} if processors else {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.exactness.two_sample.bets import LIKELIEST, Evidence, blocks, evidence
+from specbench.exactness.two_sample.bets import LIKELIEST, BetResults, blocks, evidence
 from specbench.exactness.two_sample.bounds import ALL, FEWEST, bias_rows, class_bias
 from specbench.exactness.two_sample.forks import EngineFork, least_margin, parting, per_thousand
 from specbench.exactness.two_sample.pairs import BEHIND, END, TextPairs, numbered, text_pairs, words_of
@@ -170,7 +170,7 @@ def test_texts_become_numbers():
 
 
 def test_no_pairs_are_no_evidence():
-    nothing: Evidence = evidence(text_pairs([], [], [], 3))
+    nothing: BetResults = evidence(text_pairs([], [], [], 3))
     assert nothing.rejected_at(0.05) is None
 
 

@@ -17,7 +17,7 @@ from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
-from specbench.protocols.judging.sampler import PROMPTS, Prompt, Sampler, prompts_of
+from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, judge_speed
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
@@ -243,7 +243,7 @@ class Counts(engines.Engine):
 
 def test_both_ways_are_warmed_up_and_counters_of_that_are_left_out():
     source = Counts()
-    finding = judge_speed(Sampler(source, SamplingParams(), 0, None), [Prompt("a", "import")], 4, 1, None, 3)
+    finding = judge_speed(Sampler(source, SamplingParams(), 0, None), [JudgedPrompt("a", "import")], 4, 1, None, 3)
     assert [source.modes_called.count(mode) for mode in Mode] == [2, 2]
     assert next(row.value for row in finding.rows[SPEED] if row.name == "acceptance rate") == 0.5
 

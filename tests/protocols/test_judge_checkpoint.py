@@ -23,7 +23,7 @@ from specbench.metrics.findings import DIFFERENCE, OF_GREEDY
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checkpoint as module
 from specbench.protocols.judging import speed
-from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, judge_checkpoint, share_rows
+from specbench.protocols.judging.checkpoint import QUESTION, ScoredText, TextScorer, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.margins import Margins
@@ -120,8 +120,8 @@ def test_a_fork_where_the_engine_is_far_from_the_checkpoint_cannot_be_told():
     assert Margins(checkpoint, [near, far]).lead(near, 0, second) < 0
 
 
-def scorer(**sampling: Any) -> Checkpoint:
-    return Checkpoint(*PAIR, "cpu", "float32", SamplingParams(**sampling), None)
+def scorer(**sampling: Any) -> TextScorer:
+    return TextScorer(*PAIR, "cpu", "float32", SamplingParams(**sampling), None)
 
 
 def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> Completion:
@@ -201,7 +201,7 @@ def test_replay_predicts_what_the_engine_counts(monkeypatch):
         assert drawn.value == pytest.approx(rows[name].value, rel=0.07)
         assert abs(likeliest.value / rows[name].value - 1) > 0.07
     assert (
-        predicted_rows(Checkpoint(PAIR[0], None, "cpu", "float32", SamplingParams(), None), [text("a", [5])], 3) == []
+        predicted_rows(TextScorer(PAIR[0], None, "cpu", "float32", SamplingParams(), None), [text("a", [5])], 3) == []
     )
 
 

@@ -30,7 +30,7 @@ CLASSES = {LIKELIEST: "the likeliest", TENTH: "another of at least 0.1", RARER: 
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class BetResults:
     """What bets on R pairs of texts came to.
 
     Attributes:
@@ -100,7 +100,7 @@ def _shifted(tokens: np.ndarray, by: int) -> np.ndarray:
     return np.concatenate([start, tokens[:, :, :-by]], axis=2)[:, :, : tokens.shape[2]]
 
 
-def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
+def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
     """Bets on every pair by what the pairs of earlier blocks show.
 
     Args:
@@ -134,7 +134,7 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
     every = paths.reshape(len(names) * len(STRENGTHS), count)
     log_wealth = np.logaddexp.reduce(every, axis=0) - math.log(len(every))
     final = paths[:, :, -1].max(axis=1) if count else np.zeros(len(names))
-    return Evidence(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
+    return BetResults(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
 
 
 def blocks(count: int, growth: float) -> list[tuple[int, int]]:

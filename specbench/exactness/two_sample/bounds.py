@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from specbench.exactness.two_sample.bets import CLASSES, Evidence
+from specbench.exactness.two_sample.bets import CLASSES, BetResults
 from specbench.exactness.two_sample.pairs import BEHIND, KNOWN, PLAIN, SPECULATIVE, TextPairs, numbered
 
 ALL = "all"
@@ -43,7 +43,7 @@ class BiasRow:
     bound: float | None
 
 
-def bias_rows(pairs: TextPairs, evidence: Evidence, prompts: list[str], confidence: float) -> list[BiasRow]:
+def bias_rows(pairs: TextPairs, evidence: BetResults, prompts: list[str], confidence: float) -> list[BiasRow]:
     """Rows for all tokens, for each position and for each prompt.
 
     Args:

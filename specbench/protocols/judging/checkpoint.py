@@ -88,7 +88,7 @@ class ScoredText:
         return int(np.isposinf(self.factors).any(axis=1).sum())
 
 
-class Checkpoint:
+class TextScorer:
     """Scores texts with the target, and a draft if there is one, and adds up what they show.
 
     Args:
@@ -235,7 +235,7 @@ class Checkpoint:
         )
 
 
-def judge_checkpoint(checkpoint: Checkpoint, false_alarm: float, confidence: float) -> Finding:
+def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: float) -> Finding:
     """What the texts that it scored show.
 
     Args:

@@ -11,7 +11,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import parting
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, REFUTED, Finding
-from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.base import SourceOfSeveral
 
@@ -51,7 +51,7 @@ class CheckRow:
     detail: str = ""
 
 
-def judge_checks(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, gamma: int) -> Finding:
+def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, gamma: int) -> Finding:
     """All checks.
 
     Args:
@@ -81,7 +81,7 @@ def _tried(check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
         return CheckRow(check, mode, 0, 0, f"not checked: {error}")
 
 
-def _same_seed(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
+def _same_seed(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(SAME_SEED, mode, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
@@ -89,7 +89,7 @@ def _same_seed(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> Check
     return _equal(SAME_SEED, mode, one, other)
 
 
-def _alone(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
+def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(ALONE, mode, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
@@ -98,7 +98,7 @@ def _alone(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
     return _equal(ALONE, mode, together, apart)
 
 
-def _coupled(sampler: Sampler, prompts: Sequence[Prompt]) -> CheckRow:
+def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
     if not sampler.source.takes_seeds:
         return CheckRow(COUPLED, Mode.SPECULATIVE, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
@@ -114,7 +114,7 @@ def _equal(check: str, mode: Mode, one: Sequence[Completion], other: Sequence[Co
     return CheckRow(check, mode, len(one), len(failures), detail)
 
 
-def _limit(sampler: Sampler, prompts: Sequence[Prompt], most: int, mode: Mode) -> CheckRow:
+def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: Mode) -> CheckRow:
     requests = [sampler.request(prompt, "limit", limit, mode) for limit in range(1, most + 1) for prompt in prompts]
     wrong, cases = [], 0
     for completion in sampler.complete(requests, mode, "limits"):
@@ -126,7 +126,7 @@ def _limit(sampler: Sampler, prompts: Sequence[Prompt], most: int, mode: Mode) -
     return CheckRow(LIMIT, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
-def _stop(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, mode: Mode) -> CheckRow:
+def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode) -> CheckRow:
     """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders."""
     if not sampler.supports("stop") or not greedy:
         return CheckRow(STOP, mode, 0, 0, "not checked: the source takes no stop strings, or has no greedy text")
@@ -150,7 +150,7 @@ def _stop(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, mode: Mod
     return CheckRow(STOP, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
-def _copies(sampler: Sampler, prompts: Sequence[Prompt]) -> list[CheckRow]:
+def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]:
     """Texts that an engine draws with the same noise are equal.
 
     They refute if of each prompt more than half of the plain texts differ, and all speculative ones are equal. Of one
@@ -177,7 +177,7 @@ def _copies(sampler: Sampler, prompts: Sequence[Prompt]) -> list[CheckRow]:
     return rows
 
 
-def _logprobs(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy) -> CheckRow:
+def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy) -> CheckRow:
     """Of greedy texts, up to where they part from the plain ones."""
     if not sampler.supports("logprobs") or not greedy:
         return CheckRow(LOGPROBS, Mode.SPECULATIVE, 0, 0, "not checked: the source returns none")

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from specbench.core.machine.progress import say
-from specbench.exactness.two_sample.bets import Evidence, evidence
+from specbench.exactness.two_sample.bets import BetResults, evidence
 from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
 from specbench.metrics.findings import OF_TEXTS as QUESTION
-from specbench.protocols.judging.checkpoint import Checkpoint
+from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
-from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import DISTRIBUTION
 
@@ -28,7 +28,7 @@ LEAST_ENTROPY = 0.1  # nats a token, below which nothing can be said
 
 
 @dataclass(frozen=True)
-class Limits:
+class SampleLimits:
     """How much is sampled, and which errors are allowed.
 
     Attributes:
@@ -57,7 +57,7 @@ class Sampled:
     def by_ids(self) -> bool:
         return all(text.token_ids is not None for texts in self.texts.values() for text in texts)
 
-    def pairs(self, length: int, checkpoint: Checkpoint | None = None) -> TextPairs:
+    def pairs(self, length: int, checkpoint: TextScorer | None = None) -> TextPairs:
         """As arrays: token ids, or words if a text has none. A checkpoint scores the texts that are new to it."""
         by_ids = self.by_ids
         plain, speculative = ([_words(text, by_ids) for text in self.texts[mode]] for mode in Mode)
@@ -76,11 +76,11 @@ def _words(text: Completion, by_ids: bool) -> Words:
 
 def judge_distribution(
     sampler: Sampler,
-    prompts: Sequence[Prompt],
-    limits: Limits,
+    prompts: Sequence[JudgedPrompt],
+    limits: SampleLimits,
     seed: int,
     note: Callable[..., None],
-    checkpoint: Checkpoint | None = None,
+    checkpoint: TextScorer | None = None,
 ) -> Finding:
     """Samples until the bets reject, or texts or time are used up.
 
@@ -107,7 +107,7 @@ def judge_distribution(
         look *= 2
 
 
-def _round(sampler: Sampler, prompts: Sequence[Prompt], sampled: Sampled, limits: Limits) -> bool:
+def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, limits: SampleLimits) -> bool:
     """Samples a text of each prompt in both modes; False if no texts are left to sample."""
     number = len(sampled.prompts)
     left = getattr(sampler.source, "pairs", None)  # of a file
@@ -124,7 +124,12 @@ def _round(sampler: Sampler, prompts: Sequence[Prompt], sampled: Sampled, limits
 
 
 def _finding(
-    sampled: Sampled, pairs: TextPairs, bets: Evidence, prompts: Sequence[Prompt], limits: Limits, seed: int
+    sampled: Sampled,
+    pairs: TextPairs,
+    bets: BetResults,
+    prompts: Sequence[JudgedPrompt],
+    limits: SampleLimits,
+    seed: int,
 ) -> Finding:
     bias = bias_rows(pairs, bets, [prompt.name for prompt in prompts], limits.power)
     rejected, whole = bets.rejected_at(limits.false_alarm), bias[0]
@@ -198,7 +203,7 @@ def _certain(numbers: dict[str, Any]) -> str:
     return f"Cannot tell: the entropy a token is {known}, and too few texts of a prompt begin likewise or differ."
 
 
-def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: Limits) -> str:
+def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits) -> str:
     if not rows:
         return ""
     biases = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]

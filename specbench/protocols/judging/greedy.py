@@ -22,10 +22,10 @@ from specbench.exactness.two_sample.forks import (
 )
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.findings import OF_GREEDY as QUESTION
-from specbench.protocols.judging.checkpoint import Checkpoint
+from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.margins import Margins
-from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import GREEDY
 
@@ -35,7 +35,7 @@ EXAMINED = 12  # forks that are asked about again
 
 
 def judge_greedy(
-    sampler: Sampler, prompts: Sequence[Prompt], length: int, checkpoint: Checkpoint | None = None
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, checkpoint: TextScorer | None = None
 ) -> tuple[Finding, dict[Mode, list[Completion]]]:
     """The finding, and the plain and speculative texts, [] where there are none.
 
@@ -73,7 +73,7 @@ def judge_greedy(
     return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
-def _again(sampler: Sampler, prompts: Sequence[Prompt], length: int, greedy: SamplingParams) -> list[Completion]:
+def _again(sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greedy: SamplingParams) -> list[Completion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
         requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
@@ -88,7 +88,7 @@ def _units(one: Completion, other: Completion) -> tuple[Sequence[int] | Sequence
     return one.token_ids, other.token_ids
 
 
-def _fork(prompt: Prompt, way: str, one: Completion, other: Completion, place: int | None) -> EngineFork:
+def _fork(prompt: JudgedPrompt, way: str, one: Completion, other: Completion, place: int | None) -> EngineFork:
     if place is None:
         return EngineFork(prompt.name, way, len(_units(one, other)[0]))
     margin = least_margin(one.logprobs, place) if one.token_ids is not None and other.token_ids is not None else None
@@ -96,7 +96,7 @@ def _fork(prompt: Prompt, way: str, one: Completion, other: Completion, place: i
 
 
 def _cause(
-    sampler: Sampler, prompt: Prompt, one: Completion, other: Completion, fork: EngineFork, itself: int | None
+    sampler: Sampler, prompt: JudgedPrompt, one: Completion, other: Completion, fork: EngineFork, itself: int | None
 ) -> str:
     place = (fork.position or 1) - 1
     if itself == place:
@@ -116,7 +116,7 @@ def _scored(margins: Margins, one: Completion, other: Completion, fork: EngineFo
     return dataclasses.replace(fork, least_margin=lead, cause=BY_CHECKPOINT) if lead > MARGIN else fork
 
 
-def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
+def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> str:
     """CHUNKING if the plain engine, given the prompt and all but the last token of ``text``, goes on with the last.
 
     They are sent as token ids: the same text may be other tokens, after which another token is no rounding.
@@ -127,7 +127,7 @@ def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
         if ids is None:
             return NO_IDS
         before = (*(prompt.token_ids or ids), *text[:-1])
-        request = sampler.request(Prompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
+        request = sampler.request(JudgedPrompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
         (following,) = sampler.complete([request], Mode.PLAIN, "fork, the next token")
     except SpecbenchError:
         return UNKNOWN

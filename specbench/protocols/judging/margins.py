@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specbench.decoding import logits_along, rows_along
-from specbench.protocols.judging.checkpoint import Checkpoint
+from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.sources import Completion
 
 
@@ -20,7 +20,7 @@ class Margins:
         plain: the plain engine's greedy texts, with token ids.
     """
 
-    def __init__(self, checkpoint: Checkpoint, plain: Sequence[Completion]):
+    def __init__(self, checkpoint: TextScorer, plain: Sequence[Completion]):
         self._checkpoint = checkpoint
         self._behind = max((float(self._lost(text).max()) for text in plain if text.token_ids), default=0.0)
 

@@ -22,7 +22,7 @@ PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
 
 @dataclass(frozen=True)
-class Prompt:
+class JudgedPrompt:
     """A prompt, as text, and as the target's token ids where these are known."""
 
     name: str
@@ -30,7 +30,7 @@ class Prompt:
     token_ids: tuple[int, ...] | None = None
 
 
-def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
+def prompts_of(source: Source, count: int, lists: bool) -> list[JudgedPrompt]:
     """Prompts that the source has of its own, as a file of texts does, or else ``count`` of those that are shipped.
 
     Args:
@@ -39,10 +39,11 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
     """
     own = getattr(source, "prompts", None)
     if own is not None:
-        return [Prompt(name, text) for name, text in own.items()]
+        return [JudgedPrompt(name, text) for name, text in own.items()]
     lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     kinds = [
-        [Prompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind] for kind in (True, False)
+        [JudgedPrompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind]
+        for kind in (True, False)
     ]
     if not lists:
         return kinds[1][:count]
@@ -87,7 +88,7 @@ class Sampler:
 
     def request(
         self,
-        prompt: Prompt,
+        prompt: JudgedPrompt,
         number: int | str,
         length: int,
         mode: Mode | str = "",

@@ -15,9 +15,9 @@ from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.judging.checkpoint import Checkpoint
+from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
-from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.replay.renewal import replay
 from specbench.replay.trace import Identity, Trace
 from specbench.sources import Completion, Mode
@@ -45,7 +45,12 @@ class SpeedRow:
 
 
 def judge_speed(
-    sampler: Sampler, prompts: Sequence[Prompt], length: int, rounds: int, checkpoint: Checkpoint | None, gamma: int
+    sampler: Sampler,
+    prompts: Sequence[JudgedPrompt],
+    length: int,
+    rounds: int,
+    checkpoint: TextScorer | None,
+    gamma: int,
 ) -> Finding:
     """Decodes the prompts both ways, ``rounds`` times.
 
@@ -91,7 +96,7 @@ def _totals(sampler: Sampler) -> dict[str, float]:
     return dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
 
 
-def predicted_rows(checkpoint: Checkpoint, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:
+def predicted_rows(checkpoint: TextScorer, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:
     """What a sound engine accepts in expectation, replayed on plain texts; [] without a draft.
 
     Plain texts follow the target, whatever speculation does to the others. An engine drafts tokens drawn from the draft
