@@ -23,7 +23,7 @@ from specbench.models.loading import Pair, load_pair
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.parameters import check_supported, unsupported_but
 
-_SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "ignore_eos", "stop_token_ids")
+_SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
 
 class TransformersSource:

@@ -9,7 +9,11 @@ import pytest
 from experiments.embedded_pair.other_vocabulary import in_bytes
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import SamplingParams
+from specbench.decoding.engines import EagerEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.checkpoints import tiny
 
@@ -35,7 +39,7 @@ def opened(method: str, **given: Any) -> TransformersSource:
     return source
 
 
-def texts(source: TransformersSource, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
+def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
     params = SamplingParams(**sampling)
     return source.complete(
         [
@@ -68,6 +72,21 @@ def test_each_method_writes_the_plain_text_at_temperature_0_and_counts_its_steps
     assert all(text.counters == {} for text in plain)
     source.close()
     source.close()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_repetition_penalty_counts_prompt_and_text_as_our_own_decoder_does(method):
+    own = OwnSource(
+        "embedded:target", "embedded:draft", MaskedVerifier(), ModelDrafter(), EagerEngine(), gamma=3, device="cpu"
+    )
+    own.open()
+    greedy: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+    expected = ids(texts(own, Mode.PLAIN, **greedy, repetition_penalty=2))
+    assert expected != ids(texts(own, Mode.PLAIN, **greedy))
+    source = opened(method)
+    for mode in Mode:
+        assert ids(texts(source, mode, **greedy, repetition_penalty=2)) == expected
 
 
 @pytest.mark.usefixtures("unchecked")
