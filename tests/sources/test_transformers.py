@@ -108,16 +108,15 @@ def test_a_text_that_a_stop_token_ends_says_so():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_may_have_another_tokenizer(temperature, tmp_path):
-    """A random one, so that little of it is accepted."""
+def test_a_draft_may_have_another_tokenizer(tmp_path):
+    """A random one, so that little of it is accepted. Sampling changes transformers' draft; greedy texts follow it."""
     draft = tiny(tmp_path, outputs=300)
     in_bytes(PROMPTS, 300).save_pretrained(draft)
     source = opened("different_tokenizers", draft=str(draft))
-    speculative = texts(source, Mode.SPECULATIVE, temperature=temperature, ignore_eos=True)
-    assert all(text.counters["drafted"] > 0 for text in speculative)
-    if temperature == 0:
-        assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
+    for temperature in (1.0, 0.0):
+        speculative = texts(source, Mode.SPECULATIVE, temperature=temperature, ignore_eos=True)
+        assert all(text.counters["drafted"] > 0 for text in speculative)
+    assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
 
 
 def test_what_cannot_be_is_refused_by_key():
