@@ -109,10 +109,11 @@ def run(
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    penalty = {"repetition_penalty": float(sampling.repetition_penalty)}  # generate refuses an int
     if sampling.greedy:
-        return {"do_sample": False}
+        return {"do_sample": False, **penalty}
     numbers = {"top_k": max(sampling.top_k, 0), "top_p": sampling.top_p, "min_p": sampling.min_p or None}
-    return {"do_sample": True, "temperature": sampling.temperature, **numbers}
+    return {"do_sample": True, "temperature": sampling.temperature, **numbers, **penalty}
 
 
 @contextmanager

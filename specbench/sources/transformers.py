@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from specbench.models.loading import Pair, load_pair
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.parameters import check_supported, unsupported_but
 
-_SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "ignore_eos", "stop_token_ids")
+_SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
 
 class TransformersSource:
@@ -67,6 +68,7 @@ class TransformersSource:
         self.device, self.dtype, self.download = device, dtype, download
         self.engine = f"transformers {version('transformers')}"
         self.pair: Pair | None = None
+        self.greedy_pair: Pair | None = None
 
     def open(self) -> None:
         """Loads the models."""
@@ -83,6 +85,8 @@ class TransformersSource:
         if self.method == EARLY_EXIT and self.settings.layers is None:
             layers = self.pair.target.config.get_text_config().num_hidden_layers
             self.settings = dataclasses.replace(self.settings, layers=max(layers // 2, 1))
+        # With another tokenizer generate prunes the draft that it samples from, which greedy decoding cannot use then.
+        self.greedy_pair = dataclasses.replace(self.pair, draft=copy.deepcopy(self.pair.draft)) if differ else self.pair
         if differ and self.draft is not None:
             tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
             self.settings = dataclasses.replace(self.settings, draft_tokenizer=tokenizer)
@@ -97,10 +101,10 @@ class TransformersSource:
         return tuple(self._opened().encode(text))
 
     def close(self) -> None:
-        self.pair = None
+        self.pair = self.greedy_pair = None
 
     def _one(self, request: TextRequest, mode: Mode) -> Completion:
-        pair, start = self._opened(), time.perf_counter()
+        pair, start = self._opened(request.sampling.greedy), time.perf_counter()
         prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
         arguments = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
         counters: dict[str, float] = {}
@@ -120,7 +124,8 @@ class TransformersSource:
             seconds=time.perf_counter() - start,
         )
 
-    def _opened(self) -> Pair:
-        if self.pair is None:
+    def _opened(self, greedy: bool = False) -> Pair:
+        pair = self.greedy_pair if greedy else self.pair
+        if pair is None:
             raise RuntimeError("open() first")
-        return self.pair
+        return pair

@@ -32,6 +32,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode, TextRequest
 from specbench.sources.own import OwnSource
+from specbench.sources.transformers import TransformersSource
 from tests.helpers.made_up_engines import Engine
 from tests.protocols.test_judge import certificate, context, judged
 
@@ -72,6 +73,31 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
     if verdict == NOT_REFUTED:
         assert found["numbers"]["bound"] < 0.1
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
+
+
+class ForgetsPenalties(TransformersSource):
+    """transformers' prompt lookup, whose speculative texts are not penalised."""
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        if mode is Mode.SPECULATIVE:
+            plain = [dataclasses.replace(request.sampling, repetition_penalty=1.0) for request in requests]
+            requests = [
+                dataclasses.replace(request, sampling=sampling)
+                for request, sampling in zip(requests, plain, strict=True)
+            ]
+        return super().complete(requests, mode)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked")
+def test_a_penalty_that_speculation_forgets_is_seen():
+    source = ForgetsPenalties(PAIR[0], method="prompt_lookup", gamma=3, device="cpu")
+    given: dict[str, Any] = {**SCORED, "texts": 128, "prompts": 2, "draft": None}
+    outcome = JudgeProtocol(**given).run(
+        context(source, sampling=SamplingParams(repetition_penalty=0.7, ignore_eos=True))
+    )
+    (finding,) = (row for row in certificate(outcome)["findings"] if row["question"] == QUESTION)
+    assert finding["verdict"] == REFUTED
 
 
 @pytest.mark.usefixtures("unchecked")

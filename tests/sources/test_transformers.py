@@ -9,7 +9,11 @@ import pytest
 from experiments.embedded_pair.other_vocabulary import in_bytes
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import SamplingParams
+from specbench.decoding.engines import EagerEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.checkpoints import tiny
 
@@ -35,7 +39,7 @@ def opened(method: str, **given: Any) -> TransformersSource:
     return source
 
 
-def texts(source: TransformersSource, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
+def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
     params = SamplingParams(**sampling)
     return source.complete(
         [
@@ -71,6 +75,21 @@ def test_each_method_writes_the_plain_text_at_temperature_0_and_counts_its_steps
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_repetition_penalty_counts_prompt_and_text_as_our_own_decoder_does(method):
+    own = OwnSource(
+        "embedded:target", "embedded:draft", MaskedVerifier(), ModelDrafter(), EagerEngine(), gamma=3, device="cpu"
+    )
+    own.open()
+    greedy: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+    expected = ids(texts(own, Mode.PLAIN, **greedy, repetition_penalty=2))
+    assert expected != ids(texts(own, Mode.PLAIN, **greedy))
+    source = opened(method)
+    for mode in Mode:
+        assert ids(texts(source, mode, **greedy, repetition_penalty=2)) == expected
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_seeds_decide_texts_and_other_randomness_does_not():
     source = opened("assisted")
     first = ids(texts(source, Mode.SPECULATIVE, seed=1))
@@ -89,16 +108,15 @@ def test_a_text_that_a_stop_token_ends_says_so():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_may_have_another_tokenizer(temperature, tmp_path):
-    """A random one, so that little of it is accepted."""
+def test_a_draft_may_have_another_tokenizer(tmp_path):
+    """A random one, so that little of it is accepted. Sampling changes transformers' draft; greedy texts follow it."""
     draft = tiny(tmp_path, outputs=300)
     in_bytes(PROMPTS, 300).save_pretrained(draft)
     source = opened("different_tokenizers", draft=str(draft))
-    speculative = texts(source, Mode.SPECULATIVE, temperature=temperature, ignore_eos=True)
-    assert all(text.counters["drafted"] > 0 for text in speculative)
-    if temperature == 0:
-        assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
+    for temperature in (1.0, 0.0):
+        speculative = texts(source, Mode.SPECULATIVE, temperature=temperature, ignore_eos=True)
+        assert all(text.counters["drafted"] > 0 for text in speculative)
+    assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
 
 
 def test_what_cannot_be_is_refused_by_key():
