@@ -109,7 +109,7 @@ class Planner:
             self.loader: Any = GlobalHydra.instance().config_loader()
         self.loader.repository = _Sources(self.loader.config_search_path)
         self.command = command
-        self.composed: dict[tuple[str, ...], bytes] = {}  # 4 KB a job, where a configuration takes 900
+        self.composed: dict[tuple[str, ...], bytes] = {}  # 6 KB a job, where a configuration takes 150
         # Of all jobs: without the values that they differ in.
         self.shared = self.loader.load_configuration(command.config_name, overrides, RunMode.MULTIRUN)
         check_sweep(self.shared.hydra)

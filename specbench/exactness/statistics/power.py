@@ -51,7 +51,7 @@ def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float
         shares: how often each value other than 0 was drawn.
         count: of independent draws, those of 0 included.
     """
-    rounding = np.random.default_rng(0)  # fixed, so that a bound follows from the values
+    rounding = np.random.default_rng([count, *sorted(shares.values())])  # so that a bound follows from the values
     ones = sum(int(rounding.binomial(times, share)) for share, times in sorted(shares.items()))
     return share_at_most(ones, count, alpha)
 
