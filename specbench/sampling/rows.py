@@ -94,17 +94,11 @@ class RowParams:
         return dataclasses.replace(plain, shaping=self.shaping)
 
     def spread(self, width: int) -> RowParams:
-        """Returns ``width`` rows for each request, one after another; for parameters that do not look back.
-
-        If nothing truncates, only temperatures are spread, because nothing reads the rest.
-        """
+        """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
         assert not self.looks_back
-        numbers = {name: getattr(self, name) for name in (NUMBERS if self.truncates else ("temperature",))}
-        of_rows = {
-            name: part.expand(width).contiguous() if len(part) == 1 else part.repeat_interleave(width)
-            for name, part in numbers.items()
-        }
-        return dataclasses.replace(self, chains=(), shaping=None, **of_rows)
+        numbers = (getattr(self, name) for name in NUMBERS)
+        parts = (part.expand(width) if len(part) == 1 else part.repeat_interleave(width) for part in numbers)
+        return RowParams(*(part.contiguous() for part in parts), truncates=self.truncates)
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
