@@ -84,10 +84,19 @@ class _Sources(ConfigRepository):
 
     def load_config(self, config_path: str) -> Any:
         if config_path not in self.results:
-            if (result := super().load_config(config_path)) is None:  # hydra.searchpath may add its source
-                return None
-            self.results[config_path] = pickle.dumps(result)
+            result = super().load_config(config_path)
+            if result is None or (pickled := _pickled(result)) is None:  # hydra.searchpath may add its source
+                return result
+            self.results[config_path] = pickled
         return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
+
+
+def _pickled(value: object) -> bytes | None:
+    """Returns None if a value has a class that no module names, as a schema by make_dataclass."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
 
 
 class Planner:
@@ -154,7 +163,8 @@ class Planner:
         """One job, with all that can be checked without importing PyTorch."""
         alone = list(overrides) == list(self.shared.hydra.overrides.task)  # which was composed with what all share
         composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
-        self.composed[tuple(overrides)] = zlib.compress(pickle.dumps(composed), 1)
+        if pickled := _pickled(composed):
+            self.composed[tuple(overrides)] = zlib.compress(pickled, 1)
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
