@@ -37,9 +37,11 @@ def check_count(key: str, value: object, least: int = 1, most: int | None = None
     return value
 
 
-def check_seconds(key: str, value: object, remedy: str = "Use 0 for no limit, or more.") -> float | int:
+def check_seconds(
+    key: str, value: object, remedy: str = "Use 0 for no limit, or more.", problem: str = "no time in seconds"
+) -> float | int:
     """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, with what it says of 0."""
     value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigError(key, value, "no time in seconds", remedy)
+        raise ConfigError(key, value, problem, remedy)
     return value

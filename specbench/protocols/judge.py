@@ -99,7 +99,8 @@ class JudgeProtocol:
         if draft is not None and target is None:
             raise ConfigError("protocol.draft", draft, "texts are scored with a target", "Name protocol.target too.")
         if tolerance is not None:
-            check_seconds("protocol.tolerance", tolerance, "Use null, or logit units such as 0.1.")
+            remedy = "Use null, or logit units such as 0.1."
+            tolerance = check_seconds("protocol.tolerance", tolerance, remedy, "no number of logit units")
         self.target, self.draft, self.tolerance = target, draft, tolerance
         self.limits = SampleLimits(
             check_count("protocol.texts", texts, 2),

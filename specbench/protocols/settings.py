@@ -91,7 +91,7 @@ def check_conditions(given: Mapping[str, str], ignored: Mapping[str, str | None]
     """Refuses a command line that asks for what the protocol would ignore.
 
     Args:
-        asked: the values that were given, by key, such as "sampler.top_p".
+        given: the values, by key, such as "sampler.top_p".
         ignored: what ``unused`` returns.
         protocol: its name.
 

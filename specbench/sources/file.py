@@ -53,16 +53,16 @@ def completion_of(request: TextRequest, line: Mapping[str, Any]) -> Completion:
         request=request,
         mode=Mode(line["mode"]),
         text=line.get("text", ""),
-        token_ids=None if line.get("token_ids") is None else tuple(line["token_ids"]),
+        token_ids=tuple(line["token_ids"]) if "token_ids" in line else None,
         finish_reason=line.get("finish_reason"),
-        logprobs=None if line.get("logprobs") is None else tuple(line["logprobs"]),
+        logprobs=tuple(line["logprobs"]) if "logprobs" in line else None,
         counters=line.get("counters", {}),
         seconds=line.get("seconds"),
     )
 
 
 def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
-    """The lines of a file, checked.
+    """The lines of a file, checked, without what is null in them.
 
     Args:
         partial: a last line that was cut off while it was written is left out.
@@ -93,9 +93,10 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
         return "is no JSON"
     if not isinstance(line, dict) or not isinstance(line.get("prompt_id"), str) or line.get("mode") not in list(Mode):
         return "is no object with a prompt_id and a mode, plain or speculative"
-    if line.get("text") is None and line.get("token_ids") is None:
+    line = {name: value for name, value in line.items() if value is not None}
+    if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
-    wrong = [name for name, kind in _KINDS.items() if not isinstance(line.get(name), kind | None)]
+    wrong = [name for name, kind in _KINDS.items() if name in line and not isinstance(line[name], kind)]
     wrong += [name for name in ("token_ids", "logprobs") if not _numbers(line.get(name), name == "token_ids")]
     wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _numbers([line.get(name, 0)])]
     if wrong:

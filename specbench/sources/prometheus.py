@@ -9,7 +9,8 @@ from specbench.core.errors import ConfigError
 from specbench.sources.http import Server, StatusError
 
 KNOWN = ("drafted", "accepted", "steps")
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+_LABELS = r'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\}'  # whose quoted values may hold a "}"
+_SAMPLE = re.compile(rf"^([A-Za-z_:][\w:]*)(?:{_LABELS})?[ \t]+(\S+)", re.MULTILINE)
 
 
 class Counters:

@@ -52,7 +52,8 @@ class ServedSource:
         concurrency: int = 1,
         most_megabytes: int = 16,
     ):
-        check_seconds("source.timeout", timeout, "Use a number of seconds.")
+        if not check_seconds("source.timeout", timeout, "Use a number of seconds."):
+            raise ConfigError("source.timeout", timeout, "no time for a reply", "Use a number of seconds above 0.")
         check_count("source.retries", retries, 0)
         self.method = method
         self.concurrency = check_count("source.concurrency", concurrency)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +258,12 @@ def test_what_cannot_be_judged_is_refused():
         judged(half)
     with pytest.raises(ConfigError, match="verifier=block: the engine under test has a verifier of its own"):
         JudgeProtocol().run(context(engines.Engine(), verifier_name="block"))
-    for name, value in {"false_alarm": 0, "power": 1, "texts": 1, "length": 0, "minutes": -1, "prompts": 0}.items():
+    numbers = {"false_alarm": 0, "power": 1, "texts": 1, "length": 0, "minutes": -1, "prompts": 0}
+    for name, value in {**numbers, "tolerance": -1}.items():
         with pytest.raises(ConfigError, match=f"protocol.{name}"):
             JudgeProtocol(**{name: value})
+    with pytest.raises(ConfigError, match="no number of logit units"):
+        JudgeProtocol(tolerance=math.nan)
 
 
 def test_an_engine_that_returns_too_few_texts_is_named():

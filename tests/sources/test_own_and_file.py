@@ -99,6 +99,15 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
     assert written(tmp_path, *lines).pairs == {}
 
 
+def test_a_field_that_is_null_is_none_at_all(tmp_path):
+    names = ("text", "question", "prompt", "counters", "engine", "logprobs", "finish_reason", "seconds", "temperature")
+    nulls = {"prompt_id": "a", "mode": "plain", "token_ids": [5], **dict.fromkeys(names)}
+    source = written(tmp_path, json.dumps(nulls) + "\n")
+    assert source.prompts == {"a": ""}
+    (text,) = source.complete([request()], Mode.PLAIN)
+    assert (text.text, text.token_ids, text.counters) == ("", (5,), {})
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -11,6 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.sources import Mode, Source
 from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
+from specbench.sources.prometheus import totals
 from tests.helpers.text_servers import VLLM_COUNTERS, TextServer, VllmCounters, llama, request, serving
 
 
@@ -112,6 +113,11 @@ def test_vllm_returns_ids_and_its_counters_are_of_all_texts():
     # Sent although they are off: vLLM would take the model's own otherwise.
     assert asked.items() >= {"model": "m", "top_k": -1, "min_p": 0.0, "top_p": 1.0, "repetition_penalty": 1.0}.items()
     assert (asked["prompt"], asked["return_token_ids"], asked["max_tokens"]) == ([7, 8, 9], True, 4)
+
+
+def test_counters_are_summed_over_labels_whatever_these_hold():
+    text = '# HELP a b\na{model="x}",by="\\"}"} 2\nbare\na{model="y"} 3 1700000000\nb 4\n'
+    assert totals(text) == {"a": 5.0, "b": 4.0}
 
 
 def test_completions_of_openai_itself_are_texts():
