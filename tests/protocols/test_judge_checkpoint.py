@@ -75,29 +75,27 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
 
 
-class ForgetsPenalties(TransformersSource):
-    """transformers' prompt lookup, whose speculative texts are not penalised."""
-
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
-        if mode is Mode.SPECULATIVE:
-            plain = [dataclasses.replace(request.sampling, repetition_penalty=1.0) for request in requests]
-            requests = [
-                dataclasses.replace(request, sampling=sampling)
-                for request, sampling in zip(requests, plain, strict=True)
-            ]
-        return super().complete(requests, mode)
-
-
-@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
-def test_a_penalty_that_speculation_forgets_is_seen():
-    source = ForgetsPenalties(PAIR[0], method="prompt_lookup", gamma=3, device="cpu")
-    given: dict[str, Any] = {**SCORED, "texts": 128, "prompts": 2, "draft": None}
-    outcome = JudgeProtocol(**given).run(
-        context(source, sampling=SamplingParams(repetition_penalty=0.7, ignore_eos=True))
+def test_a_wrong_repetition_penalty_of_transformers_is_seen():
+    """Texts with the penalty follow the checkpoint under it; those that were drawn without it are refuted."""
+    source = TransformersSource(PAIR[0], method="prompt_lookup", gamma=3, device="cpu")
+    source.open()
+    penalised = SamplingParams(repetition_penalty=0.6, ignore_eos=True)
+
+    def sample(mode: Mode, sampling: SamplingParams, first: int) -> list[Completion]:
+        given: dict[str, Any] = {"prompt_id": "a", "prompt": "import os", "sampling": sampling, "max_new_tokens": 12}
+        return source.complete([TextRequest(**given, seed=seed) for seed in range(first, first + 16)], mode)
+
+    plain, drawn, planted = (
+        sample(Mode.PLAIN, penalised, 0),
+        sample(Mode.SPECULATIVE, penalised, 100),
+        sample(Mode.SPECULATIVE, SamplingParams(ignore_eos=True), 200),
     )
-    (finding,) = (row for row in certificate(outcome)["findings"] if row["question"] == QUESTION)
-    assert finding["verdict"] == REFUTED
+    for texts, verdict in ((drawn, NOT_REFUTED), (planted, REFUTED)):
+        checkpoint = TextScorer(PAIR[0], None, "cpu", "float32", penalised, None)
+        checkpoint.add(plain, Mode.PLAIN)
+        checkpoint.add(texts, Mode.SPECULATIVE)
+        assert judge_checkpoint(checkpoint, 1e-4, 0.99).verdict == verdict
 
 
 @pytest.mark.usefixtures("unchecked")
