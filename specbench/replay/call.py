@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specbench.core.checks import check_count
@@ -30,14 +30,16 @@ def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int
         ``accepted``.
 
     Raises:
-        ArgumentError: an unknown rule, no gamma at all, or one outside 0 to 64.
+        ArgumentError: an unknown rule, no gamma at all, a number in place of several, or one outside 0 to 64.
         ConfigError: a file that is no trace, or a gamma that is no whole number from 0.
 
     Example:
         >>> import specbench
-        >>> for each in specbench.replay("trace.parquet", "block", [1, 2, 4, 8]):  # doctest: +SKIP
-        ...     print(each.gamma, each.acceptance_length)
+        >>> for replayed in specbench.replay("trace.parquet", "block", [1, 2, 4, 8]):  # doctest: +SKIP
+        ...     print(replayed.gamma, replayed.acceptance_length)
     """
+    if not isinstance(gammas, Iterable):
+        raise ArgumentError(f"gammas: {gammas!r} is one number; give several, or [{gammas!r}]")
     gammas = [check_count("gammas", gamma, 0) for gamma in gammas]
     if not gammas:
         raise ArgumentError("gammas: empty; give numbers from 0 to 64, such as [1, 2, 4]")

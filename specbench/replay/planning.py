@@ -42,6 +42,7 @@ from specbench.rules import replayable
 
 PLAN = "plan.parquet"
 RUNS = 16  # drawn to find the accept/reject noise
+_NONE = 1e-9  # tokens a step: what is less is rounding
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def prompts_needed(variance: float, difference: float, alpha: float, power: floa
     for name, value in (("alpha", alpha), ("power", power)):
         if not 0 < value < 1:
             raise ArgumentError(f"{name}={value}: must lie inside (0, 1)")
-    if difference == 0:
+    if abs(difference) < _NONE:
         return None
     count = 2
     while True:  # what is needed falls as the quantiles' degrees of freedom rise: a few turns

@@ -255,7 +255,7 @@ def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
     assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)
 
 
-@pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65]], ids=str)
+@pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65], 4], ids=str)
 @pytest.mark.usefixtures("unchecked")
 def test_replay_names_wrong_gammas(gammas):
     """A negative one beside others would be replayed as something else: only the largest was looked at."""
