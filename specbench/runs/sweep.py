@@ -20,7 +20,6 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra._internal.callbacks import Callbacks  # which every launcher has to be given
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -43,6 +42,7 @@ from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
+from specbench.runs.yamls import Yamls, pickled
 
 MOST_JOBS = 10_000
 
@@ -72,33 +72,6 @@ class Sweep:
     extra: list[str]
 
 
-class _Sources(ConfigRepository):
-    """Yamls and schemas, each read once a command: reading and copying them is half of every composition."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.results: dict[str, bytes] = {}
-
-    def __deepcopy__(self, _: object) -> _Sources:
-        return copy.copy(self)  # Hydra gives each composition a copy, and replaces the copy's list of sources
-
-    def load_config(self, config_path: str) -> Any:
-        if config_path not in self.results:
-            result = super().load_config(config_path)
-            if result is None or (pickled := _pickled(result)) is None:  # hydra.searchpath may add its source
-                return result
-            self.results[config_path] = pickled
-        return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
-
-
-def _pickled(value: object) -> bytes | None:
-    """Returns None if a value has a class that no module names, as a schema by make_dataclass."""
-    try:
-        return pickle.dumps(value)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
-
-
 class Planner:
     """Composes the jobs of one command.
 
@@ -116,7 +89,7 @@ class Planner:
         ]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
             self.loader: Any = GlobalHydra.instance().config_loader()
-        self.loader.repository = _Sources(self.loader.config_search_path)
+        self.loader.repository = Yamls(self.loader.config_search_path)
         self.command = command
         self.composed: dict[tuple[str, ...], bytes] = {}  # 6 KB a job, where a configuration takes 150
         # Of all jobs: without the values that they differ in.
@@ -163,8 +136,8 @@ class Planner:
         """One job, with all that can be checked without importing PyTorch."""
         alone = list(overrides) == list(self.shared.hydra.overrides.task)  # which was composed with what all share
         composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
-        if pickled := _pickled(composed):
-            self.composed[tuple(overrides)] = zlib.compress(pickled, 1)
+        if kept := pickled(composed):
+            self.composed[tuple(overrides)] = zlib.compress(kept, 1)
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)

@@ -75,7 +75,7 @@ def test_the_bound_on_the_share_of_requests_holds_and_does_not_count_whole_calls
             below += mean_at_most({share: met} if met else {}, calls, 1 - CONFIDENCE) < share * probability
         assert below < 25
     assert share_at_most(500, 10_000, 1 - CONFIDENCE) > 0.05
-    assert 0.001 < mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE) < 0.0025
+    assert 0.001 < mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE) < 0.002
     assert mean_at_most({1.0: 7}, 7, 1 - CONFIDENCE) == 1
     assert mean_at_most({1.0: 3}, 20_000, 1 - CONFIDENCE) == share_at_most(3, 20_000, 1 - CONFIDENCE)
 

@@ -1,0 +1,36 @@
+"""The yamls and schemas that jobs are composed of, each read once a command."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+from hydra._internal.config_repository import ConfigRepository
+
+
+class Yamls(ConfigRepository):
+    """Hydra's repository with a memory: reading and copying yamls is half of every composition."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.results: dict[str, bytes] = {}
+
+    def __deepcopy__(self, _: object) -> Yamls:
+        return copy.copy(self)  # Hydra gives each composition a copy, and replaces the copy's list of sources
+
+    def load_config(self, config_path: str) -> Any:
+        if config_path not in self.results:
+            result = super().load_config(config_path)
+            if result is None or (content := pickled(result)) is None:  # hydra.searchpath may add its source
+                return result
+            self.results[config_path] = content
+        return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
+
+
+def pickled(value: object) -> bytes | None:
+    """Returns None if a value has a class that no module names, as a schema by make_dataclass."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
