@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
@@ -91,6 +91,7 @@ class CachedModel(RowCache):
     """
 
     native: CpuModel | None = None
+    feeds_fixed: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         self.model, self.vocab_size, self.name = model, vocab_size, name
@@ -228,6 +229,33 @@ class CachedModel(RowCache):
             hidden = self._no_features(len(pieces), features)
         self._set_fed(pieces, rows, first)
         return hidden
+
+    @torch.inference_mode()
+    def feed_fixed(
+        self,
+        tokens: Int64[Tensor, "1 n"],
+        row: Int64[Tensor, " 1"],
+        first: Int64[Tensor, " 1"],
+        count: Int64[Tensor, " 1"],
+    ) -> None:
+        """Feeds a piece of a prompt as :meth:`feed` does, in shapes that depend on its width alone.
+
+        A row has to be cleared before its first piece.
+
+        Args:
+            tokens: of the piece, right-padded with any valid id; fewer than the capacity.
+            count: of them without padding.
+        """
+        written = self._following(first, tokens.shape[1]).clamp(max=self.capacity - 1)  # of padding
+        self._cache.extend(written, self.capacity, row)
+        self._forward(tokens, first, written, (), last=True)
+        self._lengths[row] = first + count
+
+    @torch.inference_mode()
+    def clear(self, row: int) -> None:
+        """Has a row forget its request."""
+        self._cache.clear_row(row)
+        self._lengths[row] = 0
 
     def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Sets the lengths of texts of which pieces were fed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from jaxtyping import Int64
 from torch import Tensor
@@ -16,9 +17,11 @@ class RowCache:
 
     Attributes:
         layout: changes whenever a tensor that a step reads is allocated anew, which makes captured graphs invalid.
+        feeds_fixed: whether prompts can be fed in fixed shapes (:meth:`specbench.models.CachedModel.feed_fixed`).
     """
 
     layout: int = 0
+    feeds_fixed: ClassVar[bool] = False
 
     @property
     def state(self) -> tuple[Tensor, ...]:

@@ -70,7 +70,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     feed, extend = decoding.components.target.feed, decoding.components.target.extend
     target = decoding.components.target
     monkeypatch.setattr(
-        target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))
+        target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))[1]
     )
     monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
     completion = decoding.start([first])[0]

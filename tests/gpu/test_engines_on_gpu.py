@@ -10,6 +10,7 @@ from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.fixed_prompts import FixedPrompts
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
@@ -75,6 +76,19 @@ def test_captured_steps_write_what_eager_ones_do(on_gpu, drafter, verifier, gamm
     assert logs(captured.run(requests, at_once)) == logs(expected)
     assert logs(captured.run(requests[::-1], at_once)) == logs(expected[::-1])
     assert captured.engine.preparation > 0
+
+
+@pytest.mark.parametrize("chunk", [None, 50])
+@pytest.mark.parametrize("drafter", [ModelDrafter(), PromptLookupDrafter()], ids=["model", "prompt_lookup"])
+def test_captured_pieces_of_prompts_leave_what_whole_prompts_do(on_gpu, drafter, chunk, monkeypatch):
+    requests = [dataclasses.replace(r, prompt=(r.prompt * 9)[: 1 + 37 * i]) for i, r in enumerate(various(on_gpu, 9))]
+    expected = logs(decoder(on_gpu, EagerEngine(), drafter).run(requests, 3))
+    fed, feed = set(), FixedPrompts.feed
+    monkeypatch.setattr(FixedPrompts, "feed", lambda self, cache, *to: (fed.add(cache.name), feed(self, cache, *to)))
+    captured = decoder(on_gpu, GraphEngine(prompt_chunk=chunk), drafter)
+    assert logs(captured.run(requests, 3)) == expected
+    assert logs(captured.run(requests[::-1], 3)) == expected[::-1]
+    assert fed == ({"target", "draft"} if drafter.needs_draft_model else {"target"})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, while it compiles

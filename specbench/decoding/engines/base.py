@@ -18,7 +18,7 @@ from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter, Observation
-from specbench.models import Features, right_padded
+from specbench.models import Features, RowCache, right_padded
 from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 
@@ -154,18 +154,32 @@ class DecodingEngine:
     def feed(self) -> None:
         """Feeds the next pieces of unfinished prompts; a request whose prompt is complete then takes part in steps."""
         assert self.prompt_chunk is not None, "prompts are fed when requests are admitted"
-        pieces, components = self._prompts.take(self.prompt_chunk), self.components
-        with self.stopwatch("target"):
-            hidden = components.target.feed(pieces.tokens, pieces.rows, pieces.first, components.features)
-        if components.drafter is not None:
-            with self.stopwatch("draft"):
-                for cache in components.draft_caches:
-                    cache.feed(pieces.tokens, pieces.rows, pieces.first)
-                self._observe(pieces.tokens, pieces.rows, pieces.first, hidden)
+        pieces = self._prompts.take(self.prompt_chunk)
+        self._feed(pieces.tokens, pieces.rows, pieces.first)
         finished = [RUNNING if last else FULL for last in pieces.last]
         rows = self._tensor(pieces.rows)
         self._texts.lengths[rows] = self._tensor(pieces.fed) + 1  # the last token of a text is not fed
         self._texts.finished[rows] = self._tensor(finished)
+
+    def _feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
+        """Feeds pieces of prompts to all caches and to a drafter that observes them."""
+        components = self.components
+        with self.stopwatch("target"):
+            hidden = self._feed_cache(components.target, pieces, rows, first)
+        if components.drafter is not None:
+            with self.stopwatch("draft"):
+                for cache in components.draft_caches:
+                    self._feed_cache(cache, pieces, rows, first)
+                self._observe(pieces, rows, first, hidden)
+
+    def _feed_cache(
+        self, cache: RowCache, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]
+    ) -> Features:
+        """Returns the hidden states that the drafter observes, if the cache is the target's."""
+        if cache is self.components.target:
+            return self.components.target.feed(pieces, rows, first, self.components.features)
+        cache.feed(pieces, rows, first)
+        return {}
 
     def _place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int | None = None) -> None:
         """Feeds whole prompts; with a capacity, the caches forget all earlier requests."""

@@ -1,4 +1,4 @@
-"""Each step as one CUDA graph: the GPU runs from draft to commit without the host.
+"""Each step as one CUDA graph: the GPU runs from draft to commit without the host. Short prompts are fed by others.
 
 Each batch size and each way to shape distributions has a graph of its own; all share their memory. The graphs of the
 last few ways are kept, since requests may come in any mix and each graph takes memory of the driver.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -18,16 +19,19 @@ from torch import Tensor
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding.engines.base import ReadReport, Requirements
+from specbench.decoding.engines.fixed_prompts import FixedPrompts, Pass
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
+from specbench.models import CachedModel, Features, RowCache
 from specbench.rules.verifier import capabilities
 from specbench.sampling.batch import Batch
 
 TRIALS = 2  # steps before a capture, which compile kernels and allocate memory
 BUFFERS = 2  # on the host: one is read while the other is written
 SHAPINGS = 16  # ways to shape distributions of which graphs are kept
+Result = TypeVar("Result")
 Captured = tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]  # a step, and the tensor of its StepResult.packed()
 
 
@@ -70,11 +74,13 @@ class GraphEngine(StaticEngine):
         self._stream = torch.cuda.Stream(self._device)
         self._buffers: dict[int, list[Tensor]] = {}
         self._steps = 0
+        self._fixed_prompts = FixedPrompts(self._captured_pass)
 
     def _make_room(self) -> None:
         super()._make_room()
         if self.layout != self._of_layout:
             self._graphs.clear()
+            self._fixed_prompts.forget()
             self._of_layout = self.layout
             # PyTorch does not reuse a pool whose graphs are all gone while one of their tensors is left.
             self._pool = torch.cuda.graph_pool_handle()
@@ -86,46 +92,81 @@ class GraphEngine(StaticEngine):
         if len(self._graphs) > SHAPINGS:
             del self._graphs[next(iter(self._graphs))]
 
-    def _captured_all(self) -> dict[int, Captured]:
-        began, shown, graphs = time.perf_counter(), self._size, {}
-        for size in sorted(self.batch_sizes, reverse=True):
+    def _place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int | None = None) -> None:
+        pieces = [prompt[:-1] for prompt in prompts]
+        if self._feeds_fixed(self.components.target, pieces):
+            self._feed(pieces, rows, [0] * len(rows))
+        else:
+            super()._place(prompts, rows, capacity)
+
+    def _feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
+        with self._preparing():
             for cache in self.components.caches:
-                cache.show(size)
-            graphs[size] = self._captured(size)
-        for cache in self.components.caches:
-            cache.show(shown)
+                if self._feeds_fixed(cache, pieces):
+                    self._fixed_prompts.prepare(cache, rows[0], first[0])
+        super()._feed(pieces, rows, first)
+
+    def _feed_cache(
+        self, cache: RowCache, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]
+    ) -> Features:
+        if not self._feeds_fixed(cache, pieces):
+            return super()._feed_cache(cache, pieces, rows, first)
+        self._fixed_prompts.feed(cache, pieces, rows, first)
+        return {}
+
+    def _feeds_fixed(self, cache: RowCache, pieces: Sequence[Sequence[int]]) -> TypeGuard[CachedModel]:
+        """Returns whether a cache is fed by captured passes, which return no hidden states."""
+        return not self.components.features and self._fixed_prompts.takes(cache, pieces)
+
+    def _captured_all(self) -> dict[int, Captured]:
+        shown, graphs = self._size, {}
+        with self._preparing():
+            for size in sorted(self.batch_sizes, reverse=True):
+                for cache in self.components.caches:
+                    cache.show(size)
+                graphs[size] = self._captured(size)
+            for cache in self.components.caches:
+                cache.show(shown)
+        return graphs
+
+    @contextmanager
+    def _preparing(self) -> Generator[None]:
+        began = time.perf_counter()
+        yield
         torch.cuda.synchronize(self._device)
         self.preparation += time.perf_counter() - began
-        return graphs
 
     @torch.inference_mode()
     def _captured(self, size: int) -> Captured:
         with self._trial():
-            return self._capture(size)
+            return self._capture(lambda: self._step_of(size), f"a step of {size} requests of {self._capacity} tokens")
 
-    def _capture(self, size: int) -> Captured:
+    def _captured_pass(self, run: Pass, width: int) -> Pass:
+        graph, _ = self._capture(run, f"a pass over {width} tokens of a prompt")
+        return graph.replay
+
+    def _capture(self, run: Callable[[], Result], what: str) -> tuple[torch.cuda.CUDAGraph, Result]:
+        """Returns the graph of what runs, and what it returned while it was captured."""
         graph, device = torch.cuda.CUDAGraph(), self._device
         try:
             self._stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(self._stream):
                 for _ in range(TRIALS):
-                    self._step_of(size)
+                    run()
             torch.cuda.current_stream(device).wait_stream(self._stream)
             # A thread of NCCL queries the GPU meanwhile, which a capture in mode "global" forbids.
             mode = "global" if self.components.target.compare_ranks is None else "thread_local"
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
-                numbers = self._step_of(size)
+                result = run()
         except torch.OutOfMemoryError as error:
             raise ModelError(
-                f"engine={self.name}: no memory for a step of {size} requests of {self._capacity} tokens. Lower "
-                "batch_size or max_new_tokens, or use engine=eager."
+                f"engine={self.name}: no memory for {what}. Lower batch_size or max_new_tokens, or use engine=eager."
             ) from error
         except RuntimeError as error:
             raise ModelError(
-                f"engine={self.name}: a step of {size} requests cannot be captured in a CUDA graph: {_place(error)}. "
-                "Use engine=eager."
+                f"engine={self.name}: {what} cannot be captured in a CUDA graph: {_place(error)}. Use engine=eager."
             ) from error
-        return graph, numbers
+        return graph, result
 
     def step(self, longest: int) -> ReadReport:
         """See :class:`specbench.decoding.engines.base.DecodingEngine`."""

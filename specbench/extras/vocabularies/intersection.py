@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -39,6 +39,8 @@ class IntersectionModel(CachedModel):
     Raises:
         ModelError: no text is shared; the message has examples of both vocabularies.
     """
+
+    feeds_fixed: ClassVar[bool] = False  # a token may be several of the draft's
 
     def __init__(self, model: PreTrainedModel, translation: Translation, name: str, dtype: torch.dtype | None = None):
         if not translation.shares_text:
