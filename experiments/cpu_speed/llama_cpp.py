@@ -1,7 +1,7 @@
 """Times llama.cpp beside engine=compiled on the same weights in float32, plainly and with a draft.
 
     cmake -B build && cmake --build build --target llama-server    # in a checkout of llama.cpp
-    python experiments/cpu_speed/llama_cpp.py build/bin/llama-server
+    python -m experiments.cpu_speed.llama_cpp build/bin/llama-server
 
 One thread each. The embedded pair is written as GGUF in F32. In every round each way decodes the same requests, one
 after the other, so that a change of the machine meets all. llama-server's times are those that it reports, so that
