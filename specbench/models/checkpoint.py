@@ -20,7 +20,7 @@ from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_runs
 from specbench.models.vocabulary import check_output_width, vocabulary_size
-from specbench.models.weight_files import check_dtypes, headers, weight_files
+from specbench.models.weight_files import read_headers
 from specbench.models.weights import check_size, check_values, load_weights, output_weight
 
 EMBEDDED = "embedded:"
@@ -123,9 +123,8 @@ class Checkpoint:
         """
         if self.remote:
             hub.fetch_weights(self.source, self.folder)
-        held = headers(weight_files(self.folder, self.raw, self.source), self.source)
+        held = read_headers(self.folder, self.raw, self.source)
         if not self.quantised:
-            check_dtypes(held, self.source)
             check_size(self.config, held, self.source)
 
     def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

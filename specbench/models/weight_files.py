@@ -37,12 +37,16 @@ def named(names: Mapping[str, object] | list[str]) -> str:
     return ", ".join(map(plain, listed[:_SHOWN])) + more
 
 
-def weight_files(folder: Path, config: Mapping[str, Any], source: Origin) -> list[Path]:
-    """The files that transformers will read.
+def read_headers(folder: Path, config: Mapping[str, Any], source: Origin) -> dict[str, Held]:
+    """Returns the headers of the files that transformers will read, by tensor.
+
+    Args:
+        config: the contents of config.json.
 
     Raises:
         ConfigError: no safetensors; names that transformers does not look for; an index that cannot be right, or names
-            a file which is not there.
+            a missing file; a file that is no safetensors, is cut off, or has a tensor of another file; weights of
+            another dtype than float, if config.json has no quantization_config.
     """
     present = {path.name for path in folder.iterdir()}
     chosen = config.get("transformers_weights")
@@ -53,7 +57,10 @@ def weight_files(folder: Path, config: Mapping[str, Any], source: Origin) -> lis
     first = chosen or next((name for name in (SINGLE, INDEX) if name in present), None)
     if first is None:
         raise _none(present, source)
-    return _shards(folder / first, source) if first.endswith(".json") else [folder / first]
+    held = _shards(folder / first, source) if first.endswith(".json") else _headers([folder / first], source)
+    if config.get("quantization_config") is None:
+        _check_dtypes(held, source)
+    return held
 
 
 def _none(present: set[str], source: Origin) -> Exception:
@@ -72,7 +79,7 @@ def _none(present: set[str], source: Origin) -> Exception:
     return source.wrong(f"{problem} in the folder", "Give a folder with *.safetensors, as save_pretrained writes it.")
 
 
-def _shards(index: Path, source: Origin) -> list[Path]:
+def _shards(index: Path, source: Origin) -> dict[str, Held]:
     shard_of = source.json_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise source.wrong(f"{index.name} has no weight_map")
@@ -87,25 +94,19 @@ def _shards(index: Path, source: Origin) -> list[Path]:
     if missing:
         problem = f"{len(missing)} of the {len(names)} files that {index.name} names are missing: {named(missing)}"
         raise source.wrong(problem)
-    held = headers([index.parent / name for name in sorted(names)], source)
+    held = _headers([index.parent / name for name in sorted(names)], source)
     for tensor, name in shard_of.items():
         if tensor not in held:
             raise source.wrong(f"{index.name} says that {name} holds {plain(tensor)}, and it does not")
-    return [index.parent / name for name in sorted(names)]
+    return held
 
 
-def headers(files: list[Path], source: Origin) -> dict[str, Held]:
-    """What the files hold, by tensor.
-
-    Raises:
-        ConfigError: a file that is no safetensors, is cut off, or holds what another one holds as well.
-    """
+def _headers(files: list[Path], source: Origin) -> dict[str, Held]:
     held: dict[str, Held] = {}
     for path in files:
         source.check(path, path.name)
-        with wrap_library_errors(
-            source.key, source.value, f"{path.name} is not a whole safetensors file", source.remedy
-        ):
+        problem = f"{path.name} is not a whole safetensors file"
+        with wrap_library_errors(source.key, source.value, problem, source.remedy):
             with path.open("rb") as file:
                 beginning = file.read(64)
             header = {} if beginning.startswith(b"version ") else _header(path)
@@ -125,10 +126,10 @@ def _header(path: Path) -> dict[str, Held]:
         return {tensor: Held(path.name, part.get_dtype(), tuple(part.get_shape())) for tensor, part in parts.items()}
 
 
-def check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
-    """Raises ConfigError for weights in integers or 8 bits where no quantization_config tells of their scales.
+def _check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
+    """Raises ConfigError for weights in integers or 8 bits, which transformers would take for the weights themselves.
 
-    transformers would take the integers themselves for the weights.
+    Their scales would be in a quantization_config.
     """
     odd = [tensor for tensor, entry in held.items() if tensor.endswith(".weight") and entry.dtype not in _FLOATS]
     if odd:
