@@ -177,25 +177,17 @@ class CachedModel(RowCache):
         """
         if not prompts:
             return {}
-        if self._native(features, prompts):
-            return self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
-        unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
-        index_of = {prompt: i for i, prompt in enumerate(unique)}
-        at = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
-        lengths = [len(prompt) - 1 for prompt in prompts]
-        if any(unique):
-            source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
-            fed = right_padded(unique, self.device)
-            self._cache.begin(at, source, fed.shape[1])
-            begin = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
-            output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
-            hidden: Features = {name: states[source] for name, states in output.features.items()}
-        else:
-            self._cache.clear(at)
-            hidden = self._no_features(len(prompts), features)
-        self._lengths[at] = torch.tensor(lengths, device=self.device)
-        self._longest = max(self._longest, *lengths)
-        return hidden
+        pieces, first = [tuple(prompt[:-1]) for prompt in prompts], [0] * len(prompts)
+        if not any(pieces) or self._native(features, prompts):
+            return self.feed(pieces, rows, first, features)
+        index_of = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+        at, source = (self._integers(numbers) for numbers in (rows, [index_of[piece] for piece in pieces]))
+        fed = right_padded(list(index_of), self.device)
+        self._cache.begin(at, source, fed.shape[1])
+        begin = torch.zeros(len(fed), dtype=torch.int64, device=self.device)
+        output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
+        self._set_fed(pieces, rows, first)
+        return {name: states[source] for name, states in output.features.items()}
 
     @torch.inference_mode()
     def feed(
@@ -215,9 +207,7 @@ class CachedModel(RowCache):
             self._set_fed(pieces, rows, first)
             return {}
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
-        at, begin, cleared = (
-            torch.tensor(list(numbers), dtype=torch.int64, device=self.device) for numbers in (rows, first, begun)
-        )
+        at, begin, cleared = (self._integers(numbers) for numbers in (rows, first, begun))
         self._cache.clear(cleared)
         if any(pieces):
             fed = right_padded(pieces, self.device)
@@ -253,12 +243,12 @@ class CachedModel(RowCache):
 
     @torch.inference_mode()
     def clear(self, row: int) -> None:
-        """Has a row forget its request."""
+        """Removes the request of a row."""
         self._cache.clear_row(row)
         self._lengths[row] = 0
 
     def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """Sets the lengths of texts of which pieces were fed."""
+        """Sets the lengths of the requests whose pieces were fed."""
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
         self._lengths[list(rows)] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
@@ -272,7 +262,7 @@ class CachedModel(RowCache):
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """See :class:`specbench.models.RowCache`."""
         if len(sources) > 0:
-            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            at, to = self._integers(sources), self._integers(targets)
             self._lengths[to] = self._lengths[at]
             self._cache.move(at, to)
 
@@ -355,6 +345,9 @@ class CachedModel(RowCache):
             )
         hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
         return ModelOutput(self._without_padding(output.logits), hidden)
+
+    def _integers(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
+        return torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
         """Returns the positions of the next n tokens after the cached ones."""

@@ -162,7 +162,7 @@ class IntersectionModel(CachedModel):
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """See :class:`specbench.models.cached_model.CachedModel`."""
         if len(sources) > 0:
-            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            at, to = self._integers(sources), self._integers(targets)
             self._lengths[to] = self._lengths[at]
             self._ends[to] = self._ends[at]
             self._inner.move(sources, targets)
