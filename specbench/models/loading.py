@@ -15,6 +15,7 @@ from specbench.core.machine.progress import say
 from specbench.models.cached_model import CachedModel, context_length
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.random_weights import RandomModel
+from specbench.models.shapes import RANDOM
 from specbench.models.thinking import thinking_ids
 from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabulary import SharedTokens, check_same_vocabulary, differences
@@ -206,4 +207,4 @@ def cached_draft(pair: Pair) -> CachedModel:
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:
-    return RandomModel.opened(key, name) if RandomModel.named_by(name) else Checkpoint.opened(key, name, download)
+    return RandomModel.opened(key, name) if name.startswith(RANDOM) else Checkpoint.opened(key, name, download)

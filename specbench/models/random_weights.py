@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.core.machine.files import Origin, wrap_library_errors
 from specbench.models.attention import implementation
-from specbench.models.shapes import RANDOM, shape
+from specbench.models.shapes import shape
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_runs
 
@@ -39,11 +34,6 @@ class RandomModel:
     source: Origin
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
-
-    @staticmethod
-    def named_by(name: str) -> bool:
-        """Whether a name stands for random weights."""
-        return name.startswith(RANDOM)
 
     @staticmethod
     def opened(key: str, name: str) -> RandomModel:

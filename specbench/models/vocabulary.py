@@ -68,7 +68,7 @@ def check_output_width(setting: str, width: int, vocabulary: int) -> None:
     """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine.
 
     Args:
-        asked: the key and value that name the model.
+        setting: the key and value that name the model.
     """
     if width < vocabulary:
         problem = f"the model has {width} outputs for a tokenizer of {vocabulary} ids"
