@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -12,13 +11,10 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import dependent, product
+from specbench.kernels import dependent
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+from specbench.kernels.product import few_kernel, row_kernel, rows_kernel
 
-# A checker of types would read the kernels' parameters as the launches'.
-row_kernel: Any = product.row_kernel
-few_kernel: Any = product.few_kernel
-rows_kernel: Any = product.rows_kernel
 MOST_ROWS = 64
 ROWS_OF_FLOAT32 = 8  # up to this many rows are multiplied without matrix units, which round float32
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
