@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
@@ -133,7 +134,7 @@ class Batch:
 
     def joined(self, other: Batch) -> Batch:
         """Returns these requests, then the other's."""
-        parts = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _NUMBERS}
+        parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _NUMBERS}
         parts["tokens"] = _stacked(self.tokens, other.tokens, 0)
         parts["stop_ids"] = _stacked(self.stop_ids, other.stop_ids, PADDING)
         return Batch(**parts, params=self.params.joined(other.params), fixed=self.fixed)
