@@ -15,7 +15,7 @@ from specbench.core.machine.files import Origin
 from specbench.decoding import Decoder
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.extras.compiled import joined, summed
+from specbench.extras.compiled import joined, products
 from specbench.extras.parallel import sharding
 from specbench.models import CachedModel, load_pair
 from specbench.models.weights import load_weights, local
@@ -61,8 +61,8 @@ def of_family(folder, config):
     model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
     before, held, cut = logits(model), weights(model), shapes(model)
     layers = model.config.num_hidden_layers
-    counts = joined.join(model) / layers, summed.install(model) / layers
-    again = joined.join(model), summed.install(model)
+    counts = joined.join(model) / layers, products.install_sums(model) / layers
+    again = joined.join(model), products.install_sums(model)
     after = weights(model)
     assert list(after) == list(held)
     return {
@@ -98,13 +98,13 @@ def seen(tmp_path_factory, thorough):
         found = {name: of_family(*each) for name, each in checkpoints.items()}
         found["unjoined"] = texts(pair) if thorough else None
         found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
-        found["installed"] = summed.install(pair.target)
+        found["installed"] = products.install_sums(pair.target)
         found["texts"] = texts(pair) if thorough else None
         folder, config = checkpoints["qwen3"]
         source = Origin("pair.target", "", "")
         model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
         joined.join(model)
-        summed.install(model)
+        products.install_sums(model)
         found["traced"] = traced(model)
         return found
 

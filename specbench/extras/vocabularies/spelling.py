@@ -21,7 +21,7 @@ ROLES = ("eos", "bos", "unk", "pad")  # of one token with several roles the firs
 _SPECIAL = re.compile(rb"(\xff[^\xfe]*\xfe)")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
-_BEFORE = 32  # bytes of the text before, with which a continuation is encoded
+BEFORE = 32  # bytes of the text before, with which a continuation is encoded
 
 
 class Spelling:
@@ -91,7 +91,7 @@ class Spelling:
             return [self.ids[text]] if text else []
         if text.startswith(b"\xff"):
             return list(self._longest(text))
-        before = _SPECIAL.split(before)[-1][-_BEFORE:]
+        before = _SPECIAL.split(before)[-1][-BEFORE:]
         whole = self._encoded((before + text).decode("utf-8", errors="ignore"))
         start, left = len(whole), len(text)
         while start > 0 and len(self.tokens[whole[start - 1]]) <= left:
