@@ -68,18 +68,12 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     """
     made = {PLAIN: (own, True)}
     for name, changes in settings.items():
-        given = dict(changes)
-        with_probabilities = given.pop("draft_probabilities", True)
-        unknown = set(given) - {*NUMBERS, *SHAPING}
-        if unknown:
-            key = sorted(unknown)[0]
-            raise ConfigError(
-                f"protocol.samplers.{name}.{key}",
-                given[key],
-                "unknown key",
-                f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities.",
-            )
-        made[name] = (dataclasses.replace(own, **given), bool(with_probabilities))
+        parameters = dict(changes)
+        with_probabilities = parameters.pop("draft_probabilities", True)
+        if unknown := sorted(set(parameters) - {*NUMBERS, *SHAPING}):
+            key, remedy = unknown[0], f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities."
+            raise ConfigError(f"protocol.samplers.{name}.{key}", parameters[key], "unknown key", remedy)
+        made[name] = (dataclasses.replace(own, **parameters), bool(with_probabilities))
     return made
 
 

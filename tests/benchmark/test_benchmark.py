@@ -12,9 +12,8 @@ import torch
 from specbench.benchmark.check import check
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import cases, samplers
-from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.synthetic import make_case
-from specbench.benchmark.timer import DeviceTimer, calls_by_host
+from specbench.benchmark.timer import DeviceTimer, calls_by_host, kernels_run
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
 from specbench.metrics.latency import median, ratio_of_medians
