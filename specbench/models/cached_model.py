@@ -150,9 +150,9 @@ class CachedModel(RowCache):
     def reserve(self, rows: int, capacity: int) -> None:
         """Allocates memory for at least these requests and tokens, now and after any :meth:`start`."""
         self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
-        wanted = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
-        if wanted != (self._cache.rows, self._cache.capacity):
-            self._grow(*wanted)
+        needed = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
+        if needed != (self._cache.rows, self._cache.capacity):
+            self._grow(*needed)
 
     def _grow(self, rows: int, capacity: int) -> None:
         self._cache.grow(rows, capacity)
@@ -331,7 +331,7 @@ class CachedModel(RowCache):
         at = places(lengths, positions, ancestors)
         # All layers are requested: only then does transformers count from the embeddings in every supported release. In
         # a list of layers it does since 5.23.
-        wanted = {"output_hidden_states": True} if features else {}
+        options = {"output_hidden_states": True} if features else {}
         with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
             output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
                 input_ids=token_ids,
@@ -341,7 +341,7 @@ class CachedModel(RowCache):
                 past_key_values=self._cache,
                 use_cache=True,
                 logits_to_keep=1 if last else 0,
-                **wanted,
+                **options,
             )
         hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
         return ModelOutput(self._without_padding(output.logits), hidden)

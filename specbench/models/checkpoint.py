@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine.files import Origin, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown
 from specbench.core.machine.progress import say
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
@@ -123,9 +123,9 @@ class Checkpoint:
         """
         if self.remote:
             hub.fetch_weights(self.source, self.folder)
-        held = read_headers(self.folder, self.raw, self.source)
+        headers = read_headers(self.folder, self.raw, self.source)
         if not self.quantised:
-            check_size(self.config, held, self.source)
+            check_size(self.config, headers, self.source)
 
     def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
@@ -151,10 +151,10 @@ class Checkpoint:
         # Some quantised models refuse to be moved.
         if not placed and not (self.quantised and model.device.type == device.type):
             problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
-            with wrap_library_errors(self.source.key, self.source.value, problem, remedy):
+            with self.source.library_errors(problem, remedy):
                 model = model.to(device)
         width = output_weight(model, self.source).shape[0]
-        check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)
+        check_output_width(self.source, width, self.vocab_size)
         check_values(model, self.source)
         return model
 

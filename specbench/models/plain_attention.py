@@ -97,12 +97,12 @@ def _mask(
     places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None, group: int
 ) -> Bool[Tensor, "B 1 rows visible"]:
     """For the rows of a group. The layers of a forward pass share it: it stays with the tensor that it is made of."""
-    kept: dict[tuple[int, int | None, int], Tensor] = {}
+    masks: dict[tuple[int, int | None, int], Tensor] = {}
     if not torch.compiler.is_compiling():
-        kept = places.__dict__.setdefault("masks", kept)
-    if (visible, window, group) not in kept:
-        kept[visible, window, group] = _of_groups(seen(places, visible, window)[:, None], group)
-    return kept[visible, window, group]
+        masks = places.__dict__.setdefault("masks", masks)
+    if (visible, window, group) not in masks:
+        masks[visible, window, group] = _of_groups(seen(places, visible, window)[:, None], group)
+    return masks[visible, window, group]
 
 
 def _of_groups(mask: Bool[Tensor, "B 1 n visible"], group: int) -> Bool[Tensor, "B 1 rows visible"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine.files import Origin, wrap_library_errors
+from specbench.core.machine.files import Origin
 from specbench.models.attention import implementation
 from specbench.models.shapes import shape
 from specbench.models.tokenizer import load_tokenizer
@@ -63,8 +63,7 @@ class RandomModel:
         Raises:
             ConfigError: the device has no room.
         """
-        problem = f"it cannot be made on {device}"
-        with wrap_library_errors(self.source.key, self.source.value, problem, self.source.remedy):
+        with self.source.library_errors(f"it cannot be made on {device}"):
             model = self._made(dtype, device)
         check_runs(model, self.vocab_size, self.source)
         return model

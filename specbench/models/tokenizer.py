@@ -43,7 +43,7 @@ def load_tokenizer(folder: Path, source: Origin) -> PreTrainedTokenizerBase:
     remedy = source.remedy
     if code:
         remedy = f"It has code of its own ({shown(code)}), which specbench does not run: choose another checkpoint."
-    with wrap_library_errors(source.key, source.value, "its tokenizer cannot be read", remedy):
+    with source.library_errors("its tokenizer cannot be read", remedy):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         ids = list(tokenizer.get_vocab().values())
     if not ids or min(ids) < 0:

@@ -114,5 +114,5 @@ def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
     return [JoinedLinear(layer, product, place) for place, layer in enumerate(layers)]
 
 
-def _parameter(before: Tensor, held: Tensor) -> nn.Parameter:
-    return nn.Parameter(sharding.in_place_of(before, held), requires_grad=False)
+def _parameter(before: Tensor, part: Tensor) -> nn.Parameter:
+    return nn.Parameter(sharding.in_place_of(before, part), requires_grad=False)
