@@ -77,12 +77,12 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     return made
 
 
-def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
+def cases(base: CaseSpec, grid: Sequence[Any], by_name: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
     """The cross product of each entry's axes over the base case, in order, each case once.
 
     Args:
         grid: protocol.grid: a list of {axis: values}; an axis that an entry does not name stays as in the base case.
-        known: see :func:`samplers`.
+        by_name: see :func:`samplers`.
 
     Raises:
         ConfigError: no list of entries, an unknown axis or sampler, an entry without values, or a value outside its
@@ -102,8 +102,10 @@ def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[Samplin
         for chosen in itertools.product(*entry.values()):
             changes: dict[str, Any] = dict(zip(entry, chosen, strict=True))
             name = changes.get("sampler", base.sampler)
-            if name not in known:
-                raise ConfigError("protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(known)}.")
-            changes["sampling"], changes["draft_probabilities"] = known[name]
+            if name not in by_name:
+                raise ConfigError(
+                    "protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(by_name)}."
+                )
+            changes["sampling"], changes["draft_probabilities"] = by_name[name]
             specs[dataclasses.replace(base, **changes)] = None
     return list(specs)

@@ -140,9 +140,9 @@ class RowParams:
     def _shaping(self) -> Shaping:
         return Shaping.off(len(self.top_k), self.top_k.device) if self.shaping is None else self.shaping
 
-    def _rows_of(self, wanted: Chain) -> Bool[Tensor, " n"]:
+    def _rows_of(self, chain_of_rows: Chain) -> Bool[Tensor, " n"]:
         for chain, rows in self.chains:
-            if chain == wanted:
+            if chain == chain_of_rows:
                 return torch.ones_like(self.top_k, dtype=torch.bool) if rows is None else rows
         return torch.zeros_like(self.top_k, dtype=torch.bool)
 
