@@ -83,17 +83,7 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
     for node, path in enumerate(paths):
         ancestors[:, node, path] = True
         assert parents[node] == (path[-2] if len(path) > 1 else -1)
-    depths = ancestors.sum(dim=2) - 1
-    lengths = running.lengths
-    running._cache.extend(lengths[:, None] + torch.arange(5), 20)
-    with torch.inference_mode():
-        logits = running.model(
-            input_ids=fed,
-            attention_mask=places(lengths, lengths[:, None] + depths, ancestors),
-            position_ids=lengths[:, None] + depths,
-            past_key_values=running._cache,
-            use_cache=True,
-        ).logits
+    logits = running.extend(fed, torch.tensor([5, 5]), ancestors).logits
     for b, prompt in enumerate(prompts):
         for node, path in enumerate(paths):
             whole = running.score([*prompt[:-1], *fed[b, path].tolist()])[-1]
