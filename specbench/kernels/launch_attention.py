@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.trees import MOST_NODES
 from specbench.kernels import dependent
 from specbench.kernels.attention import LOG2_E, combine_kernel, split_kernel
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
@@ -25,7 +26,6 @@ MANY = 128  # programs without a split: one for each multiprocessor of an H100 o
 AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
 SHORT_CONTEXT = 2048  # for up to this many visible keys;
 PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
-MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
 LARGEST_DIM = 256
 
 

@@ -80,7 +80,6 @@ class CachedModel(RowCache):
 
     Attributes:
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
-        layout: see :class:`specbench.models.RowCache`.
         compare_ranks: of a model that other processes compute a part of, in the same steps: returns the requests, bool
             [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
@@ -112,7 +111,6 @@ class CachedModel(RowCache):
 
     @property
     def state(self) -> tuple[Tensor, ...]:
-        """See :class:`specbench.models.RowCache`."""
         return (self.lengths,)
 
     @property
@@ -197,7 +195,7 @@ class CachedModel(RowCache):
         first: Sequence[int],
         features: Sequence[Feature] = (),
     ) -> Features:
-        """See :class:`specbench.models.RowCache`. Needs memory for the pieces alone.
+        """Feeds a piece of each prompt, which needs memory for the pieces alone.
 
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
@@ -254,13 +252,12 @@ class CachedModel(RowCache):
         self._longest = max(self._longest, *lengths)
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
+        """Sets the rows of later steps. Without ``longest`` attention reads the whole capacity."""
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.models.RowCache`."""
         if len(sources) > 0:
             at, to = self._integers(sources), self._integers(targets)
             self._lengths[to] = self._lengths[at]
@@ -364,7 +361,7 @@ class CachedModel(RowCache):
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
-        """See :class:`specbench.models.RowCache`. A path ends before its first token that was not fed."""
+        """Takes rejected tokens back. A path ends before its first token that was not fed."""
         if path is not None:
             root = lengths - (path >= 0).sum(dim=1)  # tokens before the tree
             lengths = root + ((path >= 0) & (path < (self.lengths - root)[:, None])).sum(dim=1)

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specbench.core.errors import ArgumentError
-
-MOST_NODES = 64  # of a tree: they are the bits of one integer
+from specbench.core.trees import MOST_NODES
 
 
 def places(

@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair, load_pair
-from specbench.models.loading import locate
+from specbench.models.checkpoint import locate
 from specbench.models.shapes import SHAPES
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from specbench.extras.compiled import products
 from specbench.extras.parallel import sharding
+from specbench.models.packed import is_plain
 from specbench.models.weights import local
 
 # By the names that transformers has for them: layers of one module that are given the same tensor.
@@ -97,7 +98,7 @@ def join(model: nn.Module) -> int:
 
 
 def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
-    if not all(map(products.is_plain, layers)):
+    if not all(map(is_plain, layers)):
         return False
     kinds = {(type(layer.weight), layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
     ways = {cuts.get(layer) if sharding.is_shard(layer.weight) else None for layer in layers}

@@ -18,6 +18,7 @@ from torch.nn.functional import linear as plain_linear
 from specbench.core.switch import Switch
 from specbench.extras.parallel import sharding
 from specbench.kernels import launch_product
+from specbench.models.packed import is_plain
 from specbench.models.weights import local
 
 ours = Switch()  # inside, layers take our products
@@ -103,8 +104,3 @@ def install(model: nn.Module) -> int:
     for name, layer in layers:
         model.set_submodule(name, OwnLinear(layer))
     return len(layers)
-
-
-def is_plain(layer: object) -> bool:
-    """Whether it is a linear layer and nothing more: not quantised, adapted or replaced, and without hooks."""
-    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks)
