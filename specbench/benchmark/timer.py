@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -208,14 +209,8 @@ class DeviceTimer:
             self.synchronize()
             seconds = statistics.median(before.elapsed_time(after) / 1000 for before, after in events)
         else:
-            seconds = statistics.median(self._seconds(lambda: sink.copy_(source)) for _ in range(repeats // 2))
+            seconds = statistics.median(timeit.repeat(lambda: sink.copy_(source), number=1, repeat=repeats // 2))
         return 2 * size / seconds
-
-    @staticmethod
-    def _seconds(call: Callable[[], Any]) -> float:
-        started = time.perf_counter()
-        call()
-        return time.perf_counter() - started
 
 
 def kernels_run(device: torch.device, work: Callable[[], object]) -> int | None:

@@ -11,7 +11,6 @@ from transformers import (
     AutoConfig,
     GenerationConfig,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
 )
 from transformers.quantizers import AutoHfQuantizer
 
@@ -69,20 +68,3 @@ def _check_quantised(quantised: Any, source: Origin) -> None:
             quantizer.validate_environment(device_map=None, weights_only=True)
     if not supported:  # transformers would take the packed integers for weights
         raise source.wrong(f"{problem} (transformers has no such method)", remedy)
-
-
-def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size: int, source: Origin) -> frozenset[int]:
-    """Ids that end a text: the tokenizer's and those of the target's generation config.
-
-    Raises:
-        ConfigError: an id that the tokenizer does not have.
-    """
-    eos_ids = getattr(generation, "eos_token_id", None)
-    ids = [*(eos_ids if isinstance(eos_ids, list) else [eos_ids]), tokenizer.eos_token_id]
-    for token in ids:
-        if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size):
-            problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
-            raise source.wrong(
-                problem, "Mend eos_token_id in generation_config.json, or in config.json where there is none."
-            )
-    return frozenset(token for token in ids if token is not None)

@@ -214,7 +214,8 @@ class CachedModel(RowCache):
             self._cache.extend(written, max(first) + n, at)
             hidden = self._forward(fed, begin, written, features, last=True).features
         else:
-            hidden = self._no_features(len(pieces), features)
+            shape = (len(pieces), 0, int(self.model.config.get_text_config().hidden_size))
+            hidden = {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
         self._set_fed(pieces, rows, first)
         return hidden
 
@@ -353,11 +354,6 @@ class CachedModel(RowCache):
     def _without_padding(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
         logits = logits[..., : self.vocab_size]
         return logits if self._dtype is None else logits.to(self._dtype)
-
-    def _no_features(self, rows: int, features: Sequence[Feature]) -> Features:
-        """The hidden states of no tokens."""
-        shape = (rows, 0, int(self.model.config.get_text_config().hidden_size))
-        return {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specbench.core.machine.files import Origin, shown
 from specbench.core.machine.progress import say
 from specbench.models import hub
-from specbench.models.architecture import load_config, stop_ids
+from specbench.models.architecture import load_config
 from specbench.models.folder import check_folder
 from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
@@ -159,5 +159,16 @@ class Checkpoint:
         return model
 
     def stop_ids(self, model: PreTrainedModel) -> frozenset[int]:
-        """Ids that end a text of this model; see architecture.py. Raises ConfigError."""
-        return stop_ids(model.generation_config, self.tokenizer, self.vocab_size, self.source)
+        """Returns the ids that end a text: the tokenizer's and those of the model's generation config.
+
+        Raises:
+            ConfigError: an id that the tokenizer does not have.
+        """
+        eos_ids, last = getattr(model.generation_config, "eos_token_id", None), self.vocab_size - 1
+        ids = [*(eos_ids if isinstance(eos_ids, list) else [eos_ids]), self.tokenizer.eos_token_id]
+        for token in ids:
+            if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last):
+                problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {last}"
+                remedy = "Mend eos_token_id in generation_config.json, or in config.json where there is none."
+                raise self.source.wrong(problem, remedy)
+        return frozenset(token for token in ids if token is not None)

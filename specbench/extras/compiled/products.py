@@ -30,21 +30,15 @@ def linear(
     bias: Float[Tensor, " outputs"] | None,
     counters: Int32[Tensor, " tiles"] | None,
 ) -> Float[Tensor, "*n outputs"]:
-    """As torch.nn.functional.linear.
+    """Returns what torch.nn.functional.linear does, by a kernel of ours inside ``ours`` if that is faster.
 
     Args:
         counters: see :func:`counters`.
     """
-    if is_ours(x, weight, counters):
+    takes_kernel = ours.on and counters is not None
+    if takes_kernel and launch_product.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size()):
         return torch.ops.specbench.product(x, weight, bias, counters)
     return plain_linear(x, weight, bias)
-
-
-def is_ours(x: Tensor, weight: Tensor, counters: Tensor | None) -> bool:
-    """Whether a product is ours, here and now."""
-    if not ours.on or counters is None:
-        return False
-    return launch_product.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size())
 
 
 def counters(weight: Tensor) -> Int32[Tensor, " tiles"] | None:
