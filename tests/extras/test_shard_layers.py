@@ -12,17 +12,14 @@ import pytest
 import torch
 
 from specbench.core.machine.files import Origin
-from specbench.decoding import Decoder
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.model import ModelDrafter
 from specbench.extras.compiled import joined, products
 from specbench.extras.parallel import sharding
-from specbench.models import CachedModel, load_pair
+from specbench.models import load_pair
 from specbench.models.weights import load_weights, local
-from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.extras.test_parallel import forked, logits, saved, sharded
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 from tests.helpers.forked_ranks import on_ranks, returned
 
 pytestmark = forked
@@ -42,9 +39,8 @@ def embedded(**how):
 
 
 def texts(pair):
-    target, drafter = CachedModel(pair.target, pair.vocab_size, "target"), bound(ModelDrafter(), pair)
-    decoder = Decoder(target, drafter, MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
-    return [(c.token_ids, c.steps, c.finished) for c in decoder.run(make_requests(pair, 3, max_new_tokens=12), 2)]
+    completions = decoder(pair, engine=StaticEngine()).run(make_requests(pair, 3, max_new_tokens=12), 2)
+    return [(c.token_ids, c.steps, c.finished) for c in completions]
 
 
 def weights(model):

@@ -137,7 +137,6 @@ def test_what_bounds_a_context(name, context):
 
 
 REFUSED = {
-    "linear attention": (t.Qwen3NextConfig, {}, r"layers of kind \['linear_attention'\]; .* from attention only"),
     "chunked attention": (t.Llama4TextConfig, {}, r"layers of kind \['chunked_attention'\]"),
     "recurrent": (t.MambaConfig, {}, r"'mamba' computes attention in a way of its own"),
     "biases for positions": (t.BloomConfig, {}, r"'bloom' computes attention in a way of its own"),
@@ -145,6 +144,11 @@ REFUSED = {
         t.Qwen2MoeConfig,
         {"use_sliding_window": True, "sliding_window": WINDOW},
         r"a sliding window of 6 tokens, and Qwen2MoeForCausalLM does not pass it",
+    ),
+    "positions that begin elsewhere": (
+        t.RobertaConfig,
+        {"is_decoder": True},
+        "RobertaForCausalLM gives other logits token by token",
     ),
     "both sides": (
         t.Gemma3TextConfig,
