@@ -70,7 +70,7 @@ def check(verifier: Verifier, case: Case, outcome: Verification) -> CheckResult:
 
 
 def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: CheckResult) -> None:
-    """Checks what the last replay left: the very tokens that were checked before, or an outcome of its own right.
+    """Checks the outcome of the last replay: the tokens that were checked before or, of own randomness, a valid one.
 
     Raises:
         WrongResultError: naming the first request that is wrong.

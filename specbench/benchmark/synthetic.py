@@ -23,7 +23,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.benchmark.texts import resolved, seen_from, some_history
+from specbench.benchmark.texts import resolved, some_history
 from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
@@ -125,7 +125,7 @@ def _shaped(logits: Shaped[Tensor, "m V"], shaping: Shaping, history: History) -
     """Returns the rows after the plain twin, which takes a few at a time."""
     made = torch.empty_like(logits)
     for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
-        of_rows = seen_from(history, history.request[rows], history.offset[rows])
+        of_rows = dataclasses.replace(history, request=history.request[rows], offset=history.offset[rows])
         made[rows] = shaped(logits[rows], shaping.select(of_rows.request), of_rows)
     return made
 
@@ -168,7 +168,7 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
         history = dataclasses.replace(history, tally=tally(params, *texts, spec.vocabulary))
 
     def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
-        before = None if history is None else seen_from(history, request, offset)
+        before = None if history is None else dataclasses.replace(history, request=request, offset=offset)
         return logit_rows(draft_logits[request * gamma + offset], params.repeated(request), before, in_place=True)
 
     token_ids = torch.zeros_like(u, dtype=torch.int64)

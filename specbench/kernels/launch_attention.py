@@ -10,8 +10,9 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.trees import MOST_NODES
 from specbench.kernels import dependent
-from specbench.kernels.attention import LOG2_E, combine_kernel, split_kernel
+from specbench.kernels.attention import combine_kernel, split_kernel
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
+from specbench.kernels.tiles import LOG2_E
 
 ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
 ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers

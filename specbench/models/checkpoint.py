@@ -61,7 +61,7 @@ def _folder(source: Origin) -> Path | None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a model before its weights are read. Made by ``opened``.
+    """The facts of a model that are known before its weights are read. Made by ``opened``.
 
     Attributes:
         source: the key and value that ask for it.
@@ -116,7 +116,7 @@ class Checkpoint:
         return self.raw.get("quantization_config") is not None
 
     def complete(self) -> None:
-        """Fetches the weights where they are yet to be, and checks their files.
+        """Fetches the weights if they are missing, and checks their files.
 
         Raises:
             ConfigError: they cannot be fetched, or are not those of config.json.

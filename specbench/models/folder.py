@@ -32,7 +32,7 @@ _MOST = {
 
 
 def check_folder(folder: Path, source: Origin, *, weights: bool = True) -> dict[str, Any]:
-    """Checks all that can be checked, and returns what config.json holds.
+    """Checks a checkpoint's folder and returns the contents of config.json.
 
     Args:
         source: the key and value that named the folder.
@@ -79,7 +79,7 @@ def _of_tokenizer(name: str) -> bool:
 
 
 def _opened(folder: Path) -> Iterator[Path]:
-    """What transformers may open, but for links that lead nowhere and folders, which it passes over."""
+    """Yields the files that transformers may open; it passes over folders and links that lead nowhere."""
     for place in (folder, folder / "additional_chat_templates"):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             needed = path.name in _OBJECTS or _of_tokenizer(path.name)

@@ -43,7 +43,9 @@ def cached(source: Origin) -> Path:
 
 
 def fetch(source: Origin) -> Path:
-    """Fetches all but the weights, and returns the folder. An unreachable hub is told where the cache has the model.
+    """Fetches all files but the weights and returns the folder.
+
+    If the hub does not answer, the files of the local cache are taken, with a warning.
 
     Raises:
         ConfigError: no such model, no safetensors, no access, or no hub that answers and nothing in the cache.

@@ -24,7 +24,7 @@ _TOKENIZER = Path(__file__).parent / "embedded" / "target"
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Stands where a Checkpoint does. Made by ``opened``.
+    """A model of random weights, with the methods of a Checkpoint. Made by ``opened``.
 
     Attributes:
         source: the key and value that ask for it.

@@ -92,7 +92,7 @@ def chat_of(
 
 
 def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinking: bool) -> str:
-    """The argument that turns thinking on and off: the argument that changes the text."""
+    """Returns the template's argument that turns thinking on and off: the first that changes the text."""
     for name in _SWITCHES:
         with wrap_library_errors(
             "pair.thinking", thinking, f"the chat template fails on {name}", "Use pair.thinking=null."

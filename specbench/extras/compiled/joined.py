@@ -35,7 +35,7 @@ class Product:
     Attributes:
         weight, bias, sizes: of a sharded model what this rank has of them.
         counters: of its kernel (products.py).
-        of, parts: while some layers have not asked yet: the input, and what each is to get.
+        of, parts: the input, and the outputs of the layers that have not taken theirs yet.
     """
 
     weight: Float[Tensor, "out in"]
@@ -46,7 +46,7 @@ class Product:
     parts: dict[int, Tensor] = field(default_factory=dict)
 
     def take(self, place: int, x: Float[Tensor, "*n in"]) -> Float[Tensor, "*n part"]:
-        """What the layer at ``place`` makes of x: the first to be asked computes those of all."""
+        """Returns the output of the layer at ``place`` for x; the first call computes the outputs of all layers."""
         if self.of is not x or place not in self.parts:
             self.of = x
             made = products.linear(x, self.weight, self.bias, self.counters)
