@@ -17,8 +17,8 @@ from specbench.kernels import launch, launch_rows
 from specbench.kernels import tiles as on_tiles
 from specbench.kernels.layout import Block, extent
 from specbench.sampling import RowParams, SamplingParams, logit_rows
+from tests.helpers.kernel_cases import DEVICE
 
-DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
 LARGEST_BELOW_1 = 1 - 2.0**-53  # also the largest uniform of Streams
 
 
