@@ -35,8 +35,8 @@ class WrongResultError(SpecbenchError):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What the check of one outcome found, when it found nothing wrong.
+class CheckResult:
+    """The check of one outcome, if nothing is wrong.
 
     Attributes:
         outcome: a copy, to compare replays with; None where the verifier's randomness is its own.
@@ -49,7 +49,7 @@ class Checked:
     rounding: int
 
 
-def check(verifier: Verifier, case: Case, outcome: Verification) -> Checked:
+def check(verifier: Verifier, case: Case, outcome: Verification) -> CheckResult:
     """Checks one outcome of ``verifier.verify(*case.inputs())``. Waits for the device.
 
     Raises:
@@ -64,13 +64,13 @@ def check(verifier: Verifier, case: Case, outcome: Verification) -> Checked:
     if rule.reference is not None:
         rounding = _against_reference(rule, rule.reference, draft, target, streams, outcome)
         copy = Verification(outcome.token_ids.clone(), outcome.num_accepted.clone())
-        return Checked(copy, outcome.num_accepted.tolist(), rounding)
+        return CheckResult(copy, outcome.num_accepted.tolist(), rounding)
     _on_its_own(verifier, draft, target, outcome)
-    return Checked(None, outcome.num_accepted.tolist(), 0)
+    return CheckResult(None, outcome.num_accepted.tolist(), 0)
 
 
-def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: Checked) -> None:
-    """Checks what the last replay left: the very tokens that were checked before, or an outcome of its own right.
+def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: CheckResult) -> None:
+    """Checks the outcome of the last replay: the tokens that were checked before or, of own randomness, a valid one.
 
     Raises:
         WrongResultError: naming the first request that is wrong.

@@ -33,7 +33,7 @@ _AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side
 
 @dataclass
 class DrawCounts:
-    """What was seen.
+    """What two verifiers emitted.
 
     Attributes:
         logits: batches of logits, each drawn from many times.
@@ -64,14 +64,14 @@ def count_draws(
 
     Args:
         steps: verifications of each request from the same logits.
-        advance: is told how many draws were made since it was told last.
+        advance: receives the draws since its last call.
     """
     rule, counts = rule_of(verifier), DrawCounts()
     while counts.draws < draws:
         before = counts.draws
         case = make_case(spec, seed, counts.logits, device)
         normalised = logit_rows(case.target_logits, case.target_params)
-        given = normalised if case.target_params.truncates else case.target()
+        target = normalised if case.target_params.truncates else case.target()
         rows, token_ids = case.inputs()[0].rows, drafts(case, steps)
         for step in range(steps):
             if counts.draws >= draws:
@@ -79,7 +79,7 @@ def count_draws(
             streams = streams_of(case, step)
             draft = Draft(token_ids[step], rows, case.num_draft_tokens, spec.gamma)
             expected = other.verify(draft, normalised, streams)
-            got = verifier.verify(draft, given, streams)
+            got = verifier.verify(draft, target, streams)
             if not _count(rule, draft, expected, got, counts):
                 counts.differences += _explained(rule, draft, normalised, streams, expected, got, counts.logits, step)
         counts.logits += 1
@@ -160,9 +160,8 @@ def drafts(case: Case, steps: int) -> Int64[Tensor, "steps n"]:
         gamma + 1,
     )
     u = many.uniform(Stream.DRAFT)[:, :gamma].reshape(steps, batch * gamma).T
-    rows = LogitRows(case.draft_logits, case.draft_temperature, case.draft_cutoff, case.draft_log_normalizer)
     chunks = torch.arange(batch * gamma, device=u.device).split(_AT_ONCE)
-    drawn = [_draw_many(rows.select(chunk).probs(), u[chunk].contiguous()) for chunk in chunks]
+    drawn = [_draw_many(case.draft_rows.select(chunk).probs(), u[chunk].contiguous()) for chunk in chunks]
     return torch.cat([case.token_ids.new_zeros(0, steps), *drawn]).T.contiguous()
 
 

@@ -68,27 +68,21 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     """
     made = {PLAIN: (own, True)}
     for name, changes in settings.items():
-        given = dict(changes)
-        with_probabilities = given.pop("draft_probabilities", True)
-        unknown = set(given) - {*NUMBERS, *SHAPING}
-        if unknown:
-            key = sorted(unknown)[0]
-            raise ConfigError(
-                f"protocol.samplers.{name}.{key}",
-                given[key],
-                "unknown key",
-                f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities.",
-            )
-        made[name] = (dataclasses.replace(own, **given), bool(with_probabilities))
+        parameters = dict(changes)
+        with_probabilities = parameters.pop("draft_probabilities", True)
+        if unknown := sorted(set(parameters) - {*NUMBERS, *SHAPING}):
+            key, remedy = unknown[0], f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities."
+            raise ConfigError(f"protocol.samplers.{name}.{key}", parameters[key], "unknown key", remedy)
+        made[name] = (dataclasses.replace(own, **parameters), bool(with_probabilities))
     return made
 
 
-def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
+def cases(base: CaseSpec, grid: Sequence[Any], by_name: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
     """The cross product of each entry's axes over the base case, in order, each case once.
 
     Args:
         grid: protocol.grid: a list of {axis: values}; an axis that an entry does not name stays as in the base case.
-        known: see :func:`samplers`.
+        by_name: see :func:`samplers`.
 
     Raises:
         ConfigError: no list of entries, an unknown axis or sampler, an entry without values, or a value outside its
@@ -108,8 +102,10 @@ def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[Samplin
         for chosen in itertools.product(*entry.values()):
             changes: dict[str, Any] = dict(zip(entry, chosen, strict=True))
             name = changes.get("sampler", base.sampler)
-            if name not in known:
-                raise ConfigError("protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(known)}.")
-            changes["sampling"], changes["draft_probabilities"] = known[name]
+            if name not in by_name:
+                raise ConfigError(
+                    "protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(by_name)}."
+                )
+            changes["sampling"], changes["draft_probabilities"] = by_name[name]
             specs[dataclasses.replace(base, **changes)] = None
     return list(specs)

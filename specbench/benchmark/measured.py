@@ -58,25 +58,17 @@ class Measured(TimedCalls):
                 yield LatencySample(case, number, *pair)
 
     def _times(self, bandwidth: float, seed: int) -> dict[str, Any]:
-        drafted = self.spec.batch_size * self.spec.gamma * len(self.device_us)
-        return {
+        drafted, accepted = self.spec.batch_size * self.spec.gamma * len(self.device_us), sum(self.num_accepted)
+        decided = accepted + sum(count < self.spec.gamma for count in self.num_accepted)  # a rejection ends a block
+        columns = {
             **self.columns(bandwidth, seed),
-            "acceptance_rate": sum(self.num_accepted) / drafted if drafted else None,
-            "token_acceptance": self._token_acceptance(),
+            "acceptance_rate": accepted / drafted if drafted else None,
+            "token_acceptance": accepted / decided if decided else None,
             "checked": len(self.num_accepted),
             "rounding": self.rounding,
-            **self._against_plain(seed),
         }
-
-    def _against_plain(self, seed: int) -> dict[str, float]:
-        if not self.plain_us:
-            return {}
-        plain = np.array(self.plain_us)
-        times = ratio_of_medians(np.array(self.device_us), plain, seed)
-        return with_interval("plain_us", median(plain, seed)) | with_interval("times_plain", times)
-
-    def _token_acceptance(self) -> float | None:
-        """Accepted tokens over tokens decided on one by one: a rejection ends a block."""
-        accepted = sum(self.num_accepted)
-        decided = accepted + sum(count < self.spec.gamma for count in self.num_accepted)
-        return accepted / decided if decided else None
+        if self.plain_us:
+            plain = np.array(self.plain_us)
+            columns |= with_interval("plain_us", median(plain, seed))
+            columns |= with_interval("times_plain", ratio_of_medians(np.array(self.device_us), plain, seed))
+        return columns

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.benchmark.texts import resolved, seen_from, some_history
+from specbench.benchmark.texts import resolved, some_history
 from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
@@ -49,6 +49,7 @@ class Case:
         target_logits: raw ones; on a GPU a call penalises and bans in them, as a decoding step does, so that
             :meth:`restore` goes before each call.
         target_cutoff: -inf, for samplers that do not truncate.
+        draft_rows: what the tokens were drawn from, with normalisers.
         history: what precedes each row of the target; None for samplers that neither penalise nor ban.
         raw_logits: a copy of the target's; None without a history.
     """
@@ -58,10 +59,7 @@ class Case:
     target_params: RowParams
     target_cutoff: Float[Tensor, " m"]
     token_ids: Int64[Tensor, " n"]
-    draft_logits: Shaped[Tensor, "n V"]
-    draft_temperature: Float[Tensor, " n"]
-    draft_cutoff: Float[Tensor, " n"]
-    draft_log_normalizer: Float[Tensor, " n"]
+    draft_rows: LogitRows
     num_draft_tokens: Int64[Tensor, " B"]
     seeds: Int64[Tensor, " B"]
     positions: Int64[Tensor, " B"]
@@ -71,7 +69,7 @@ class Case:
     def target(self, masks: bool = False) -> LogitRows:
         """Returns the rows of the target's raw logits: with cutoffs if the sampler truncates, else without normaliser.
 
-        This is part of the work that is timed.
+        This work is part of the time.
 
         Args:
             masks: whether the reader of the rows applies ``LogitRows.allowed``.
@@ -82,7 +80,7 @@ class Case:
         return LogitRows(logits, self.target_params.temperature, self.target_cutoff, None, allowed)
 
     def restore(self) -> None:
-        """Makes the target's logits raw again after a call. This is not part of the work that is timed."""
+        """Makes the target's logits raw again after a call. This work is not part of the time."""
         if self.raw_logits is not None:
             self.target_logits.copy_(self.raw_logits)
 
@@ -116,18 +114,18 @@ class Case:
             cutoffs_known: whether the target's rows come with cutoffs that were found before.
             masks: whether the verifier takes masks.
         """
-        rows = LogitRows(self.draft_logits, self.draft_temperature, self.draft_cutoff, self.draft_log_normalizer)
+        rows = dataclasses.replace(self.draft_rows) if self.spec.draft_probabilities else None
         gamma = self.spec.gamma
-        draft = Draft(self.token_ids, rows if self.spec.draft_probabilities else None, self.num_draft_tokens, gamma)
+        draft = Draft(self.token_ids, rows, self.num_draft_tokens, gamma)
         target = self.target(masks) if not cutoffs_known else self.target_with_cutoffs
         return draft, target, Streams(self.seeds, self.positions, gamma + 1)
 
 
 def _shaped(logits: Shaped[Tensor, "m V"], shaping: Shaping, history: History) -> Shaped[Tensor, "m V"]:
-    """What the plain twin makes of rows, a few at a time."""
+    """Returns the rows after the plain twin, which takes a few at a time."""
     made = torch.empty_like(logits)
     for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
-        of_rows = seen_from(history, history.request[rows], history.offset[rows])
+        of_rows = dataclasses.replace(history, request=history.request[rows], offset=history.offset[rows])
         made[rows] = shaped(logits[rows], shaping.select(of_rows.request), of_rows)
     return made
 
@@ -170,7 +168,7 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
         history = dataclasses.replace(history, tally=tally(params, *texts, spec.vocabulary))
 
     def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
-        before = None if history is None else seen_from(history, request, offset)
+        before = None if history is None else dataclasses.replace(history, request=request, offset=offset)
         return logit_rows(draft_logits[request * gamma + offset], params.repeated(request), before, in_place=True)
 
     token_ids = torch.zeros_like(u, dtype=torch.int64)
@@ -187,10 +185,7 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
         target_params=target_params,
         target_cutoff=torch.full_like(target_params.temperature, -torch.inf),
         token_ids=token_ids.flatten(),
-        draft_logits=rows.logits,
-        draft_temperature=rows.temperature,
-        draft_cutoff=rows.cutoff,
-        draft_log_normalizer=rows.normalizer,
+        draft_rows=dataclasses.replace(rows, log_normalizer=rows.normalizer),
         num_draft_tokens=torch.full((batch,), gamma, device=device),
         seeds=seeds,
         positions=positions,

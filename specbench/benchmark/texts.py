@@ -9,8 +9,6 @@ from __future__ import annotations
 import zlib
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.sampling import History, SamplingParams, resolve
@@ -37,12 +35,6 @@ def some_history(spec: CaseSpec, generator: torch.Generator) -> History:
         request=torch.arange(batch, device=device).repeat_interleave(gamma + 1),
         offset=torch.arange(gamma + 1, device=device).repeat(batch),
     )
-
-
-def seen_from(history: History, request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> History:
-    """The same texts and drafts, looked at from other places."""
-    parts = (history.texts, history.prompt_lengths, history.text_lengths, history.drafted)
-    return History(*parts, request, offset, history.tally)
 
 
 def resolved(sampling: SamplingParams, vocabulary: int) -> SamplingParams:

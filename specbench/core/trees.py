@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+MOST_NODES = 64  # of a tree that attention takes: they are the bits of one integer
+
 
 def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"]:
     """True at [b, i, j] if token j is on the path to token i, the token itself included: what i may attend to.

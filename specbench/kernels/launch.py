@@ -19,7 +19,7 @@ from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels.emit import GROUP
 from specbench.kernels.layout import Block, DeviceMask, Rows
 from specbench.kernels.masks import MOST_TILES
-from specbench.kernels.verify import verify_kernel as _verify_kernel
+from specbench.kernels.verify import verify_kernel
 from specbench.kernels.workspace import Workspace
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -30,9 +30,7 @@ TARGET_PROGRAMS = 1024  # a launch has about this many programs if its tiles suf
 SCORE_CHUNK, EMIT_CHUNK = 32, 8  # the most tiles that a scoring or an emitting program reads
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
-# A type checker would read the kernel's parameters as the launch's.
-verify_kernel: Any = _verify_kernel
-INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
+INTERPRETED = isinstance(verify_kernel, InterpretedFunction)
 _INTERPRETER = threading.RLock()
 
 
@@ -181,16 +179,20 @@ def rows_of(rows: LogitRows, normalizer: Tensor | None = None, skips: bool = Tru
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
     """Raises ArgumentError for arguments that the kernel cannot take. Reads no device data."""
     arguments.check(draft, target, streams, values=False)
-    device = target.logits.device
-    if (device.type == "cpu") != INTERPRETED:
-        remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
-        raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
+    check_device("target: logits", target.logits.device)
     for name, tensor in arguments.integers(draft, streams):
         if not tensor.is_contiguous():
             raise ArgumentError(f"{name}: stride {tensor.stride(0)}; contiguous integers needed")
     check_layout("target", target)
     if draft.rows is not None:
         check_layout("draft.rows", draft.rows)
+
+
+def check_device(what: str, device: torch.device) -> None:
+    """Raises ArgumentError for a device on which kernels do not run in this process."""
+    if (device.type == "cpu") != INTERPRETED:
+        remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
+        raise ArgumentError(f"{what} on {device}; to run the kernels there, {remedy}")
 
 
 def check_layout(name: str, rows: LogitRows) -> None:

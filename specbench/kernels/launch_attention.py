@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import attention, dependent
-from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+from specbench.core.trees import MOST_NODES
+from specbench.kernels import dependent
+from specbench.kernels.attention import combine_kernel, split_kernel
+from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
+from specbench.kernels.tiles import LOG2_E
 
-# A checker of types would read the kernels' parameters as the launches'.
-split_kernel: Any = attention.split_kernel
-combine_kernel: Any = attention.combine_kernel
-LOG2_E = attention.LOG2_E.value
 ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
 ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers
 TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once
@@ -30,7 +27,6 @@ MANY = 128  # programs without a split: one for each multiprocessor of an H100 o
 AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
 SHORT_CONTEXT = 2048  # for up to this many visible keys;
 PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
-MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
 LARGEST_DIM = 256
 
 
@@ -121,7 +117,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     run(
         split_kernel, batch * kv_heads * splits * row_tiles,
         query, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
-        query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E,
+        query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
         softcap, n, visible, window, split, splits, row_tiles,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
         VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES,
@@ -175,9 +171,7 @@ def _check(
 ) -> None:
     """Raises ArgumentError for what the kernel cannot take, as far as shapes and strides tell. Reads no device data."""
     device = query.device
-    if (device.type == "cpu") != INTERPRETED:
-        remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
-        raise ArgumentError(f"query: on {device}; to run the kernels there, {remedy}")
+    check_device("query:", device)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dtype not in LOGIT_DTYPES or tensor.dtype != query.dtype or tensor.device != device:
             raise ArgumentError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -12,13 +11,10 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import dependent, product
+from specbench.kernels import dependent
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+from specbench.kernels.product import few_kernel, row_kernel, rows_kernel
 
-# A checker of types would read the kernels' parameters as the launches'.
-row_kernel: Any = product.row_kernel
-few_kernel: Any = product.few_kernel
-rows_kernel: Any = product.rows_kernel
 MOST_ROWS = 64
 ROWS_OF_FLOAT32 = 8  # up to this many rows are multiplied without matrix units, which round float32
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
@@ -115,18 +111,18 @@ def linear(
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
     most = 1 if count == 1 else _lanes(count)
     parts = out if use.splits == 1 else out.new_empty(use.splits * most * outputs, dtype=torch.float32)
-    given = (rows, weight, weight if bias is None else bias, out)
-    how = {
+    tensors = (rows, weight, weight if bias is None else bias, out)
+    options = {
         "OUTPUTS": use.outputs, "INPUTS": use.inputs, "STAGES": use.stages, "EVEN": inputs % use.inputs == 0,
         "BIAS": bias is not None, "num_warps": use.warps, **dependent.options(x.device),
     }  # fmt: skip
     programs, sizes = triton.cdiv(outputs, use.outputs) * use.splits, (outputs, inputs, share)
     if count == 1:
-        run(row_kernel, programs, *given, parts, counters, *sizes, SPLITS=use.splits, **how)
+        run(row_kernel, programs, *tensors, parts, counters, *sizes, SPLITS=use.splits, **options)
     elif x.dtype == torch.float32 and count <= ROWS_OF_FLOAT32 and use.splits == 1:
-        run(few_kernel, programs, *given, count, outputs, inputs, ROWS=ROWS_OF_FLOAT32, **how)
+        run(few_kernel, programs, *tensors, count, outputs, inputs, ROWS=ROWS_OF_FLOAT32, **options)
     else:
-        run(rows_kernel, programs, *given, parts, counters, count, *sizes, ROWS=most, SPLITS=use.splits, **how)
+        run(rows_kernel, programs, *tensors, parts, counters, count, *sizes, ROWS=most, SPLITS=use.splits, **options)
     return out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 import triton
@@ -13,9 +12,7 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream
 from specbench.core.types import LogitRows
-from specbench.kernels import cutoff
-from specbench.kernels import sample as sampler
-from specbench.kernels import uniforms as streams_kernels
+from specbench.kernels.cutoff import CANDIDATES, cutoff_kernel, survey_kernel
 from specbench.kernels.emit import GROUP
 from specbench.kernels.launch import (
     EMIT_CHUNK,
@@ -31,13 +28,10 @@ from specbench.kernels.launch import (
 )
 from specbench.kernels.layout import Block
 from specbench.kernels.masks import MOST_TILES
-from specbench.kernels.workspace import Workspace
+from specbench.kernels.sample import sample_kernel
+from specbench.kernels.uniforms import uniforms_kernel
+from specbench.kernels.workspace import Workspace, current_stream
 
-# A type checker would read the kernels' parameters as the launches'.
-survey_kernel: Any = cutoff.survey_kernel
-cutoff_kernel: Any = cutoff.cutoff_kernel
-sample_kernel: Any = sampler.sample_kernel
-uniforms_kernel: Any = streams_kernels.uniforms_kernel
 UNIFORM_LANES = 32
 DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}  # of float32, which the dtype does not have
 
@@ -64,13 +58,13 @@ def find_cutoffs(
     check_logits("logits", logits)
     n, vocabulary = logits.shape
     check_array("top_k", top_k, torch.int64, (n,), logits)
-    for name, given in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-        check_array(name, given, torch.float64, (n,), logits)
+    for name, parameter in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        check_array(name, parameter, torch.float64, (n,), logits)
     tile, tiles, lanes = row_tiles(vocabulary)
     device = logits.device
     maxima = torch.empty((n, lanes * tile // GROUP.value), dtype=torch.float32, device=device)
     references, totals = (torch.empty((n, lanes), dtype=torch.float32, device=device) for _ in range(2))
-    chosen = torch.empty((n, cutoff.CANDIDATES.value), dtype=torch.int32, device=device)
+    chosen = torch.empty((n, CANDIDATES.value), dtype=torch.int32, device=device)
     cutoffs, normalizers = (torch.empty(n, dtype=torch.float64, device=device) for _ in range(2))
     if n > 0:
         run(
@@ -116,9 +110,7 @@ def sample(
     if n > 0:
         chunk = chunk_of(tiles, n, min(EMIT_CHUNK, MOST_TILES.value))
         if workspace is None:
-            workspace = _workspace(
-                device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-            )
+            workspace = _workspace(device, current_stream(device))
         unused = tokens  # nothing is drafted, so that no draft is read
         run(
             sample_kernel, n * triton.cdiv(tiles, chunk),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 from jaxtyping import Float64, Int32, Int64, Shaped
@@ -10,14 +10,10 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import BITS, Mask
-from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
-from specbench.kernels.think import think_kernel as _think_kernel
+from specbench.kernels.shape import allow_kernel, shape_kernel
+from specbench.kernels.think import think_kernel
 
-# A type checker would read the kernels' parameters as the launches'.
-shape_kernel: Any = kernels.shape_kernel
-allow_kernel: Any = kernels.allow_kernel
-think_kernel: Any = _think_kernel
 CHUNK = 1024  # tokens of a text that a program of think_kernel reads at once
 MAX_PROGRAMS = 1024  # up to this many programs, each handles one row of one part of a request,
 TOKENS_PER_ROW = 128  # and changes this many of its tokens at once;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import triton
@@ -12,11 +11,10 @@ from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import tally as kernels
 from specbench.kernels.launch import run
-from specbench.kernels.workspace import OfGraphs, captures
+from specbench.kernels.tally import tally_kernel
+from specbench.kernels.workspace import OfGraphs, captures, current_stream
 
-tally_kernel: Any = kernels.tally_kernel  # a type checker would read the kernel's parameters as the launch's
 CHUNK = 2048  # tokens of a text that a program counts at once
 TARGET_PROGRAMS = 1024  # a launch has about this many programs,
 MAX_PARTS = 8  # and at most this many a request: a power of two
@@ -73,8 +71,7 @@ def tally(
     """
     requests, device = len(texts), texts.device
     if counts is None:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        counts = _counts(device, stream, vocabulary)
+        counts = _counts(device, current_stream(device), vocabulary)
     counts.reserve(requests, device)
     columns, biases = texts.shape[1], bias_ids.shape[1]
     parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(TARGET_PROGRAMS, max(1, requests))))

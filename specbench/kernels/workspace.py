@@ -16,6 +16,11 @@ def captures(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
+def current_stream(device: torch.device) -> int:
+    """Returns the handle of the device's current stream; 0 on a CPU."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 @dataclass
 class OfGraphs:
     """Memory that launches inside CUDA graphs go on writing to when more is taken for later ones."""
@@ -24,11 +29,11 @@ class OfGraphs:
     used: bool = False  # whether a graph has what is in use now
 
     def use(self, device: torch.device) -> None:
-        """Memory is used as it is."""
+        """Notes that the memory is used as it is."""
         self.used |= captures(device)
 
     def replace(self, memory: object) -> None:
-        """Other memory takes the place of this, which is kept if a graph has it."""
+        """Notes that other memory takes the place of this, which is kept if a graph has it."""
         if self.used:
             self.kept.append(memory)
         self.used = False
@@ -56,15 +61,15 @@ class Workspace:
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.
         """
-        wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
-        held = (self.cells, self.groups, self.slots, self.batch)
+        needed = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
+        present = (self.cells, self.groups, self.slots, self.batch)
         if self._scratch is not None and self._scratch.total.device == device:
-            if all(want <= have for want, have in zip(wanted, held, strict=True)):
+            if all(need <= size for need, size in zip(needed, present, strict=True)):
                 self._of_graphs.use(device)
                 return self._scratch
         if captures(device):
             raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
-        cells, groups, slots, requests = map(max, wanted, held)
+        cells, groups, slots, requests = map(max, needed, present)
 
         def empty(size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, device=device)

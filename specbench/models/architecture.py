@@ -11,12 +11,10 @@ from transformers import (
     AutoConfig,
     GenerationConfig,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
 )
 from transformers.quantizers import AutoHfQuantizer
 
-from specbench.core.errors import ModelError
-from specbench.core.machine.files import Origin, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown
 from specbench.models.attention import takes_places
 from specbench.models.cached_model import context_length
 
@@ -32,34 +30,26 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
         ModelError: a model that specbench cannot run: no language model, an encoder, layers without attention.
     """
     problem, remedy = "config.json describes no model", "Check config.json against the model's own release."
-    with wrap_library_errors(source.key, source.value, problem, remedy):
+    with source.library_errors(problem, remedy):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = config.get_text_config()
         context = context_length(config)
     if (folder / "generation_config.json").exists():
-        with wrap_library_errors(
-            source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."
-        ):
+        with source.library_errors("generation_config.json cannot be used", "Mend it, or remove it."):
             GenerationConfig.from_pretrained(folder, local_files_only=True)
-    setting = f"{source.key}={source.value}"
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{setting}: it has an encoder, and specbench runs decoders alone. {_REMEDY}")
+        raise source.model_error("it has an encoder, and specbench runs decoders alone", _REMEDY)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(
-            f"{setting}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
-        )
+        problem = f"model_type {config.model_type!r} is no language model that continues text"
+        raise source.model_error(problem, _REMEDY)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     ours = takes_places(model)
     if not ours and not getattr(model, "_supports_sdpa", True):
-        raise ModelError(
-            f"{setting}: {config.model_type!r} computes attention in a way of its own, which cannot be replaced. "
-            f"{_REMEDY}"
-        )
+        problem = f"{config.model_type!r} computes attention in a way of its own, which cannot be replaced"
+        raise source.model_error(problem, _REMEDY)
     if kinds := set(getattr(text, "layer_types", None) or ()) - {"full_attention", *(["sliding_attention"] * ours)}:
-        raise ModelError(
-            f"{setting}: layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only. "
-            f"{_REMEDY}"
-        )
+        problem = f"layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only"
+        raise source.model_error(problem, _REMEDY)
     if context < SHORTEST:
         raise source.wrong(f"a context of {context} tokens by config.json, below {SHORTEST}", remedy)
     if (quantised := getattr(config, "quantization_config", None)) is not None:
@@ -71,27 +61,10 @@ def _check_quantised(quantised: Any, source: Origin) -> None:
     method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
     problem = f"it is quantised ({shown(method)}), and cannot be loaded here"
     remedy = "Install what is missing, or choose a checkpoint in bfloat16 or float32."
-    with wrap_library_errors(source.key, source.value, problem, remedy):
-        known = AutoHfQuantizer.supports_quant_method(quantised)
-        if known:
+    with source.library_errors(problem, remedy):
+        supported = AutoHfQuantizer.supports_quant_method(quantised)
+        if supported:
             quantizer = AutoHfQuantizer.from_config(copy.deepcopy(quantised), pre_quantized=True)
             quantizer.validate_environment(device_map=None, weights_only=True)
-    if not known:  # transformers would take the packed integers for weights
+    if not supported:  # transformers would take the packed integers for weights
         raise source.wrong(f"{problem} (transformers has no such method)", remedy)
-
-
-def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size: int, source: Origin) -> frozenset[int]:
-    """Ids that end a text: the tokenizer's and those of the target's generation config.
-
-    Raises:
-        ConfigError: an id that the tokenizer does not have.
-    """
-    given = getattr(generation, "eos_token_id", None)
-    ids = [*(given if isinstance(given, list) else [given]), tokenizer.eos_token_id]
-    for token in ids:
-        if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size):
-            problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
-            raise source.wrong(
-                problem, "Mend eos_token_id in generation_config.json, or in config.json where there is none."
-            )
-    return frozenset(token for token in ids if token is not None)

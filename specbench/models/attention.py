@@ -32,7 +32,7 @@ NAME = "specbench"  # as a model's configuration has it
 
 
 def takes_places(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
-    """Whether a model looks its attention function up by name, so that ours can be registered."""
+    """Returns whether a model looks its attention up by name, so that ours can be registered."""
     return bool(getattr(model, "_supports_attention_backend", False))
 
 
@@ -43,7 +43,7 @@ def implementation(config: PreTrainedConfig) -> str:
 
 
 def install(model: PreTrainedModel) -> bool:
-    """Has a model run the attention of this module. False: it cannot, and wants boolean masks."""
+    """Makes a model run this module's attention; returns False for a model that cannot, which takes boolean masks."""
     if not takes_places(model):
         return False
     model.set_attn_implementation(NAME)

@@ -80,7 +80,6 @@ class CachedModel(RowCache):
 
     Attributes:
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
-        layout: see :class:`specbench.models.RowCache`.
         compare_ranks: of a model that other processes compute a part of, in the same steps: returns the requests, bool
             [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
@@ -112,7 +111,6 @@ class CachedModel(RowCache):
 
     @property
     def state(self) -> tuple[Tensor, ...]:
-        """See :class:`specbench.models.RowCache`."""
         return (self.lengths,)
 
     @property
@@ -150,9 +148,9 @@ class CachedModel(RowCache):
     def reserve(self, rows: int, capacity: int) -> None:
         """Allocates memory for at least these requests and tokens, now and after any :meth:`start`."""
         self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
-        wanted = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
-        if wanted != (self._cache.rows, self._cache.capacity):
-            self._grow(*wanted)
+        needed = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
+        if needed != (self._cache.rows, self._cache.capacity):
+            self._grow(*needed)
 
     def _grow(self, rows: int, capacity: int) -> None:
         self._cache.grow(rows, capacity)
@@ -177,25 +175,17 @@ class CachedModel(RowCache):
         """
         if not prompts:
             return {}
-        if self._native(features, prompts):
-            return self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
-        unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
-        index_of = {prompt: i for i, prompt in enumerate(unique)}
-        at = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
-        lengths = [len(prompt) - 1 for prompt in prompts]
-        if any(unique):
-            source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
-            fed = right_padded(unique, self.device)
-            self._cache.begin(at, source, fed.shape[1])
-            begin = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
-            output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
-            hidden: Features = {name: states[source] for name, states in output.features.items()}
-        else:
-            self._cache.clear(at)
-            hidden = self._no_features(len(prompts), features)
-        self._lengths[at] = torch.tensor(lengths, device=self.device)
-        self._longest = max(self._longest, *lengths)
-        return hidden
+        pieces, first = [tuple(prompt[:-1]) for prompt in prompts], [0] * len(prompts)
+        if not any(pieces) or self._native(features, prompts):
+            return self.feed(pieces, rows, first, features)
+        index_of = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+        at, source = (self._integers(numbers) for numbers in (rows, [index_of[piece] for piece in pieces]))
+        fed = right_padded(list(index_of), self.device)
+        self._cache.begin(at, source, fed.shape[1])
+        begin = torch.zeros(len(fed), dtype=torch.int64, device=self.device)
+        output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
+        self._set_fed(pieces, rows, first)
+        return {name: states[source] for name, states in output.features.items()}
 
     @torch.inference_mode()
     def feed(
@@ -205,7 +195,7 @@ class CachedModel(RowCache):
         first: Sequence[int],
         features: Sequence[Feature] = (),
     ) -> Features:
-        """See :class:`specbench.models.RowCache`. Needs memory for the pieces alone.
+        """Feeds a piece of each prompt, which needs memory for the pieces alone.
 
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
@@ -215,9 +205,7 @@ class CachedModel(RowCache):
             self._set_fed(pieces, rows, first)
             return {}
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
-        at, begin, cleared = (
-            torch.tensor(list(numbers), dtype=torch.int64, device=self.device) for numbers in (rows, first, begun)
-        )
+        at, begin, cleared = (self._integers(numbers) for numbers in (rows, first, begun))
         self._cache.clear(cleared)
         if any(pieces):
             fed = right_padded(pieces, self.device)
@@ -226,7 +214,8 @@ class CachedModel(RowCache):
             self._cache.extend(written, max(first) + n, at)
             hidden = self._forward(fed, begin, written, features, last=True).features
         else:
-            hidden = self._no_features(len(pieces), features)
+            shape = (len(pieces), 0, int(self.model.config.get_text_config().hidden_size))
+            hidden = {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
         self._set_fed(pieces, rows, first)
         return hidden
 
@@ -253,26 +242,25 @@ class CachedModel(RowCache):
 
     @torch.inference_mode()
     def clear(self, row: int) -> None:
-        """Has a row forget its request."""
+        """Removes the request of a row."""
         self._cache.clear_row(row)
         self._lengths[row] = 0
 
     def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """Sets the lengths of texts of which pieces were fed."""
+        """Sets the lengths of the requests whose pieces were fed."""
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
         self._lengths[list(rows)] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
+        """Sets the rows of later steps. Without ``longest`` attention reads the whole capacity."""
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.models.RowCache`."""
         if len(sources) > 0:
-            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            at, to = self._integers(sources), self._integers(targets)
             self._lengths[to] = self._lengths[at]
             self._cache.move(at, to)
 
@@ -341,7 +329,7 @@ class CachedModel(RowCache):
         at = places(lengths, positions, ancestors)
         # All layers are requested: only then does transformers count from the embeddings in every supported release. In
         # a list of layers it does since 5.23.
-        wanted = {"output_hidden_states": True} if features else {}
+        options = {"output_hidden_states": True} if features else {}
         with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
             output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
                 input_ids=token_ids,
@@ -351,10 +339,13 @@ class CachedModel(RowCache):
                 past_key_values=self._cache,
                 use_cache=True,
                 logits_to_keep=1 if last else 0,
-                **wanted,
+                **options,
             )
         hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
         return ModelOutput(self._without_padding(output.logits), hidden)
+
+    def _integers(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
+        return torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
         """Returns the positions of the next n tokens after the cached ones."""
@@ -364,14 +355,9 @@ class CachedModel(RowCache):
         logits = logits[..., : self.vocab_size]
         return logits if self._dtype is None else logits.to(self._dtype)
 
-    def _no_features(self, rows: int, features: Sequence[Feature]) -> Features:
-        """The hidden states of no tokens."""
-        shape = (rows, 0, int(self.model.config.get_text_config().hidden_size))
-        return {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
-
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
-        """See :class:`specbench.models.RowCache`. A path ends before its first token that was not fed."""
+        """Takes rejected tokens back. A path ends before its first token that was not fed."""
         if path is not None:
             root = lengths - (path >= 0).sum(dim=1)  # tokens before the tree
             lengths = root + ((path >= 0) & (path < (self.lengths - root)[:, None])).sum(dim=1)

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine.files import Origin, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown
 from specbench.core.machine.progress import say
 from specbench.models import hub
-from specbench.models.architecture import load_config, stop_ids
+from specbench.models.architecture import load_config
 from specbench.models.folder import check_folder
 from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_runs
 from specbench.models.vocabulary import check_output_width, vocabulary_size
-from specbench.models.weight_files import check_dtypes, headers, weight_files
+from specbench.models.weight_files import read_headers
 from specbench.models.weights import check_size, check_values, load_weights, output_weight
 
 EMBEDDED = "embedded:"
@@ -61,7 +61,7 @@ def _folder(source: Origin) -> Path | None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a model before its weights are read. Made by ``opened``.
+    """The facts of a model that are known before its weights are read. Made by ``opened``.
 
     Attributes:
         source: the key and value that ask for it.
@@ -116,17 +116,16 @@ class Checkpoint:
         return self.raw.get("quantization_config") is not None
 
     def complete(self) -> None:
-        """Fetches the weights where they are yet to be, and checks their files.
+        """Fetches the weights if they are missing, and checks their files.
 
         Raises:
             ConfigError: they cannot be fetched, or are not those of config.json.
         """
         if self.remote:
             hub.fetch_weights(self.source, self.folder)
-        held = headers(weight_files(self.folder, self.raw, self.source), self.source)
+        headers = read_headers(self.folder, self.raw, self.source)
         if not self.quantised:
-            check_dtypes(held, self.source)
-            check_size(self.config, held, self.source)
+            check_size(self.config, headers, self.source)
 
     def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
@@ -152,13 +151,24 @@ class Checkpoint:
         # Some quantised models refuse to be moved.
         if not placed and not (self.quantised and model.device.type == device.type):
             problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
-            with wrap_library_errors(self.source.key, self.source.value, problem, remedy):
+            with self.source.library_errors(problem, remedy):
                 model = model.to(device)
         width = output_weight(model, self.source).shape[0]
-        check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)
+        check_output_width(self.source, width, self.vocab_size)
         check_values(model, self.source)
         return model
 
     def stop_ids(self, model: PreTrainedModel) -> frozenset[int]:
-        """Ids that end a text of this model; see architecture.py. Raises ConfigError."""
-        return stop_ids(model.generation_config, self.tokenizer, self.vocab_size, self.source)
+        """Returns the ids that end a text: the tokenizer's and those of the model's generation config.
+
+        Raises:
+            ConfigError: an id that the tokenizer does not have.
+        """
+        eos_ids, last = getattr(model.generation_config, "eos_token_id", None), self.vocab_size - 1
+        ids = [*(eos_ids if isinstance(eos_ids, list) else [eos_ids]), self.tokenizer.eos_token_id]
+        for token in ids:
+            if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last):
+                problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {last}"
+                remedy = "Mend eos_token_id in generation_config.json, or in config.json where there is none."
+                raise self.source.wrong(problem, remedy)
+        return frozenset(token for token in ids if token is not None)

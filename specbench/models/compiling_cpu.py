@@ -25,9 +25,9 @@ _compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] 
 
 
 def compile_on_cpu(cached: CachedModel, chains: bool = True) -> None:
-    """Has passes be taken by C++ code if there is some (cpu_model.py), else by code that torch.compile makes.
+    """Makes C++ code take the passes of a model if there is any (cpu_model.py), else code that torch.compile writes.
 
-    torch.compile makes it when a kind of pass first comes. One code serves all widths from two tokens on; another
+    torch.compile writes it at the first pass of a kind. One code serves all widths from two tokens on; another
     capacity, or another number of rows, is compiled anew. Float32 products are ours (kernels/cpu_product.h), and those
     of other dtypes PyTorch's.
 

@@ -71,12 +71,8 @@ def takes(cached: CachedModel) -> bool:
             return False
         if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             return False
-    biased = any(linear.bias is not None for layer in model.model.layers for linear in _linears(layer.mlp))
+    biased = any(".mlp." in name and name.endswith(".bias") for name, _ in model.named_parameters())
     return getattr(config, "sliding_window", None) is None and not biased
-
-
-def _linears(mlp: Any) -> tuple[nn.Linear, ...]:
-    return mlp.gate_proj, mlp.up_proj, mlp.down_proj
 
 
 class CpuModel:
@@ -167,12 +163,10 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
         for tensor in (*tensors, *its)
     ]
     layers = (ctypes.c_void_p * len(addresses))(*addresses)
-    hidden, inner, tokens = (
-        model.config.hidden_size,
-        model.config.intermediate_size,
-        (cached.vocab_size, len(weights.outer[0])),
+    sizes = (
+        *(len(weights.layers), model.config.hidden_size, heads, kv_heads, attention.head_dim),
+        *(model.config.intermediate_size, cached.vocab_size, len(weights.outer[0]), capacity, weights.narrow),
     )
-    sizes = (len(weights.layers), hidden, heads, kv_heads, attention.head_dim, inner, *tokens, capacity, weights.narrow)
     pointers = (ctypes.addressof(layers), *_pointers(*weights.outer, *rotation))
     return _Model(*sizes, model.config.rms_norm_eps, attention.scaling, *pointers), [layers, rotation, memory]
 

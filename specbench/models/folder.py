@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
 from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
-from specbench.models.weight_files import check_dtypes, headers, weight_files
+from specbench.models.weight_files import read_headers
 
 _OBJECTS = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -32,7 +32,7 @@ _MOST = {
 
 
 def check_folder(folder: Path, source: Origin, *, weights: bool = True) -> dict[str, Any]:
-    """Checks all that can be checked, and returns what config.json holds.
+    """Checks a checkpoint's folder and returns the contents of config.json.
 
     Args:
         source: the key and value that named the folder.
@@ -48,7 +48,8 @@ def check_folder(folder: Path, source: Origin, *, weights: bool = True) -> dict[
     if "config.json" not in present:
         raise source.wrong("no config.json in the folder", "Give a folder written by save_pretrained.")
     config = source.json_object(folder / "config.json")
-    files = weight_files(folder, config, source) if weights else []
+    if weights:
+        read_headers(folder, config, source)
     for path in _opened(folder):
         source.check(path, str(path.relative_to(folder)))
     for name in _OBJECTS:
@@ -57,9 +58,6 @@ def check_folder(folder: Path, source: Origin, *, weights: bool = True) -> dict[
     if not any(map(_of_tokenizer, present)):
         raise source.wrong("no tokenizer in the folder (tokenizer.json, tokenizer.model or vocab.json)")
     check_config(config, source)
-    held = headers(files, source)
-    if config.get("quantization_config") is None:
-        check_dtypes(held, source)
     return config
 
 
@@ -81,7 +79,7 @@ def _of_tokenizer(name: str) -> bool:
 
 
 def _opened(folder: Path) -> Iterator[Path]:
-    """What transformers may open, but for links that lead nowhere and folders, which it passes over."""
+    """Yields the files that transformers may open; it passes over folders and links that lead nowhere."""
     for place in (folder, folder / "additional_chat_templates"):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             needed = path.name in _OBJECTS or _of_tokenizer(path.name)

@@ -91,7 +91,7 @@ def sample_speculatively(
 
 @contextmanager
 def _counting(target: Any, counts: StepCounts) -> Generator[None]:
-    """Counts what the candidate generators that ``target`` makes are asked and told."""
+    """Counts the steps, drafted and accepted tokens of the candidate generators that ``target`` makes."""
     make = target._get_candidate_generator
 
     def counted(*args: Any, **kwargs: Any) -> Any:

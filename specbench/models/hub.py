@@ -43,7 +43,9 @@ def cached(source: Origin) -> Path:
 
 
 def fetch(source: Origin) -> Path:
-    """Fetches all but the weights, and returns the folder. An unreachable hub is told where the cache has the model.
+    """Fetches all files but the weights and returns the folder.
+
+    If the hub does not answer, the files of the local cache are taken, with a warning.
 
     Raises:
         ConfigError: no such model, no safetensors, no access, or no hub that answers and nothing in the cache.
@@ -73,12 +75,12 @@ def fetch(source: Origin) -> Path:
 
 def fetch_weights(source: Origin, folder: Path) -> None:
     """Fetches the weights into a folder that ``fetch`` gave. Raises ConfigError."""
-    held = {path.name for path in folder.iterdir()}
+    present = {path.name for path in folder.iterdir()}
     names = [SINGLE]
-    if SINGLE not in held and INDEX in held:
+    if SINGLE not in present and INDEX in present:
         shard_of = source.json_object(folder / INDEX).get("weight_map")
         names = sorted({str(name) for name in shard_of.values()}) if isinstance(shard_of, dict) else []
-    if not set(names) <= held:
+    if not set(names) <= present:
         _download(source, names, folder.name)
 
 

@@ -13,15 +13,13 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
 from specbench.core.machine.progress import say
 from specbench.models.cached_model import CachedModel, context_length
-from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
+from specbench.models.checkpoint import Checkpoint
 from specbench.models.random_weights import RandomModel
-from specbench.models.thinking import thinking_ids
-from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
+from specbench.models.shapes import RANDOM
+from specbench.models.tokenizer import Chat, Message, chat_of, thinking_ids, token_ids
 from specbench.models.vocabulary import SharedTokens, check_same_vocabulary, differences
 from specbench.models.weights import alone
 from specbench.sampling import SamplingParams, resolve
-
-__all__ = ["EMBEDDED", "Pair", "cached_draft", "load_pair", "locate"]
 
 VOCABULARIES = SAME, DIFFERENT = ("same", "different")
 DRAFT_DTYPE = "pair.draft_dtype"
@@ -206,4 +204,4 @@ def cached_draft(pair: Pair) -> CachedModel:
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:
-    return RandomModel.opened(key, name) if RandomModel.named_by(name) else Checkpoint.opened(key, name, download)
+    return RandomModel.opened(key, name) if name.startswith(RANDOM) else Checkpoint.opened(key, name, download)

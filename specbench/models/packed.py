@@ -42,10 +42,15 @@ class PackedLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
 
+def is_plain(layer: object) -> bool:
+    """Whether it is a linear layer and nothing more: not quantised, adapted or replaced, and without hooks."""
+    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks)
+
+
 def install(model: nn.Module) -> None:
     """Replaces the plain linear layers of a model, in place, and packs their weights; again packs what has changed."""
     for name, layer in list(model.named_modules(remove_duplicate=False)):
-        if type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks):
+        if is_plain(layer):
             model.set_submodule(name, PackedLinear(layer))
     for layer in model.modules():
         if isinstance(layer, PackedLinear):

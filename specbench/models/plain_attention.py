@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specbench.core.errors import ArgumentError
-
-MOST_NODES = 64  # of a tree: they are the bits of one integer
+from specbench.core.trees import MOST_NODES
 
 
 def places(
     lengths: Int64[Tensor, " B"], positions: Int64[Tensor, "B n"], ancestors: Bool[Tensor, "B n k"] | None = None
 ) -> Int64[Tensor, "B 1 n fields"]:
-    """Where n new tokens a request stand, as one tensor, which models hand through to attention as they would a mask.
+    """Returns the places of n new tokens a request as one tensor, which models pass on to attention like a mask.
 
     Args:
         lengths: tokens of each request that were cached before; the new ones are written behind them.
@@ -48,7 +47,7 @@ def places(
 
 
 def seen(places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None) -> Bool[Tensor, "B n visible"]:
-    """Which of the first ``visible`` cached tokens each new one sees.
+    """Returns which of the first ``visible`` cached tokens each new token sees.
 
     Raises:
         ArgumentError: a tree of more tokens than the window has, so that ancestors might lie outside of it.
@@ -84,7 +83,7 @@ def attend(
 
 
 def chosen(query: Tensor, value: Tensor) -> Callable[..., Tensor]:
-    """What models run: the kernel where it has code for such tensors, its twin elsewhere."""
+    """Returns the attention that models run: the kernel if it has code for such tensors, else its twin."""
     if query.is_cuda:
         from specbench.kernels import launch_attention  # here: without a GPU Triton need not be installed
 
@@ -96,13 +95,13 @@ def chosen(query: Tensor, value: Tensor) -> Callable[..., Tensor]:
 def _mask(
     places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None, group: int
 ) -> Bool[Tensor, "B 1 rows visible"]:
-    """For the rows of a group. The layers of a forward pass share it: it stays with the tensor that it is made of."""
-    kept: dict[tuple[int, int | None, int], Tensor] = {}
+    """Returns the mask of a group's rows, stored with ``places``, since the layers of a forward pass share it."""
+    masks: dict[tuple[int, int | None, int], Tensor] = {}
     if not torch.compiler.is_compiling():
-        kept = places.__dict__.setdefault("masks", kept)
-    if (visible, window, group) not in kept:
-        kept[visible, window, group] = _of_groups(seen(places, visible, window)[:, None], group)
-    return kept[visible, window, group]
+        masks = places.__dict__.setdefault("masks", masks)
+    if (visible, window, group) not in masks:
+        masks[visible, window, group] = _of_groups(seen(places, visible, window)[:, None], group)
+    return masks[visible, window, group]
 
 
 def _of_groups(mask: Bool[Tensor, "B 1 n visible"], group: int) -> Bool[Tensor, "B 1 rows visible"]:

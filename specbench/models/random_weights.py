@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine.files import Origin, wrap_library_errors
+from specbench.core.machine.files import Origin
 from specbench.models.attention import implementation
-from specbench.models.shapes import RANDOM, shape
+from specbench.models.shapes import shape
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_runs
 
@@ -29,7 +24,7 @@ _TOKENIZER = Path(__file__).parent / "embedded" / "target"
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Stands where a Checkpoint does. Made by ``opened``.
+    """A model of random weights, with the methods of a Checkpoint. Made by ``opened``.
 
     Attributes:
         source: the key and value that ask for it.
@@ -39,11 +34,6 @@ class RandomModel:
     source: Origin
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
-
-    @staticmethod
-    def named_by(name: str) -> bool:
-        """Whether a name stands for random weights."""
-        return name.startswith(RANDOM)
 
     @staticmethod
     def opened(key: str, name: str) -> RandomModel:
@@ -73,8 +63,7 @@ class RandomModel:
         Raises:
             ConfigError: the device has no room.
         """
-        problem = f"it cannot be made on {device}"
-        with wrap_library_errors(self.source.key, self.source.value, problem, self.source.remedy):
+        with self.source.library_errors(f"it cannot be made on {device}"):
             model = self._made(dtype, device)
         check_runs(model, self.vocab_size, self.source)
         return model

@@ -18,11 +18,10 @@ CHANGING = ("dynamic", "longrope")
 
 def _parameters(config: PreTrainedConfig) -> Iterator[Mapping[str, Any]]:
     """The rotary parameters of a model's text layers: one set, or one for each kind of layer."""
-    given = getattr(config.get_text_config(), "rope_parameters", None)
-    if isinstance(given, Mapping):
-        yield from (
-            [given] if "rope_type" in given else (value for value in given.values() if isinstance(value, Mapping))
-        )
+    parameters = getattr(config.get_text_config(), "rope_parameters", None)
+    if isinstance(parameters, Mapping):
+        sets = [parameters] if "rope_type" in parameters else parameters.values()
+        yield from (values for values in sets if isinstance(values, Mapping))
 
 
 def original_contexts(config: PreTrainedConfig) -> list[int]:

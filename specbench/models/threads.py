@@ -33,21 +33,21 @@ class Threads:
 
 
 def choose_threads(
-    given: int, target: CachedModel, requests: int, width: int, earlier: Threads | None = None
+    configured: int, target: CachedModel, requests: int, width: int, earlier: Threads | None = None
 ) -> Threads:
-    """Sets and returns how many threads PyTorch uses: the number given, else the faster of one and all.
+    """Sets and returns the threads that PyTorch uses: the configured number, else the faster of one and all.
 
     A target under 50M parameters gets one thread. A larger one on a CPU is timed with one thread and with PyTorch's
     default, in turns, on passes as wide as a step's.
 
     Args:
-        given: by the user; 0 leaves the choice open.
-        target: gets no text, and is left without any.
+        configured: the user's number; 0 leaves the choice open.
+        target: its cache is empty before and afterwards.
         requests, width: decoded side by side, and tokens of each in a step.
-        found: what timing has shown before.
+        earlier: the choice that timing led to before.
     """
-    if given:
-        chosen = Threads(given, "as given")
+    if configured:
+        chosen = Threads(configured, "as given")
     elif target.model.num_parameters() < SMALL_MODEL:
         chosen = Threads(1, "one, since the target has under 50M parameters")
     elif PYTORCH_THREADS == 1 or target.device.type != "cpu":
@@ -73,9 +73,8 @@ def _faster(target: CachedModel, rows: int, width: int) -> Threads:
     target.start([], 0)
     one, every = (1000 * median(times) for times in seconds.values())
     took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"
-    chosen = Threads(
-        *ranks.broadcast_from_rank0(lambda: (PYTORCH_THREADS if every < one else 1, took))
-    )  # clocks differ
+    count, reason = ranks.broadcast_from_rank0(lambda: (PYTORCH_THREADS if every < one else 1, took))  # clocks differ
+    chosen = Threads(count, reason)
     say(f"threads={chosen.count}: {chosen.reason}")
     return chosen
 

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints, and conversations as their token ids."""
+"""Tokenizers of checkpoints, conversations as their token ids, and the tokens that begin and end thinking."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from specbench.core.machine.files import Origin, reason, shown, wrap_library_err
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off
 Message = Mapping[str, str]  # role (system, user, assistant) and content
+THINKING_KEY = "pair.thinking_tokens"
+THINKING = (  # of Qwen, DeepSeek and others; of Mistral; of Seed
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def load_tokenizer(folder: Path, source: Origin) -> PreTrainedTokenizerBase:
     remedy = source.remedy
     if code:
         remedy = f"It has code of its own ({shown(code)}), which specbench does not run: choose another checkpoint."
-    with wrap_library_errors(source.key, source.value, "its tokenizer cannot be read", remedy):
+    with source.library_errors("its tokenizer cannot be read", remedy):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         ids = list(tokenizer.get_vocab().values())
     if not ids or min(ids) < 0:
@@ -86,7 +92,7 @@ def chat_of(
 
 
 def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinking: bool) -> str:
-    """The argument that turns thinking on and off: the argument that changes the text."""
+    """Returns the template's argument that turns thinking on and off: the first that changes the text."""
     for name in _SWITCHES:
         with wrap_library_errors(
             "pair.thinking", thinking, f"the chat template fails on {name}", "Use pair.thinking=null."
@@ -146,3 +152,38 @@ def _templated(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], 
     conversation: Any = [dict(message) for message in messages]
     text: Any = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False, **arguments)
     return text
+
+
+def thinking_ids(
+    tokenizer: PreTrainedTokenizerBase, named: Sequence[str] | None, vocab_size: int
+) -> tuple[int, int] | None:
+    """The ids of the tokens that begin and end thinking.
+
+    Args:
+        named: their texts; None takes the first of THINKING that the tokenizer has.
+        vocab_size: ids from here on are none of the model's.
+
+    Returns:
+        None if nothing is named, and the tokenizer has none of THINKING.
+
+    Raises:
+        ConfigError: not two texts, two equal texts, or a text that is no single token.
+    """
+    if named is None:
+        vocabulary = tokenizer.get_vocab()
+        ids = ([vocabulary.get(token, vocab_size) for token in both] for both in THINKING)
+        return next(((start, end) for start, end in ids if max(start, end) < vocab_size), None)
+    if isinstance(named, str) or len(named) != 2 or named[0] == named[1]:
+        raise ConfigError(
+            THINKING_KEY, named, "not two different texts", "Name start and end, such as [<think>,</think>]."
+        )
+    start, end = (_single(tokenizer, text, vocab_size) for text in named)
+    return start, end
+
+
+def _single(tokenizer: PreTrainedTokenizerBase, text: str, vocab_size: int) -> int:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if len(ids) != 1 or ids[0] >= vocab_size:
+        problem = f"the target's tokenizer makes {len(ids)} tokens of {text!r}"
+        raise ConfigError(THINKING_KEY, text, problem, "Name two texts that are a single token each.")
+    return ids[0]

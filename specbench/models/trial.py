@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.core.errors import ModelError
 from specbench.core.machine.files import Origin, reason
 from specbench.models.attention import windows_of_layers
 from specbench.models.cached_model import CachedModel
@@ -30,7 +29,7 @@ def check_runs(model: PreTrainedModel, vocab_size: int, source: Origin) -> None:
         ModelError: the model does not run with our cache, its logits are NaN or differ from those of one pass, or its
             layers do not use its sliding window, if that is longer than these texts.
     """
-    cached, setting = CachedModel(model, vocab_size, source.key), f"{source.key}={source.value}"
+    cached, name = CachedModel(model, vocab_size, source.key), type(model).__name__
     length = min(_LENGTH, cached.context)
     texts = [[(1 + i * _STRIDE + row) % vocab_size for i in range(length)] for row in range(2)]
     try:
@@ -38,27 +37,20 @@ def check_runs(model: PreTrainedModel, vocab_size: int, source: Origin) -> None:
             stepped = _in_steps(cached, texts)
         whole = torch.stack([cached.score(text)[3:] for text in texts]).float()
     except Exception as error:
-        raise ModelError(
-            f"{setting}: {type(model).__name__} does not run with a cache that takes tokens back "
-            f"({type(error).__name__}: {reason(error)}). {_REMEDY}"
-        ) from error
+        problem = f"{name} does not run with a cache that takes tokens back ({type(error).__name__}: {reason(error)})"
+        raise source.model_error(problem, _REMEDY) from error
     if whole.isnan().any() or stepped.isnan().any():
-        raise ModelError(
-            f"{setting}: its logits are NaN. The numbers of config.json do not fit the weights, or "
-            "they are too large for this dtype: try dtype=float32."
-        )
+        remedy = "The numbers of config.json do not fit the weights, or they are too large for this dtype"
+        raise source.model_error("its logits are NaN", f"{remedy}: try dtype=float32.")
     apart, spread = (stepped - whole).nan_to_num().square().mean().sqrt(), whole.std()
     window = _window(model.config)
     if window is not None and window < cached.context and windows <= {None}:
-        raise ModelError(
-            f"{setting}: config.json gives layers a sliding window of {window} tokens, and {type(model).__name__} does "
-            f"not pass it to its attention, so that they would see further. {_REMEDY}"
-        )
+        problem = f"config.json gives layers a sliding window of {window} tokens, and {name} does not pass it"
+        raise source.model_error(f"{problem} to its attention, so that they would see further", _REMEDY)
     if apart > _TOLERANCE.get(model.dtype, _TOLERANCE_OF_16_BITS) * spread:
-        raise ModelError(
-            f"{setting}: {type(model).__name__} gives other logits token by token than in one pass "
-            f"(by {float(apart / spread):.2f} of their spread), so that its texts would not be its own. {_REMEDY}"
-        )
+        problem = f"{name} gives other logits token by token than in one pass"
+        problem += f" (by {float(apart / spread):.2f} of their spread), so that its texts would not be its own"
+        raise source.model_error(problem, _REMEDY)
 
 
 def _window(config: PreTrainedConfig) -> int | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import shown
+from specbench.core.machine.files import Origin, shown
 
 SHOWN = 5
 MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth
@@ -64,12 +64,8 @@ def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedToke
         )
 
 
-def check_output_width(setting: str, width: int, vocabulary: int) -> None:
-    """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine.
-
-    Args:
-        asked: the key and value that name the model.
-    """
+def check_output_width(source: Origin, width: int, vocabulary: int) -> None:
+    """Raises ModelError if outputs are not those of the tokenizer's ids; a few more are padding and fine."""
     if width < vocabulary:
         problem = f"the model has {width} outputs for a tokenizer of {vocabulary} ids"
     elif width > MOST_PADDING * vocabulary:
@@ -78,6 +74,5 @@ def check_output_width(setting: str, width: int, vocabulary: int) -> None:
         )
     else:
         return
-    raise ModelError(
-        f"{setting}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
-    )
+    remedy = "The folder mixes files of two models; take tokenizer and weights from the same release."
+    raise source.model_error(problem, remedy)

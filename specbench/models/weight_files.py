@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.core.machine.files import Origin, plain, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, plain, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -22,8 +22,8 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Held:
-    """What headers say of one tensor."""
+class TensorHeader:
+    """The header of one tensor: its file, dtype and shape."""
 
     file: str
     dtype: str
@@ -37,12 +37,16 @@ def named(names: Mapping[str, object] | list[str]) -> str:
     return ", ".join(map(plain, listed[:_SHOWN])) + more
 
 
-def weight_files(folder: Path, config: Mapping[str, Any], source: Origin) -> list[Path]:
-    """The files that transformers will read.
+def read_headers(folder: Path, config: Mapping[str, Any], source: Origin) -> dict[str, TensorHeader]:
+    """Returns the headers of the files that transformers will read, by tensor.
+
+    Args:
+        config: the contents of config.json.
 
     Raises:
         ConfigError: no safetensors; names that transformers does not look for; an index that cannot be right, or names
-            a file which is not there.
+            a missing file; a file that is no safetensors, is cut off, or has a tensor of another file; weights of
+            another dtype than float, if config.json has no quantization_config.
     """
     present = {path.name for path in folder.iterdir()}
     chosen = config.get("transformers_weights")
@@ -53,7 +57,10 @@ def weight_files(folder: Path, config: Mapping[str, Any], source: Origin) -> lis
     first = chosen or next((name for name in (SINGLE, INDEX) if name in present), None)
     if first is None:
         raise _none(present, source)
-    return _shards(folder / first, source) if first.endswith(".json") else [folder / first]
+    headers = _shards(folder / first, source) if first.endswith(".json") else _headers([folder / first], source)
+    if config.get("quantization_config") is None:
+        _check_dtypes(headers, source)
+    return headers
 
 
 def _none(present: set[str], source: Origin) -> Exception:
@@ -72,7 +79,7 @@ def _none(present: set[str], source: Origin) -> Exception:
     return source.wrong(f"{problem} in the folder", "Give a folder with *.safetensors, as save_pretrained writes it.")
 
 
-def _shards(index: Path, source: Origin) -> list[Path]:
+def _shards(index: Path, source: Origin) -> dict[str, TensorHeader]:
     shard_of = source.json_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise source.wrong(f"{index.name} has no weight_map")
@@ -87,25 +94,18 @@ def _shards(index: Path, source: Origin) -> list[Path]:
     if missing:
         problem = f"{len(missing)} of the {len(names)} files that {index.name} names are missing: {named(missing)}"
         raise source.wrong(problem)
-    held = headers([index.parent / name for name in sorted(names)], source)
+    headers = _headers([index.parent / name for name in sorted(names)], source)
     for tensor, name in shard_of.items():
-        if tensor not in held:
+        if tensor not in headers:
             raise source.wrong(f"{index.name} says that {name} holds {plain(tensor)}, and it does not")
-    return [index.parent / name for name in sorted(names)]
+    return headers
 
 
-def headers(files: list[Path], source: Origin) -> dict[str, Held]:
-    """What the files hold, by tensor.
-
-    Raises:
-        ConfigError: a file that is no safetensors, is cut off, or holds what another one holds as well.
-    """
-    held: dict[str, Held] = {}
+def _headers(files: list[Path], source: Origin) -> dict[str, TensorHeader]:
+    headers: dict[str, TensorHeader] = {}
     for path in files:
         source.check(path, path.name)
-        with wrap_library_errors(
-            source.key, source.value, f"{path.name} is not a whole safetensors file", source.remedy
-        ):
+        with source.library_errors(f"{path.name} is not a whole safetensors file"):
             with path.open("rb") as file:
                 beginning = file.read(64)
             header = {} if beginning.startswith(b"version ") else _header(path)
@@ -113,32 +113,34 @@ def headers(files: list[Path], source: Origin) -> dict[str, Held]:
         if not header:
             raise source.wrong(f"{path.name} holds no tensor")
         for tensor, entry in header.items():
-            if tensor in held:
-                raise source.wrong(f"{plain(tensor)} is in {held[tensor].file} and in {entry.file}")
-            held[tensor] = entry
-    return held
+            if tensor in headers:
+                raise source.wrong(f"{plain(tensor)} is in {headers[tensor].file} and in {entry.file}")
+            headers[tensor] = entry
+    return headers
 
 
-def _header(path: Path) -> dict[str, Held]:
+def _header(path: Path) -> dict[str, TensorHeader]:
     with safe_open(path, framework="pt") as file:  # refuses a file that is shorter or longer than its header says
         parts = {tensor: file.get_slice(tensor) for tensor in file.keys()}  # noqa: SIM118
-        return {tensor: Held(path.name, part.get_dtype(), tuple(part.get_shape())) for tensor, part in parts.items()}
+        return {
+            tensor: TensorHeader(path.name, part.get_dtype(), tuple(part.get_shape())) for tensor, part in parts.items()
+        }
 
 
-def check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
-    """Raises ConfigError for weights in integers or 8 bits where no quantization_config tells of their scales.
+def _check_dtypes(headers: Mapping[str, TensorHeader], source: Origin) -> None:
+    """Raises ConfigError for weights in integers or 8 bits, which transformers would take for the weights themselves.
 
-    transformers would take the integers themselves for the weights.
+    Their scales would be in a quantization_config.
     """
-    odd = [tensor for tensor, entry in held.items() if tensor.endswith(".weight") and entry.dtype not in _FLOATS]
+    odd = [tensor for tensor, entry in headers.items() if tensor.endswith(".weight") and entry.dtype not in _FLOATS]
     if odd:
-        kinds = ", ".join(sorted({held[tensor].dtype for tensor in odd}))
+        kinds = ", ".join(sorted({headers[tensor].dtype for tensor in odd}))
         raise source.wrong(
             f"{len(odd)} weights are held as {kinds}, and config.json has no quantization_config: {named(odd)}",
             "Give a checkpoint in bfloat16, float16 or float32, or one whose config.json says how it is quantised.",
         )
 
 
-def elements(held: Mapping[str, Held]) -> int:
+def elements(headers: Mapping[str, TensorHeader]) -> int:
     """Numbers in all tensors."""
-    return sum(prod(entry.shape) for entry in held.values())
+    return sum(prod(entry.shape) for entry in headers.values())

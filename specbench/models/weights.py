@@ -21,10 +21,10 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Origin, wrap_library_errors
+from specbench.core.machine.files import Origin
 from specbench.core.machine.progress import say
 from specbench.models.attention import implementation
-from specbench.models.weight_files import Held, elements, named
+from specbench.models.weight_files import TensorHeader, elements, named
 
 _MIXED = "Take config.json and all safetensors from the same release, and fetch what is missing."
 # Buffers that old checkpoints carry and that are computed today: rotary frequencies, GPT-2's and GPT-NeoX's masks.
@@ -89,7 +89,7 @@ def from_files(source: Origin, problem: str, folder: Path, remedy: str = _MIXED,
     transformers_logging.disable_progress_bar()
     with _loading_report() as logged:
         try:
-            with wrap_library_errors(source.key, source.value, problem, source.remedy):
+            with source.library_errors(problem):
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
                     folder,
                     local_files_only=True,
@@ -107,24 +107,22 @@ def from_files(source: Origin, problem: str, folder: Path, remedy: str = _MIXED,
     return model.eval()
 
 
-def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Origin) -> None:
+def check_size(config: PreTrainedConfig, headers: Mapping[str, TensorHeader], source: Origin) -> None:
     """Refuses a config.json of far more weights than the files hold, before memory for them is asked for.
 
     Raises:
         ConfigError: that, or an architecture that config.json's numbers do not make.
     """
     with (
-        wrap_library_errors(
-            source.key, source.value, "config.json describes no model that can be built", "Check config.json."
-        ),
+        source.library_errors("config.json describes no model that can be built", "Check config.json."),
         torch.device("meta"),
     ):
         model = AutoModelForCausalLM.from_config(
             config, trust_remote_code=False, attn_implementation=implementation(config)
         )
     described = sum(tensor.numel() for tensor in itertools.chain(model.parameters(), model.buffers()))
-    if described > 2 * elements(held) + _MUCH:
-        problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(held):,}"
+    if described > 2 * elements(headers) + _MUCH:
+        problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(headers):,}"
         raise source.wrong(problem, _MIXED)
 
 
@@ -155,7 +153,7 @@ def _conversion_error(logged: Collection[str]) -> str | None:
 def _check_report(report: Mapping[str, Any], source: Origin, remedy: str) -> None:
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
-    shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
+    shapes = {key: f"{key} {_shape(actual)} instead of {_shape(due)}" for key, actual, due in report["mismatched_keys"]}
     problems = []
     if missing:
         problems.append(f"{len(missing)} weights of the model are not in the files: {named(list(missing))}")
@@ -168,7 +166,7 @@ def _check_report(report: Mapping[str, Any], source: Origin, remedy: str) -> Non
     if report["error_msgs"]:
         problems.append("; ".join(map(str, report["error_msgs"])))
     if problems:
-        raise ModelError(f"{source.key}={source.value}: {'; '.join(problems)}. {remedy}")
+        raise source.model_error("; ".join(problems), remedy)
 
 
 def _shape(shape: Collection[int]) -> str:
@@ -178,13 +176,11 @@ def _shape(shape: Collection[int]) -> str:
 def _check_tied(model: PreTrainedModel, source: Origin) -> None:
     """Raises ModelError where config.json says that two weights are one, and the files hold two."""
     for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        held, due = (local(model.get_parameter(name)) for name in (one, other))
-        if held.data_ptr() != due.data_ptr():
-            raise ModelError(
-                f"{source.key}={source.value}: config.json ties {one} to {other}, and the files hold two that differ. "
-                "Set tie_word_embeddings to false in config.json if both are meant, or take all files from the same "
-                "release."
-            )
+        first, second = (local(model.get_parameter(name)) for name in (one, other))
+        if first.data_ptr() != second.data_ptr():
+            problem = f"config.json ties {one} to {other}, and the files hold two that differ"
+            remedy = "Set tie_word_embeddings to false in config.json if both are meant"
+            raise source.model_error(problem, f"{remedy}, or take all files from the same release.")
 
 
 def check_values(model: PreTrainedModel, source: Origin) -> None:
@@ -194,21 +190,20 @@ def check_values(model: PreTrainedModel, source: Origin) -> None:
         ModelError: a weight that is NaN or infinite; an embedding or an output layer of zeros alone.
     """
     tensors = {
-        name: held
+        name: part
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
-        if (held := local(tensor)).is_floating_point() and held.numel()
+        if (part := local(tensor)).is_floating_point() and part.numel()
     }
     ends = _ends(list(tensors.values()))
     if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
         computed = [name for name in bad if name not in model.state_dict()]
         if computed:  # no file holds these buffers, such as rotary frequencies
             problem = f"the numbers of config.json make NaN or infinite values: {named(computed)}"
-            raise ModelError(f"{source.key}={source.value}: {problem}. Mend config.json (rope_theta, for one).")
+            raise source.model_error(problem, "Mend config.json (rope_theta, for one).")
         remedy = "The files are damaged: fetch them again."
         if model.dtype == torch.float16:
             remedy = "The files are damaged, or hold more than float16 can: try dtype=bfloat16 or float32."
-        problem = f"{len(bad)} weights hold NaN or infinite values: {named(bad)}"
-        raise ModelError(f"{source.key}={source.value}: {problem}. {remedy}")
+        raise source.model_error(f"{len(bad)} weights hold NaN or infinite values: {named(bad)}", remedy)
     zeros = [
         name for (name, tensor), end in zip(tensors.items(), ends, strict=True) if tensor.dim() > 1 and not end.any()
     ]
@@ -217,17 +212,15 @@ def check_values(model: PreTrainedModel, source: Origin) -> None:
     embedding: Any = model.get_input_embeddings()
     outer = {local(weight).data_ptr() for weight in (embedding.weight, output_weight(model, source))}
     if any(tensors[name].data_ptr() in outer for name in zeros):
-        raise ModelError(
-            f"{source.key}={source.value}: all values are 0 in {named(zeros)}, so that every token is alike to the "
-            "model. The files were not written to their end: fetch them again."
-        )
+        problem = f"all values are 0 in {named(zeros)}, so that every token is alike to the model"
+        raise source.model_error(problem, "The files were not written to their end: fetch them again.")
     say(f"{source.key}={source.value}: all values are 0 in {named(zeros)}. Are the files whole?", style="yellow")
 
 
 def local(tensor: Tensor) -> Tensor:
     """Returns what this process has of a tensor: its part of a DTensor, or the tensor itself."""
-    held: Any = tensor
-    return held.to_local() if hasattr(held, "to_local") else tensor
+    part: Any = tensor
+    return part.to_local() if hasattr(part, "to_local") else tensor
 
 
 def output_weight(model: PreTrainedModel, source: Origin) -> Tensor:

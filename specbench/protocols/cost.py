@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from specbench.benchmark.kernels_run import kernels_run
+from specbench.benchmark.timer import kernels_run
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, MOST_STEPS, check_count
 from specbench.core.errors import ConfigError

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from specbench.benchmark.check import Checked, check, check_again, check_shaped
+from specbench.benchmark.check import CheckResult, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.measured import Measured
@@ -196,7 +196,7 @@ class LatencyProtocol:
 
     def _replayed(
         self, context: RunContext, timer: DeviceTimer, entry: Measured, case: Case
-    ) -> tuple[Checked, Captured, Call, list[float]]:
+    ) -> tuple[CheckResult, Captured, Call, list[float]]:
         """What the check found, the call, and the microseconds of its replays; all of them checked."""
         verifier = context.verifier
         # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.

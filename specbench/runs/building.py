@@ -20,7 +20,7 @@ from specbench.drafters import Drafter, draft_name
 from specbench.metrics.results import read_rows
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
-from specbench.models.loading import locate
+from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.base import Together

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
@@ -20,6 +21,7 @@ from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
 
 # Batch.finished: not yet, by a stop token, by max_new_tokens, by logits from which no token can be sampled
 RUNNING, STOPPED, FULL, FAILED = 0, 1, 2, 3
+_NUMBERS = ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished")  # one a request
 
 
 @dataclass(frozen=True)
@@ -127,33 +129,15 @@ class Batch:
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """Returns the given requests, in that order."""
-        return Batch(
-            self.tokens[rows],
-            self.prompt_lengths[rows],
-            self.lengths[rows],
-            self.limits[rows],
-            self.gammas[rows],
-            self.seeds[rows],
-            self.params.select(rows),
-            self.finished[rows],
-            self.stop_ids[rows],
-            self.fixed,
-        )
+        parts = {name: getattr(self, name)[rows] for name in ("tokens", "stop_ids", *_NUMBERS)}
+        return Batch(**parts, params=self.params.select(rows), fixed=self.fixed)
 
     def joined(self, other: Batch) -> Batch:
         """Returns these requests, then the other's."""
-        return Batch(
-            _stacked(self.tokens, other.tokens, 0),
-            torch.cat([self.prompt_lengths, other.prompt_lengths]),
-            torch.cat([self.lengths, other.lengths]),
-            torch.cat([self.limits, other.limits]),
-            torch.cat([self.gammas, other.gammas]),
-            torch.cat([self.seeds, other.seeds]),
-            self.params.joined(other.params),
-            torch.cat([self.finished, other.finished]),
-            _stacked(self.stop_ids, other.stop_ids, PADDING),
-            self.fixed,
-        )
+        parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _NUMBERS}
+        parts["tokens"] = _stacked(self.tokens, other.tokens, 0)
+        parts["stop_ids"] = _stacked(self.stop_ids, other.stop_ids, PADDING)
+        return Batch(**parts, params=self.params.joined(other.params), fixed=self.fixed)
 
 
 def _stacked(one: Int64[Tensor, "m w"], other: Int64[Tensor, "n u"], filling: int) -> Int64[Tensor, "rows widest"]:

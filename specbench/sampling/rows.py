@@ -78,8 +78,8 @@ class RowParams:
             shaping=Shaping.of(params, device),
         )
 
-    def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
-        """Returns the parameters of the given rows, repeats allowed."""
+    def select(self, rows: Int64[Tensor, " m"] | slice) -> RowParams:
+        """Returns the parameters of the given rows, repeats allowed; those of a slice in the same memory."""
         chains = tuple((chain, None if of_chain is None else of_chain[rows]) for chain, of_chain in self.chains)
         shaping = None if self.shaping is None else self.shaping.select(rows)
         parts = (getattr(self, name)[rows] for name in NUMBERS)
@@ -102,10 +102,7 @@ class RowParams:
 
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
-        chains = tuple((chain, None if of_chain is None else of_chain[:n]) for chain, of_chain in self.chains)
-        parts = (getattr(self, name)[:n] for name in NUMBERS)
-        shaping = None if self.shaping is None else self.shaping.leading(n)
-        return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
+        return self.select(slice(n))
 
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
         """Replaces the given rows by the other's, in the same memory; chains of these rows stay."""
@@ -143,9 +140,9 @@ class RowParams:
     def _shaping(self) -> Shaping:
         return Shaping.off(len(self.top_k), self.top_k.device) if self.shaping is None else self.shaping
 
-    def _rows_of(self, wanted: Chain) -> Bool[Tensor, " n"]:
+    def _rows_of(self, chain_of_rows: Chain) -> Bool[Tensor, " n"]:
         for chain, rows in self.chains:
-            if chain == wanted:
+            if chain == chain_of_rows:
                 return torch.ones_like(self.top_k, dtype=torch.bool) if rows is None else rows
         return torch.zeros_like(self.top_k, dtype=torch.bool)
 

@@ -18,9 +18,8 @@ from specbench.sampling.resolved import ResolvedParams
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"
 THINK = "thinking_token_budget"
 _COLUMNS = ("bias_ids", "bias", "allowed", "ending_ids")  # two-dimensional, as wide as the widest row needs
-_OFF: dict[
-    str, tuple[torch.dtype, float | int]
-] = {  # values of rows without the parameter, and of columns after a row's last
+# Values of rows without the parameter, and of columns after a row's last.
+_OFF: dict[str, tuple[torch.dtype, float | int]] = {
     **dict.fromkeys(("presence", "frequency"), (torch.float64, 0.0)),
     "repetition": (torch.float64, 1.0),
     "bias_ids": (torch.int64, PADDING),
@@ -119,13 +118,9 @@ class Shaping:
         """The key of steps captured with these parameters; other rows of the same layout can take their place."""
         return (tuple(sorted(self.kinds)), *(getattr(self, name).shape[1:] for name in _OFF))
 
-    def select(self, rows: Int64[Tensor, " m"]) -> Shaping:
-        """Returns the given rows, repeats allowed."""
+    def select(self, rows: Int64[Tensor, " m"] | slice) -> Shaping:
+        """Returns the given rows, repeats allowed; those of a slice in the same memory."""
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in _OFF})
-
-    def leading(self, n: int) -> Shaping:
-        """Returns the first n rows, in the same memory."""
-        return dataclasses.replace(self, **{name: getattr(self, name)[:n] for name in _OFF})
 
     def put(self, rows: Int64[Tensor, " m"], other: Shaping) -> Shaping:
         """Replaces the given rows by the other's, in the same memory unless the other's have more columns."""

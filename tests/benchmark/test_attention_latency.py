@@ -68,21 +68,8 @@ def test_the_script_prints_times_and_names_what_is_wrong(monkeypatch, capsys):
         call, calls = attention_latency.sdpa(case), iter(range(100))
         return lambda: call() + (next(calls) > 1)
 
-    given = [
-        "--batches",
-        "2",
-        "--gammas",
-        "1",
-        "--contexts",
-        "8",
-        "--heads",
-        "2",
-        "--key-heads",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    given += ["--head-size", "8", "--rounds", "2", "--replays", "3", "--seconds", "0.001", "--dtype", "float32"]
+    shape = "--batches 2 --gammas 1 --contexts 8 --heads 2 --key-heads 1 --head-size 8"
+    given = f"{shape} --device cpu --rounds 2 --replays 3 --seconds 0.001 --dtype float32".split()
     attention_latency.main(given)
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["way"] for row in rows] == ["ours", "sdpa", "sdpa_repeated"]

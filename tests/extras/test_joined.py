@@ -7,16 +7,8 @@ import torch
 from torch import nn
 
 from specbench.extras.compiled.joined import JoinedLinear, join
-from specbench.models import CachedModel
-from tests.helpers.families import CONFIGS, VOCABULARY, made
-
-PROMPTS = [[1, 2, 3, 4, 5], [6, 7]]
-
-
-def logits(model):
-    engine = CachedModel(model, VOCABULARY, "target")
-    engine.start(PROMPTS, 16)
-    return engine.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 1])).logits
+from tests.extras.test_products import logits
+from tests.helpers.families import CONFIGS, made
 
 
 @pytest.mark.usefixtures("unchecked")

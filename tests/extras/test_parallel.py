@@ -27,7 +27,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.helpers import families
-from tests.helpers.cases import bound
+from tests.helpers.cases import bound, decoder
 from tests.helpers.forked_ranks import on_ranks, returned
 
 sharded = pytest.mark.skipif(
@@ -51,9 +51,8 @@ def runs(pair):
         (ModelDrafter(), MaskedVerifier(), StaticEngine()),
         (TreeDrafter([2, 1]), TreeVerifier(), StaticEngine()),
     ):
-        target = CachedModel(pair.target, pair.vocab_size, "target")
-        decoder = Decoder(target, bound(drafter, pair), verifier, 3, pair.stop_ids, engine)
-        found.append([(c.token_ids, c.steps, c.finished) for c in decoder.run(requests, 2)])
+        made = decoder(pair, drafter=drafter, verifier=verifier, engine=engine)
+        found.append([(c.token_ids, c.steps, c.finished) for c in made.run(requests, 2)])
     return found
 
 

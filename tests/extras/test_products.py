@@ -8,12 +8,12 @@ from torch import nn
 
 from specbench.extras.compiled import joined
 from specbench.extras.compiled.products import OwnLinear, install, ours
-from specbench.kernels import launch, launch_product
+from specbench.kernels import launch_product
 from specbench.models import CachedModel
 from specbench.models.early_exit import EarlyExit
 from tests.helpers.families import CONFIGS, VOCABULARY, made
+from tests.helpers.kernel_cases import DEVICE
 
-DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 

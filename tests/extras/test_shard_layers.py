@@ -12,17 +12,14 @@ import pytest
 import torch
 
 from specbench.core.machine.files import Origin
-from specbench.decoding import Decoder
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.model import ModelDrafter
-from specbench.extras.compiled import joined, summed
+from specbench.extras.compiled import joined, products
 from specbench.extras.parallel import sharding
-from specbench.models import CachedModel, load_pair
+from specbench.models import load_pair
 from specbench.models.weights import load_weights, local
-from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.extras.test_parallel import forked, logits, saved, sharded
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 from tests.helpers.forked_ranks import on_ranks, returned
 
 pytestmark = forked
@@ -42,9 +39,8 @@ def embedded(**how):
 
 
 def texts(pair):
-    target, drafter = CachedModel(pair.target, pair.vocab_size, "target"), bound(ModelDrafter(), pair)
-    decoder = Decoder(target, drafter, MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
-    return [(c.token_ids, c.steps, c.finished) for c in decoder.run(make_requests(pair, 3, max_new_tokens=12), 2)]
+    completions = decoder(pair, engine=StaticEngine()).run(make_requests(pair, 3, max_new_tokens=12), 2)
+    return [(c.token_ids, c.steps, c.finished) for c in completions]
 
 
 def weights(model):
@@ -61,8 +57,8 @@ def of_family(folder, config):
     model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
     before, held, cut = logits(model), weights(model), shapes(model)
     layers = model.config.num_hidden_layers
-    counts = joined.join(model) / layers, summed.install(model) / layers
-    again = joined.join(model), summed.install(model)
+    counts = joined.join(model) / layers, products.install_sums(model) / layers
+    again = joined.join(model), products.install_sums(model)
     after = weights(model)
     assert list(after) == list(held)
     return {
@@ -98,13 +94,13 @@ def seen(tmp_path_factory, thorough):
         found = {name: of_family(*each) for name, each in checkpoints.items()}
         found["unjoined"] = texts(pair) if thorough else None
         found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
-        found["installed"] = summed.install(pair.target)
+        found["installed"] = products.install_sums(pair.target)
         found["texts"] = texts(pair) if thorough else None
         folder, config = checkpoints["qwen3"]
         source = Origin("pair.target", "", "")
         model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
         joined.join(model)
-        summed.install(model)
+        products.install_sums(model)
         found["traced"] = traced(model)
         return found
 

@@ -15,7 +15,7 @@ from scipy.stats import power_divergence
 
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
 from specbench.core.errors import ConfigError, ModelError
-from specbench.decoding import Decoder, Request
+from specbench.decoding import Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -35,7 +35,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import CPU, FIXTURES, MIXED, bound, decoder
+from tests.helpers.cases import CPU, FIXTURES, MIXED, decoder
 from tests.helpers.checkpoints import tiny
 from tests.helpers.vocabularies import TEXTS, letter_pair, letters, relabelled
 
@@ -215,10 +215,9 @@ def test_a_draft_with_its_tokens_in_another_order_drafts_the_same(exact, same, r
 )
 def test_all_engines_write_the_same(letter_models, letter_requests, drafter, engine):
     pair, *_ = letter_models
-    made = decoder(pair, 3, drafter=drafter(), verifier=TreeVerifier())
-    expected = made.run(letter_requests)
-    other = Decoder(made.components.target, bound(drafter(), pair), TreeVerifier(), 3, pair.stop_ids, engine)
-    found = other.run(letter_requests, at_once=2)
+    expected = decoder(pair, drafter=drafter(), verifier=TreeVerifier()).run(letter_requests)
+    made = decoder(pair, drafter=drafter(), verifier=TreeVerifier(), engine=engine)
+    found = made.run(letter_requests, at_once=2)
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert [each.steps for each in found] == [each.steps for each in expected]
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.core import trees
 from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_attention
 from specbench.kernels.launch_attention import attend, keys_per_split
 from specbench.models import plain_attention
 from specbench.models.plain_attention import places
+from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
-DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
-on_a_gpu = pytest.mark.skipif(launch.INTERPRETED, reason="CUDA graphs need a GPU")
 pytestmark = pytest.mark.usefixtures("poison")
 
 
@@ -80,15 +80,6 @@ CASES = {
 }  # fmt: skip
 
 
-def ancestors_of(parents: list[int]) -> torch.Tensor:
-    """bool [n, n], each node its own ancestor."""
-    rows = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            rows[node] |= rows[parent]
-    return rows
-
-
 def made(case: Case, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
     """Query, key, value and places as the engine hands them over, and the options."""
     generator = torch.Generator().manual_seed(seed)
@@ -100,7 +91,7 @@ def made(case: Case, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], dict[str,
     lengths = torch.tensor(case.lengths, device=DEVICE)
     depths, ancestors = torch.arange(case.n, device=DEVICE), None
     if case.parents is not None:
-        one = ancestors_of(case.parents).to(DEVICE)
+        one = trees.ancestors(torch.tensor([case.parents], device=DEVICE), case.n)[0]
         depths, ancestors = one.sum(dim=1) - 1, one.expand(batch, -1, -1)
     query = randn(batch, case.n, case.heads, case.dim).transpose(1, 2)
     key = randn(batch, case.kv_heads, visible + case.beyond, case.dim)[:, :, :visible]

@@ -13,34 +13,13 @@ import triton
 import triton.language as tl
 
 from specbench import kernels
-from specbench.core.rng import Stream, Streams
 from specbench.kernels import launch, launch_rows
 from specbench.kernels import tiles as on_tiles
 from specbench.kernels.layout import Block, extent
 from specbench.sampling import RowParams, SamplingParams, logit_rows
+from tests.helpers.kernel_cases import DEVICE
 
-DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
 LARGEST_BELOW_1 = 1 - 2.0**-53  # also the largest uniform of Streams
-
-
-@triton.jit
-def uniforms_kernel(seeds, positions, out, STREAM: tl.constexpr, WIDTH: tl.constexpr):
-    b, i = tl.program_id(0), tl.arange(0, WIDTH)
-    u = on_tiles.uniform(tl.load(seeds + b), tl.load(positions + b), i, STREAM)
-    tl.store(out + b * WIDTH + i, u)
-
-
-@pytest.mark.parametrize("stream", Stream)
-def test_uniforms_are_those_of_the_streams_to_the_last_bit(stream):
-    """Seeds and positions of one word and of more, and such as verifiers refuse."""
-    sound = torch.cartesian_prod(
-        torch.tensor([0, 1, 2**32 - 1, 2**32, 2**63 - 1]), torch.tensor([0, 2**31 - 1, 2**31, 2**32 - 1])
-    )
-    beyond = torch.tensor([[-1, 2**32], [-(2**63), -1], [5 * 2**40 + 7, 2**63 - 1], [-(2**32), -(2**63)]])
-    seeds, positions = torch.cat([sound, beyond]).to(DEVICE).T.contiguous()
-    got = torch.full((len(seeds), 8), torch.nan, dtype=torch.float64, device=DEVICE)
-    launch.run(uniforms_kernel, len(seeds), seeds, positions, got, STREAM=int(stream), WIDTH=8)
-    assert torch.equal(got, Streams(seeds, positions, 8).uniform(stream))
 
 
 @triton.jit

@@ -30,22 +30,6 @@ def test_agrees_with_its_twin(case, block):
         assert_agrees(verifier.rule, arguments, verifier.verify(*arguments))
 
 
-@RULES
-def test_the_kernel_ran(block, monkeypatch):
-    """One launch a batch, and no twin in its place."""
-    launches = []
-    kernel = launch.verify_kernel
-
-    class Spy:
-        def __getitem__(self, grid):
-            launches.append(grid)
-            return kernel[grid]
-
-    monkeypatch.setattr(launch, "verify_kernel", Spy())
-    FusedVerifier(block=block).verify(*step(CASES["mixed"], 0))
-    assert len(launches) == 1
-
-
 @pytest.mark.skipif(not launch.INTERPRETED, reason="compiled kernels replace nothing")
 def test_interpreted_launches_of_two_threads_follow_one_another():
     """The interpreter replaces functions of triton.language; of two at once, one failed or emitted other tokens."""

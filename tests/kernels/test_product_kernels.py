@@ -11,10 +11,9 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_product
 from specbench.kernels.launch_product import MOST_ROWS, ROWS_OF_FLOAT32, Tiles, counters, linear, takes, tiles
+from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
-DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
-on_a_gpu = pytest.mark.skipif(launch.INTERPRETED, reason="CUDA graphs need a GPU")
 pytestmark = pytest.mark.usefixtures("poison")
 SMALL, DEEP = Tiles(16, 128, 2, 4, 1), Tiles(16, 128, 2, 4, 4)
 # Many outputs, or few shared out as many float32 ones are: the interpreter takes 20 s for the former.

@@ -5,7 +5,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.core.errors import SpecbenchError
 from specbench.models import load_pair
-from specbench.models.loading import locate
+from specbench.models.checkpoint import locate
 from tests.helpers.broken_checkpoints import Broken, broken_checkpoints, reasons
 
 

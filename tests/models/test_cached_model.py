@@ -21,27 +21,6 @@ def started(pair, prompts, capacity=80):
     return engine, ids
 
 
-def test_extend_equals_a_full_forward_pass(pair):
-    engine, ids = started(pair, PROMPTS)
-    fed = torch.tensor([[ids[0][-1], 50, 60], [ids[1][-1], 70, 0], [ids[2][-1], 0, 0]])
-    logits = engine.extend(fed, torch.tensor([3, 2, 1])).logits
-    for b, count in enumerate((3, 2, 1)):
-        full = engine.score([*ids[b], *fed[b, 1:count].tolist()])
-        torch.testing.assert_close(logits[b, :count], full[-count:], **TOLERANCE)
-
-
-def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
-    engine, ids = started(pair, PROMPTS)
-    fed = torch.stack([torch.tensor([i[-1], 50, 60, 70]) for i in ids])
-    engine.extend(fed, torch.tensor([4, 4, 4]))
-    kept = [len(ids[0]) + 3, len(ids[1]) + 1, len(ids[2])]
-    engine.truncate(torch.tensor(kept))
-    logits = engine.extend(torch.tensor([[80, 90]] * 3), torch.tensor([2, 2, 2])).logits
-    for b, extra in enumerate(([50, 60, 70], [50], [])):
-        full = engine.score([*ids[b], *extra, 80, 90])
-        torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
-
-
 def test_a_request_moves_to_another_row(pair):
     engine, ids = started(pair, PROMPTS)
     engine.move([2], [0])

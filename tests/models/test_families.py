@@ -83,17 +83,7 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
     for node, path in enumerate(paths):
         ancestors[:, node, path] = True
         assert parents[node] == (path[-2] if len(path) > 1 else -1)
-    depths = ancestors.sum(dim=2) - 1
-    lengths = running.lengths
-    running._cache.extend(lengths[:, None] + torch.arange(5), 20)
-    with torch.inference_mode():
-        logits = running.model(
-            input_ids=fed,
-            attention_mask=places(lengths, lengths[:, None] + depths, ancestors),
-            position_ids=lengths[:, None] + depths,
-            past_key_values=running._cache,
-            use_cache=True,
-        ).logits
+    logits = running.extend(fed, torch.tensor([5, 5]), ancestors).logits
     for b, prompt in enumerate(prompts):
         for node, path in enumerate(paths):
             whole = running.score([*prompt[:-1], *fed[b, path].tolist()])[-1]
@@ -147,7 +137,6 @@ def test_what_bounds_a_context(name, context):
 
 
 REFUSED = {
-    "linear attention": (t.Qwen3NextConfig, {}, r"layers of kind \['linear_attention'\]; .* from attention only"),
     "chunked attention": (t.Llama4TextConfig, {}, r"layers of kind \['chunked_attention'\]"),
     "recurrent": (t.MambaConfig, {}, r"'mamba' computes attention in a way of its own"),
     "biases for positions": (t.BloomConfig, {}, r"'bloom' computes attention in a way of its own"),
@@ -155,6 +144,11 @@ REFUSED = {
         t.Qwen2MoeConfig,
         {"use_sliding_window": True, "sliding_window": WINDOW},
         r"a sliding window of 6 tokens, and Qwen2MoeForCausalLM does not pass it",
+    ),
+    "positions that begin elsewhere": (
+        t.RobertaConfig,
+        {"is_decoder": True},
+        "RobertaForCausalLM gives other logits token by token",
     ),
     "both sides": (
         t.Gemma3TextConfig,

@@ -52,25 +52,21 @@ def test_weights_come_last(hub):
         load(download=True)
     assert any("tokenizer.json" in path for path in hub.asked)
     assert not any("resolve" in path and "safetensors" in path for path in hub.asked)
-
-
-def test_a_cache_without_weights_is_told(hub):
-    edit_json("tokenizer_config.json", eos_token="<|pad|>")(hub.models[REPO])
-    with pytest.raises(ModelError):
-        load(download=True)
     with pytest.raises(ConfigError, match=f"pair.target={REPO}: no weights.*"):
         load(download=False)
 
 
-def test_broken_files_of_the_hub_are_refused_like_local_ones(hub):
-    config(model_type="nope", auto_map={"AutoModelForCausalLM": "mine.Model"})(hub.models[REPO])
-    with pytest.raises(ConfigError, match=f"pair.target={REPO}: .*mine.Model.*does not run"):
-        load(download=True)
-
-
-def test_broken_weights_of_the_hub_are_refused_like_local_ones(hub):
-    tensors(lambda held: held.update({HEAD: held[HEAD].to(torch.int8)}))(hub.models[REPO])
-    with pytest.raises(ConfigError, match=f"pair.target={REPO}: 1 weights are held as I8"):
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (config(model_type="nope", auto_map={"AutoModelForCausalLM": "mine.Model"}), ".*mine.Model.*does not run"),
+        (tensors(lambda weights: weights.update({HEAD: weights[HEAD].to(torch.int8)})), "1 weights are held as I8"),
+    ],
+    ids=["code", "weights"],
+)
+def test_broken_files_of_the_hub_are_refused_like_local_ones(hub, edit, says):
+    edit(hub.models[REPO])
+    with pytest.raises(ConfigError, match=f"pair.target={REPO}: {says}"):
         load(download=True)
 
 

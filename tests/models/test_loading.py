@@ -7,13 +7,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine.devices import choose_device
-from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
+from specbench.decoding import Request
 from specbench.models import CachedModel, load_pair
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 from tests.helpers.checkpoints import edit_json, tiny, tokenizer
 from tests.helpers.threads import Meeting, in_two_threads
 
@@ -22,11 +20,8 @@ def test_any_local_folder_loads_and_decodes(tmp_path):
     pair = load_pair(str(tiny(tmp_path / "t", seed=1)), str(tiny(tmp_path / "d", seed=2)), device="cpu")
     assert pair.target.dtype == torch.float32
     assert (pair.vocab_size, pair.stop_ids, pair.chat, pair.context) == (4096, {0}, False, 128)
-    decoder = Decoder(
-        CachedModel(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids
-    )
     request = Request("a", tuple(pair.encode("def f")), 1, SamplingParams(), 10)
-    assert 1 <= len(decoder.run([request])[0].token_ids) <= 10
+    assert 1 <= len(decoder(pair).run([request])[0].token_ids) <= 10
 
 
 def test_threads_load_one_after_another(monkeypatch):
@@ -52,16 +47,9 @@ def test_a_wider_output_layer_is_fine_and_never_emits_padding(tmp_path):
         model.get_output_embeddings().weight[4096:, ::2] = -100.0
     model.save_pretrained(folder)
     pair = load_pair(str(folder), str(tiny(tmp_path / "d")), device="cpu")
-    decoder = Decoder(
-        CachedModel(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 2, frozenset()
-    )
     requests = [Request(str(i), (0, 5), i, SamplingParams(), 20) for i in range(8)]
-    assert max(t for c in decoder.run(requests) for t in c.token_ids) < 4096
-
-
-def test_an_output_layer_narrower_than_the_tokenizer_is_refused(tmp_path):
-    with pytest.raises(ModelError, match=r"pair.draft=.*: the model has 4000 outputs for a tokenizer of 4096 ids"):
-        load_pair("embedded:target", str(tiny(tmp_path, outputs=4000)), device="cpu")
+    completions = decoder(pair, 2, stop_ids=()).run(requests)
+    assert max(token for completion in completions for token in completion.token_ids) < 4096
 
 
 def test_a_different_size_is_named(tmp_path):

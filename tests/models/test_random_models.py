@@ -7,15 +7,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
-from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel, Pair, load_pair
-from specbench.models.loading import locate
+from specbench.decoding import Request
+from specbench.models import Pair, load_pair
+from specbench.models.checkpoint import locate
 from specbench.models.shapes import SHAPES
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 
 PUBLISHED = {  # weights, as the models' own pages and safetensors count them
     "llama-8b": 8_030_261_248,
@@ -46,10 +44,8 @@ def test_every_shape_is_held_to_a_published_one():
 def test_texts_are_of_the_whole_vocabulary_and_of_full_length(random_pair: Pair):
     """Ids beyond the tokenizer's own are emitted, and can be decoded to text."""
     known = len(random_pair.tokenizer)
-    engine = CachedModel(random_pair.target, random_pair.vocab_size, "target")
-    decoder = Decoder(engine, bound(ModelDrafter(), random_pair), MaskedVerifier(), 3, random_pair.stop_ids)
     prompt = tuple(random_pair.encode("def f"))
-    made = decoder.run([Request(str(i), prompt, i, SamplingParams(), 60) for i in range(4)])
+    made = decoder(random_pair).run([Request(str(i), prompt, i, SamplingParams(), 60) for i in range(4)])
     tokens = [token for text in made for token in text.token_ids]
     assert len(tokens) == 4 * 60
     assert known <= max(tokens) < random_pair.vocab_size == random_pair.target.config.vocab_size

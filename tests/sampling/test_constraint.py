@@ -12,23 +12,21 @@ import torch
 
 import specbench
 from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
-from specbench.decoding import Completion, Decoder
+from specbench.decoding import Completion
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.extras.structured import Constraint
 from specbench.extras.structured.grammars import grammar_of
-from specbench.models import CachedModel
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.sampling import History, RowParams, SamplingParams, on_host
 from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import bound, decoder
+from tests.helpers.cases import decoder
 
 xgrammar = pytest.importorskip("xgrammar")
 PERSON = {
@@ -206,9 +204,7 @@ def test_a_cuda_graph_cannot_hold_it(pair):
         GraphEngine().resolve(gpu, None, None, on_host=on_host(sampling))
     assert AutoEngine().resolve(gpu, None, None, on_host=on_host(sampling)).name == "eager"
     requests = make_requests(pair, 2, resolved, max_new_tokens=8)
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    static = Decoder(target, bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
-    assert texts(static.run(requests)) == texts(decoder(pair, 3).run(requests))
+    assert texts(decoder(pair, engine=StaticEngine()).run(requests)) == texts(decoder(pair).run(requests))
 
 
 def test_traces_and_rows_name_it(pair):

@@ -13,6 +13,7 @@ from specbench.core.errors import ArgumentError
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.exactness.fixtures.history import FrequencyPenalty
 from specbench.models import CachedModel
 from specbench.protocols.scoring import columns_of
 from specbench.rules.block.masked import BlockVerifier
@@ -21,16 +22,6 @@ from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from tests.decoding.test_decoding import make_requests, texts
 from tests.helpers.cases import decoder
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
-
-
-class FrequencyPenalty:
-    """Takes ``penalty`` from a token's logit for each time that it came before."""
-
-    def __init__(self, penalty: float):
-        self.penalty = penalty
-
-    def __call__(self, logits, history):
-        return logits - self.penalty * history.counts(logits.shape[1]).to(logits.dtype)
 
 
 class NoRepeat:

@@ -8,7 +8,7 @@ import torch
 from specbench.core.types import BITS, Draft, LogitRows, Mask
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
 from specbench.rules.fused import FusedVerifier
-from specbench.sampling import History, RowParams, logit_rows, where
+from specbench.sampling import History, logit_rows, where
 from tests.helpers.bad_launches import Guarded
 from tests.helpers.kernel_cases import DEVICE, RULES, assert_agrees
 from tests.helpers.shaped_cases import EVERY, case_of
@@ -121,10 +121,3 @@ def test_a_mask_is_a_set_of_tokens_for_some_rows():
     assert not banned[2:].any()
     picked = mask.select(torch.tensor([3, 1, 1]))
     assert torch.equal(picked.banned(40), banned[[3, 1, 1]])
-
-
-@pytest.mark.thorough
-def test_parameters_without_a_restriction_have_no_mask():
-    asked = RowParams.of([case_of("penalties").spec.sampling], DEVICE)
-    assert asked.shapes
-    assert case_of("penalties").target(masks=True).allowed is None

@@ -7,7 +7,7 @@ import pytest
 import specbench
 from specbench.benchmark.texts import resolved
 from specbench.core.errors import ConfigError
-from specbench.models.thinking import thinking_ids
+from specbench.models.tokenizer import thinking_ids
 from specbench.sampling import SamplingParams
 
 PARENTHESES = ["(", ")"]

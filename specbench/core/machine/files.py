@@ -10,12 +10,12 @@ import os
 import reprlib
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, ModelError
 
 LONGEST_LINE = 2**28  # bytes; far above any prompt or scored text, so that a file of zeros ends as well
 LONGEST_NAME = 200  # characters
@@ -111,6 +111,14 @@ class Origin:
     def wrong(self, problem: str, remedy: str | None = None) -> ConfigError:
         """The error to raise."""
         return ConfigError(self.key, self.value, problem, remedy or self.remedy)
+
+    def model_error(self, problem: str, remedy: str) -> ModelError:
+        """The error to raise for a model that cannot be used."""
+        return ModelError(f"{self.key}={self.value}: {problem}. {remedy}")
+
+    def library_errors(self, problem: str, remedy: str | None = None) -> AbstractContextManager[None]:
+        """Turns any exception of a block into a ConfigError; see :func:`wrap_library_errors`."""
+        return wrap_library_errors(self.key, self.value, problem, remedy or self.remedy)
 
     def check(self, path: str | Path, name: str = "") -> None:
         """Raises ConfigError for what is no readable regular file; ``name`` says which, where it is not the value."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specbench.core.machine import ranks
-from specbench.extras.compiled import joined, products, summed
+from specbench.extras.compiled import joined, products
 from specbench.kernels import dependent
 from specbench.models.cached_model import CachedModel
 
@@ -29,7 +29,7 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
     torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
     joined.join(cached.model)
-    summed.install(cached.model)
+    products.install_sums(cached.model)
     products.install(cached.model)
     options: dict[str, Any] = {
         "deterministic": ranks.launched(),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from specbench.extras.compiled import products
 from specbench.extras.parallel import sharding
+from specbench.models.packed import is_plain
 from specbench.models.weights import local
 
 # By the names that transformers has for them: layers of one module that are given the same tensor.
@@ -34,7 +35,7 @@ class Product:
     Attributes:
         weight, bias, sizes: of a sharded model what this rank has of them.
         counters: of its kernel (products.py).
-        of, parts: while some layers have not asked yet: the input, and what each is to get.
+        of, parts: the input, and the outputs of the layers that have not taken theirs yet.
     """
 
     weight: Float[Tensor, "out in"]
@@ -45,7 +46,7 @@ class Product:
     parts: dict[int, Tensor] = field(default_factory=dict)
 
     def take(self, place: int, x: Float[Tensor, "*n in"]) -> Float[Tensor, "*n part"]:
-        """What the layer at ``place`` makes of x: the first to be asked computes those of all."""
+        """Returns the output of the layer at ``place`` for x; the first call computes the outputs of all layers."""
         if self.of is not x or place not in self.parts:
             self.of = x
             made = products.linear(x, self.weight, self.bias, self.counters)
@@ -97,7 +98,7 @@ def join(model: nn.Module) -> int:
 
 
 def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
-    if not all(map(products.is_plain, layers)):
+    if not all(map(is_plain, layers)):
         return False
     kinds = {(type(layer.weight), layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
     ways = {cuts.get(layer) if sharding.is_shard(layer.weight) else None for layer in layers}
@@ -114,5 +115,5 @@ def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
     return [JoinedLinear(layer, product, place) for place, layer in enumerate(layers)]
 
 
-def _parameter(before: Tensor, held: Tensor) -> nn.Parameter:
-    return nn.Parameter(sharding.in_place_of(before, held), requires_grad=False)
+def _parameter(before: Tensor, part: Tensor) -> nn.Parameter:
+    return nn.Parameter(sharding.in_place_of(before, part), requires_grad=False)

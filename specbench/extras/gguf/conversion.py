@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.errors import ConfigError, ModelError, NotInstalledError
+from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.core.machine.disk import writing
-from specbench.core.machine.files import Origin, problem_of, wrap_library_errors
+from specbench.core.machine.files import Origin, problem_of
 from specbench.models import hub, weights
 from specbench.models.weight_files import named
 
@@ -44,7 +44,7 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     _check(file, out)
     source, unread = Origin("FILE", file, REMEDY), "transformers cannot read it"
     with hub.offline():
-        with wrap_library_errors(source.key, file, unread, REMEDY):
+        with source.library_errors(unread):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)  # ty: ignore[invalid-assignment]
             if (begins := _begins_with_bos(file)) is not None:
                 tokenizer.add_bos_token = begins
@@ -96,7 +96,7 @@ def _check_all_used(model: PreTrainedModel, source: Origin) -> None:
         beyond = [name for name in sizes if name.startswith("blk.") and int(name.split(".")[1]) >= layers]
         which = f", such as {named(beyond)} of a model with {layers} layers" if beyond else ""
         problem = f"the file holds {in_file:,} weights, and the model that it describes has {in_model:,}{which}"
-        raise ModelError(f"{source.key}={source.value}: {problem}. {_INCOMPLETE}")
+        raise source.model_error(problem, _INCOMPLETE)
 
 
 def _begins_with_bos(file: Path) -> bool | None:

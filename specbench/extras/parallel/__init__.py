@@ -1,7 +1,7 @@
 """``parallel=tensor``: a target in shards, a process of torchrun a shard. Provides the hook ``parallel``.
 
 sharding.py has what is known of transformers' tensor parallelism; compiled steps have sums of their own over processes
-(extras/compiled/summed.py). runs/parallel.py keeps the processes of a sweep in step.
+(extras/compiled/products.py). runs/parallel.py keeps the processes of a sweep in step.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.machine import ranks
-from specbench.core.machine.files import wrap_library_errors
 from specbench.extras.parallel import sharding
 from specbench.models.attention import implementation
 from specbench.models.random_weights import RandomModel
@@ -30,8 +29,7 @@ def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
     """
     source = model.source
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(model.config)]
-    errors = wrap_library_errors(source.key, source.value, "it cannot be made", source.remedy)
-    with errors, torch.random.fork_rng(), _without_report():
+    with source.library_errors("it cannot be made"), torch.random.fork_rng(), _without_report():
         shard = model_class.from_pretrained(
             None,
             config=model.config,
@@ -43,10 +41,10 @@ def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
         # It has the same numbers on every rank. Now each shard has its own, and what all ranks have whole is the same.
         for name, weight in shard.named_parameters():
             if weight.dim() > 1:
-                held = local(weight.detach())
+                part = local(weight.detach())
                 seed = model.seed(name, ranks.rank() if sharding.is_shard(weight) else "all")
-                generator = torch.Generator(held.device).manual_seed(seed)
-                held.normal_(0, model.config.initializer_range, generator=generator)
+                generator = torch.Generator(part.device).manual_seed(seed)
+                part.normal_(0, model.config.initializer_range, generator=generator)
     return shard.eval()
 
 

@@ -21,7 +21,6 @@ from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import Origin
 
@@ -38,15 +37,13 @@ def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
     Raises:
         ModelError: transformers has no plan for it, its heads do not divide, or it is quantised.
     """
-    text, setting, count = config.get_text_config(), f"{source.key}={source.value}", ranks.size()
+    text, count = config.get_text_config(), ranks.size()
     plan: Mapping[str, str] = getattr(text, "base_model_tp_plan", None) or {}
     if not plan:
-        raise ModelError(
-            f"{setting}: parallel=tensor, and transformers has no plan of how to shard {config.model_type!r}. "
-            f"{_WITHOUT_PLAN}"
-        )
+        problem = f"parallel=tensor, and transformers has no plan of how to shard {config.model_type!r}"
+        raise source.model_error(problem, _WITHOUT_PLAN)
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{setting}: it is quantised, which parallel=tensor cannot shard. Use parallel=none.")
+        raise source.model_error("it is quantised, which parallel=tensor cannot shard", "Use parallel=none.")
     if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
         return  # every rank has all heads
     for name in ("num_attention_heads", "num_key_value_heads"):
@@ -54,10 +51,8 @@ def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
         if heads is not None and heads % count:
             fitting = [n for n in range(2, count) if heads % n == 0]
             remedy = f"Start {' or '.join(map(str, fitting))} processes" if fitting else "Choose another model"
-            raise ModelError(
-                f"{setting}: parallel=tensor with {count} processes, and its {heads} {name} do not divide by {count}. "
-                f"{remedy}, or use parallel=none."
-            )
+            problem = f"parallel=tensor with {count} processes, and its {heads} {name} do not divide by {count}"
+            raise source.model_error(problem, f"{remedy}, or use parallel=none.")
 
 
 def join(device: torch.device) -> None:
@@ -89,15 +84,15 @@ def is_shard(tensor: Tensor) -> bool:
     return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
-def in_place_of(tensor: Tensor, held: Tensor) -> Tensor:
-    """A tensor that is cut as another one, of which this rank has ``held``; ``held`` itself if the other is whole."""
+def in_place_of(tensor: Tensor, part: Tensor) -> Tensor:
+    """A tensor that is cut as another one, of which this rank has ``part``; ``part`` itself if the other is whole."""
     cut: Any = tensor
     if not hasattr(cut, "to_local"):
-        return held
+        return part
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
-        held, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
+        part, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.sampling_params import SamplingParams
-from specbench.core.types import BITS
+from specbench.core.types import BITS, Mask
 from specbench.extras.structured.grammars import KEY, grammar_of, xgrammar
 from specbench.sampling.history import History
 
@@ -76,7 +76,8 @@ class Constraint:
         for row, text in enumerate(tokens):
             matcher = self._matcher(len(prompts), request[row])
             ended[row] = matcher.follow(text[begin[row] : end[row]], bitmask, row)
-        return torch.where(ended[:, None], self._ended, _unpacked(bitmask)[:, : self.vocabulary])
+        banned = Mask(torch.ones_like(ended), bitmask, 1).banned(self.vocabulary)
+        return torch.where(ended[:, None], self._ended, ~banned)
 
     def _matcher(self, batch: int, request: int) -> _Matcher:
         """Returns the matcher of a request in a batch of this size; chains and nodes of trees differ in size."""
@@ -120,11 +121,6 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     if one[:shorter] == other[:shorter]:
         return shorter
     return next(i for i in range(shorter) if one[i] != other[i])
-
-
-def _unpacked(bitmask: Int32[Tensor, "n words"]) -> Bool[Tensor, "n tokens"]:
-    places = torch.arange(BITS, dtype=torch.int32)
-    return ((bitmask[:, :, None] >> places) & 1).bool().flatten(1)
 
 
 def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> SamplingParams:

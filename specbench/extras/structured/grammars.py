@@ -64,11 +64,6 @@ def grammar_of(kind: str, text: str) -> Any:
         raise ConfigError(KEY, shown, f"cannot be compiled: {problem}", _REMEDY[kind]) from error
 
 
-def check(kind: str, text: str) -> None:
-    """Raises ConfigError for a structure that cannot be compiled, and NotInstalledError if xgrammar is not there."""
-    grammar_of(kind, text)
-
-
 _REMEDY = {
     "json": "Give a JSON schema.",
     "regex": "Give a regular expression without lookarounds or references.",

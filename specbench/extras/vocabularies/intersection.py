@@ -29,7 +29,7 @@ _ROOM = 4  # draft tokens for each token of a text that there is memory for, on 
 
 
 class IntersectionModel(CachedModel):
-    """A cached model whose tokens, lengths and logits are the target's.
+    """A cached model whose tokens, lengths and logits are the target's. It returns no features.
 
     Args:
         model: the draft.
@@ -67,12 +67,10 @@ class IntersectionModel(CachedModel):
 
     @property
     def layout(self) -> int:  # ty: ignore[incompatible-property-override]
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         return self._inner.layout + self._grown
 
     @property
     def state(self) -> tuple[Tensor, ...]:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         return (self.lengths, *self._inner.state)
 
     @property
@@ -82,7 +80,6 @@ class IntersectionModel(CachedModel):
 
     @property
     def fixed_forward(self) -> Callable[..., Any] | None:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         return self._inner.fixed_forward
 
     @fixed_forward.setter
@@ -90,7 +87,6 @@ class IntersectionModel(CachedModel):
         self._inner.fixed_forward = forward
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         self._inner.start([], 0)
         self._lengths.zero_()
         self.reserve(len(prompts), capacity)
@@ -99,7 +95,6 @@ class IntersectionModel(CachedModel):
         return {}
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         before, now = self._ends.shape, (max(rows, len(self._ends)), max(capacity + 1, self._ends.shape[1]))
         if now != before:
             self._ends = torch.nn.functional.pad(self._ends, (0, now[1] - before[1], 0, now[0] - before[0]))
@@ -113,7 +108,6 @@ class IntersectionModel(CachedModel):
     def place(
         self, prompts: Sequence[Sequence[int]], rows: Sequence[int], features: Sequence[Feature] = ()
     ) -> Features:
-        """See :class:`specbench.models.cached_model.CachedModel`. There are no features."""
         _refuse(features)
         self._written([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts), whole=True)
         return {}
@@ -126,7 +120,6 @@ class IntersectionModel(CachedModel):
         first: Sequence[int],
         features: Sequence[Feature] = (),
     ) -> Features:
-        """See :class:`specbench.models.cached_model.CachedModel`. There are no features."""
         _refuse(features)
         self._written(pieces, rows, first, whole=False)
         return {}
@@ -154,15 +147,14 @@ class IntersectionModel(CachedModel):
         return draft_tokens + (self._ends.shape[1] - tokens) <= self._ends.shape[1] * self._room
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`specbench.models.cached_model.CachedModel`. No bound on draft tokens follows from ``longest``."""
+        # No bound on draft tokens follows from ``longest``.
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._inner.show(rows, None if longest is None else self._inner.capacity)
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         if len(sources) > 0:
-            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            at, to = self._integers(sources), self._integers(targets)
             self._lengths[to] = self._lengths[at]
             self._ends[to] = self._ends[at]
             self._inner.move(sources, targets)
@@ -175,10 +167,7 @@ class IntersectionModel(CachedModel):
         ancestors: Bool[Tensor, "B n k"] | None = None,
         features: Sequence[Feature] = (),
     ) -> ModelOutput:
-        """See :class:`specbench.models.cached_model.CachedModel`; there are no features.
-
-        Tokens of a tree were drafted, and so they are shared ones.
-        """
+        """Feeds tokens as :meth:`CachedModel.extend` does. Tokens of a tree were drafted, so they are shared ones."""
         _refuse(features)
         own = self._fed_as(token_ids, counts)
         ends, begun = own.cumsum(dim=1), self._inner.lengths.clone()
@@ -227,7 +216,7 @@ class IntersectionModel(CachedModel):
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
-        """See :class:`specbench.models.cached_model.CachedModel`. Each token of a tree is one of the model's own."""
+        """Takes tokens back as :meth:`CachedModel.truncate` does. Each token of a tree is one of the model's own."""
         if path is None:
             torch.minimum(self.lengths, lengths, out=self.lengths)
             self._inner.truncate(self._ended(self.lengths))
@@ -239,7 +228,6 @@ class IntersectionModel(CachedModel):
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
-        """See :class:`specbench.models.cached_model.CachedModel`."""
         pieces = [self._read_as[token] for token in token_ids]
         last = torch.tensor(list(itertools.accumulate(map(len, pieces))), device=self.device) - 1
         return self._in_target_ids(self._inner.score(list(itertools.chain.from_iterable(pieces)))[last])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specbench.extras.vocabularies.spelling import BEFORE
 from specbench.extras.vocabularies.translation import Translation
-
-_BEFORE = 32  # bytes of the text before, with which what follows is read
 
 
 class Retokenized:
@@ -54,7 +53,7 @@ class Retokenized:
 
     def _take(self, ids: Sequence[int], text: bytes) -> None:
         self.ids += ids
-        self._end = (self._end + text)[-_BEFORE:]
+        self._end = (self._end + text)[-BEFORE:]
 
     def read(self, drafted: Sequence[int]) -> list[int]:
         """What the draft writes after the text, in the target's tokens. An unfinished character is left out."""

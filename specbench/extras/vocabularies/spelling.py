@@ -21,7 +21,7 @@ ROLES = ("eos", "bos", "unk", "pad")  # of one token with several roles the firs
 _SPECIAL = re.compile(rb"(\xff[^\xfe]*\xfe)")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
-_BEFORE = 32  # bytes of the text before, with which a continuation is encoded
+BEFORE = 32  # bytes of the text before, with which a continuation is encoded
 
 
 class Spelling:
@@ -91,8 +91,9 @@ class Spelling:
             return [self.ids[text]] if text else []
         if text.startswith(b"\xff"):
             return list(self._longest(text))
-        before = _SPECIAL.split(before)[-1][-_BEFORE:]
-        whole = self._encoded((before + text).decode("utf-8", errors="ignore"))
+        before = _SPECIAL.split(before)[-1][-BEFORE:]
+        joined = (before + text).decode("utf-8", errors="ignore")
+        whole = list(self._tokenizer(joined, add_special_tokens=False).input_ids)
         start, left = len(whole), len(text)
         while start > 0 and len(self.tokens[whole[start - 1]]) <= left:
             start -= 1
@@ -100,9 +101,6 @@ class Spelling:
         if self.text(whole[start:]) != text[left:]:  # the tokenizer changes what it reads
             start, left = len(whole), len(text)
         return [*self._longest(text[:left]), *whole[start:]]
-
-    def _encoded(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _longest(self, text: bytes) -> Iterator[int]:
         start = 0

@@ -26,6 +26,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.extras.vocabularies.retokenized import Retokenized
+from specbench.extras.vocabularies.spelling import Spelling
 from specbench.extras.vocabularies.translation import Translation
 from specbench.models import CachedModel, Pair, RowCache, right_padded
 from specbench.sampling import RowParams, logit_rows, sample
@@ -48,7 +49,6 @@ class TextCache(RowCache):
 
     @property
     def layout(self) -> int:  # ty: ignore[incompatible-property-override]
-        """See :class:`specbench.models.RowCache`, as are the methods below."""
         return self.model.layout
 
     def texts(self, rows: int) -> list[Retokenized]:
@@ -101,13 +101,15 @@ class StringsDrafter(Drafter):
     def _attach(self, pair: Pair, target: CachedModel) -> None:
         self.check(pair.draft is not None)
         assert pair.draft is not None
-        translation = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
+        translation = pair.translation
+        if translation is None:  # the draft has the target's tokenizer
+            spelling = Spelling(pair.tokenizer, pair.vocab_size)
+            translation = Translation(spelling, spelling)
         assert isinstance(translation, Translation), "of another provider of different_vocabularies"
         self._cache = TextCache(translation, CachedModel(pair.draft, len(translation.draft.tokens), "draft"))
         self.caches = (self._cache,)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         device, width = batch.lengths.device, streams.width - 1
         if width == 0:
             return Draft.empty(len(batch), device)

@@ -8,7 +8,6 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from specbench.extras.vocabularies.spelling import ROLES, Spelling
 
@@ -26,12 +25,6 @@ class Translation:
 
     target: Spelling
     draft: Spelling
-
-    @staticmethod
-    def between_same(tokenizer: PreTrainedTokenizerBase, size: int) -> Translation:
-        """Of a pair that has one tokenizer."""
-        spelling = Spelling(tokenizer, size)
-        return Translation(spelling, spelling)
 
     @cached_property
     def draft_ids(self) -> Int64[Tensor, " V"]:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.core.machine.files import Origin, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown
 
 MOST_FILES = 20_000  # in a folder that is looked through
 SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read
@@ -107,7 +107,7 @@ def _table_rows(file: Path, source: Origin) -> Iterator[dict[str, Any]]:
     source.check(file)
     batches = _parquet(file) if file.suffix == ".parquet" else _arrow(file)
     while True:
-        with wrap_library_errors(source.key, source.value, f"{file.name} cannot be read", source.remedy):
+        with source.library_errors(f"{file.name} cannot be read"):
             batch = next(batches, None)
             read = [] if batch is None else batch.to_pylist()
         if batch is None:
