@@ -24,12 +24,12 @@ from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair
-from specbench.protocols.decode import in_groups, speed_fields, warm_rounds
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.decode import speed_fields
+from specbench.protocols.model_context import ModelContext, in_groups
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed
+from specbench.protocols.rounds import RoundSettings, decode_timed, warm_rounds
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier

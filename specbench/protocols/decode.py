@@ -21,9 +21,8 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count
 from specbench.core.errors import ConfigError
-from specbench.core.machine.journal import Journal
 from specbench.core.rounding import speedup
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
@@ -36,7 +35,7 @@ from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.model_context import ModelContext, in_groups
 from specbench.protocols.parameters import NOTHING, Ignored
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
@@ -46,7 +45,7 @@ from specbench.protocols.rounds import (
     RoundSettings,
     Timed,
     TimedRounds,
-    timed_rounds,
+    warm_rounds,
 )
 from specbench.protocols.shared import shared_fields
 from specbench.protocols.together import shared_rounds
@@ -183,41 +182,10 @@ class DecodeProtocol:
         return in_groups(context.requests, size)
 
 
-def warm_rounds(
-    plain: Decoder,
-    speculative: Decoder,
-    groups: Sequence[Sequence[Request]],
-    settings: RoundSettings,
-    at_once: int,
-    warmup: int = 1,
-    journal: Journal | None = None,
-) -> TimedRounds:
-    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
-
-    Args:
-        at_once, journal: see :func:`specbench.protocols.rounds.timed_rounds`.
-        warmup: times that the first batch is decoded both ways, untimed.
-    """
-    requests = [request for group in groups for request in group]
-    for decoder in (speculative, plain):
-        decoder.reserve(requests, at_once)
-    for _ in range(warmup):
-        plain.run(groups[0][:at_once])
-        speculative.run(groups[0][:at_once])
-    speculative.clear_times()
-    plain.clear_times()
-    return timed_rounds(plain, speculative, groups, settings, at_once, journal)
-
-
 def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
     """The steps of all texts in the columns of results.STEP_SCHEMA."""
     log = [{**dataclasses.asdict(step), **c.request.labels} for c in completions for step in c.steps]
     return pd.DataFrame(log).rename(columns={"name": "prompt"})
-
-
-def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
-    """Requests in groups of ``size``, in their order; the last may be smaller."""
-    return [requests[i : i + size] for i in range(0, len(requests), size)]
 
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:

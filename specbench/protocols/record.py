@@ -103,9 +103,8 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
     draft_model(context)  # fails before anything is sampled
     decoder, completions = context.decoder(0), []
     started = time.perf_counter()
-    size = context.batch_size
-    for i in track(range(0, len(requests), size), "sampling"):
-        completions += decoder.run(requests[i : i + size])
+    for batch in track(context.batches(requests), "sampling"):
+        completions += decoder.run(batch)
     synchronize(context.target.device)
     sampled = time.perf_counter()
     recording = recorded(context, requests, completions)

@@ -113,8 +113,8 @@ class ReplayCheckProtocol:
         ]
         points: list[dict[str, Any]] = []
         for gamma in track(self.decoded, "decoding"):
-            decoder, size = context.decoder(gamma), context.batch_size
-            timed = [decode_timed(decoder, requests[i : i + size]) for i in range(0, len(requests), size)]
+            decoder = context.decoder(gamma)
+            timed = [decode_timed(decoder, batch) for batch in context.batches(requests)]
             completions = [completion for batch in timed for completion in batch.completions]
             tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
             timings.append({"what": "decode", "gamma": gamma, "tokens": tokens, "seconds": seconds})

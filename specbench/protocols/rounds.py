@@ -230,3 +230,29 @@ def timed_rounds(
         for old, new in zip(written[0], later, strict=True)
     ]
     return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds))
+
+
+def warm_rounds(
+    plain: Decoder,
+    speculative: Decoder,
+    groups: Sequence[Sequence[Request]],
+    settings: RoundSettings,
+    at_once: int,
+    warmup: int = 1,
+    journal: Journal | None = None,
+) -> TimedRounds:
+    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
+
+    Args:
+        at_once, journal: see :func:`timed_rounds`.
+        warmup: times that the first batch is decoded both ways, untimed.
+    """
+    requests = [request for group in groups for request in group]
+    for decoder in (speculative, plain):
+        decoder.reserve(requests, at_once)
+    for _ in range(warmup):
+        plain.run(groups[0][:at_once])
+        speculative.run(groups[0][:at_once])
+    speculative.clear_times()
+    plain.clear_times()
+    return timed_rounds(plain, speculative, groups, settings, at_once, journal)
