@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from matplotlib.figure import Figure
 
-from specbench.core.checks import check_count, check_seconds, plain_number
+from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import environment
@@ -32,6 +32,7 @@ from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.parameters import Ignored
+from specbench.protocols.settings import check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 
@@ -89,10 +90,6 @@ class JudgeProtocol:
         draft: str | None = None,
         tolerance: float | None = None,
     ):
-        for name, given in (("false_alarm", false_alarm), ("power", power)):
-            value = plain_number(given)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use a number inside it.")
         self.prompts = check_count("protocol.prompts", prompts)
         self.greedy_length = check_count("protocol.greedy_length", greedy_length, 0)
         self.rounds = check_count("protocol.rounds", rounds, 0)
@@ -106,8 +103,8 @@ class JudgeProtocol:
             check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
             check_count("protocol.length", length),
-            false_alarm,
-            power,
+            check_chance("protocol.false_alarm", false_alarm),
+            check_chance("protocol.power", power),
         )
 
     @property

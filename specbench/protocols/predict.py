@@ -30,7 +30,7 @@ from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
-from specbench.protocols.settings import check_decoded
+from specbench.protocols.settings import check_decoded, check_drafting
 from specbench.replay.cost.forecast import Forecast, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.replay.cost.steady import crossover, steady
@@ -114,6 +114,7 @@ class PredictProtocol:
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]
     ):
         self.gammas, self.decoded = check_decoded(gammas, decoded, "predicted")
+        check_drafting("protocol.gammas", self.gammas, "Add one above 0, such as 4.")
         self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.cost = CostProtocol(**cost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specbench.benchmark.timer import FEWEST
-from specbench.core.checks import check_count, check_seconds
+from specbench.core.checks import check_count, check_seconds, plain_number
 from specbench.core.errors import ConfigError
 from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
@@ -31,6 +31,21 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     return gammas
 
 
+def check_drafting(key: str, gammas: list[int], remedy: str = "Add one above 0, or give [] for none.") -> list[int]:
+    """The draft lengths, if there are none or one is above 0. Raises ConfigError for [0]."""
+    if gammas == [0]:
+        raise ConfigError(key, gammas, "none of them drafts", remedy)
+    return gammas
+
+
+def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
+    """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
+    value = plain_number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise ConfigError(key, value, "not inside (0, 1)", remedy)
+    return float(value)
+
+
 def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int], list[int]]:
     """The draft lengths of protocol.gammas, and those of protocol.decoded, which are some of them.
 
@@ -40,11 +55,11 @@ def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int]
     Raises:
         ConfigError: anything else.
     """
-    every, some = check_gammas("protocol.gammas", gammas, 1), check_gammas("protocol.decoded", decoded, 1)
-    if missing := set(some) - set(every):
+    lengths, chosen = check_gammas("protocol.gammas", gammas, 1), check_gammas("protocol.decoded", decoded, 1)
+    if missing := set(chosen) - set(lengths):
         remedy = "Add them to protocol.gammas, or leave them out."
-        raise ConfigError("protocol.decoded", some, f"{sorted(missing)} are not {done}", remedy)
-    return every, some
+        raise ConfigError("protocol.decoded", chosen, f"{sorted(missing)} are not {done}", remedy)
+    return lengths, chosen
 
 
 def check_counts(key: str, values: object, least: int = 1) -> list[int]:
