@@ -31,8 +31,7 @@ from specbench.protocols.judging.finding import Finding
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
-from specbench.protocols.parameters import Ignored
-from specbench.protocols.settings import check_chance
+from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 

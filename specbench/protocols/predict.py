@@ -26,11 +26,10 @@ from specbench.metrics.speed import speed_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
-from specbench.protocols.settings import check_decoded, check_drafting
+from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
 from specbench.replay.cost.forecast import Forecast, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.replay.cost.steady import crossover, steady
@@ -120,7 +119,7 @@ class PredictProtocol:
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`.
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter

@@ -1,17 +1,25 @@
-"""Checks of arguments that several protocols take."""
+"""Checks of arguments that several protocols take, and of what a protocol would silently ignore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from specbench.benchmark.timer import FEWEST
-from specbench.core.checks import check_count, check_seconds, plain_number
+from specbench.core.checks import check_count, plain_number
+from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
-from specbench.protocols.base import MeasurementProtocol, OwnConditions
+from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
+from specbench.protocols.base import MeasurementProtocol
 from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
+# By field of SamplingParams, what to do instead.
+Ignored = Mapping[str, str]
+NO_TEXTS: Ignored = dict.fromkeys(in_groups(END, REQUEST, SHOWN), "It decodes no text of yours; leave it out.")
+NOTHING_SHOWN: Ignored = dict.fromkeys(in_groups(SHOWN), "It shows no text; leave it out, or use protocol=decode.")
+OWN_SAMPLES: Ignored = {**NOTHING_SHOWN, "n": "Use protocol.samples."}
+NOTHING: Ignored = {}
 NO_SOURCE = "It samples from no engine under test; leave it out, or use protocol=judge."
 
 
@@ -77,24 +85,12 @@ def check_counts(key: str, values: object, least: int = 1) -> list[int]:
     return counts
 
 
-def check_timing(rounds: object, replays: object, host_calls: object, seconds: object, budget: object) -> None:
-    """How often calls are timed, and for how long: counts, replays at least FEWEST, and seconds from 0.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
-        check_count(f"protocol.{name}", value, least)
-    for name, value in (("seconds", seconds), ("budget", budget)):
-        check_seconds(f"protocol.{name}", value, "Use a number from 0.")
-
-
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
-    """The keys that a protocol makes no use of, with what to know instead (see OwnConditions)."""
-    own = dict(protocol.own_conditions) if isinstance(protocol, OwnConditions) else {}
+    """The keys that a protocol makes no use of, with what to know instead (see MeasurementProtocol)."""
+    ignored = dict(getattr(protocol, "own_conditions", {}))
     if not getattr(protocol, "reads_source", False):
-        own = {"source": NO_SOURCE, **own}
-    return own if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **own}
+        ignored = {"source": NO_SOURCE, **ignored}
+    return ignored if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **ignored}
 
 
 def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
@@ -117,3 +113,18 @@ def check_conditions(given: Mapping[str, str], ignored: Mapping[str, str | None]
         remedy = ignored.get(key.partition(".")[0])
         if remedy is not None:
             raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)
+
+
+def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
+    """Refuses sampling parameters that the protocol would ignore.
+
+    Raises:
+        ConfigError: names the parameter, its value, and what to do instead.
+    """
+    nothing_said = NOTHING_SHOWN if protocol.needs_models else NO_TEXTS
+    for name, remedy in getattr(protocol, "ignored_parameters", nothing_said).items():
+        value = getattr(sampling, name)
+        searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
+        if value != DEFAULTS[name] and not searched:
+            problem = f"protocol={config_name('protocol', protocol)} would ignore it"
+            raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)
