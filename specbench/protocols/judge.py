@@ -24,13 +24,14 @@ from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
-from specbench.protocols.judging.checkpoint import ShareRow, TextScorer, judge_checkpoint
+from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, SampleLimits, judge_distribution
 from specbench.protocols.judging.finding import Finding
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
+from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
@@ -109,8 +110,8 @@ class JudgeProtocol:
     @property
     def own_conditions(self) -> Conditions:
         """A source may be made of the run's pair and verifier; what it is made of stands in the column ``config``."""
-        own: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
-        return {**own, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
+        of_engine: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
+        return {**of_engine, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
