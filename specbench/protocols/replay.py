@@ -117,9 +117,9 @@ class ReplayProtocol:
 
 def check_pair(trace: Trace, pair: tuple[str, str] | None, path: Path) -> None:
     """Raises ConfigError where a pair was asked for and the trace names another; None: no pair was asked for."""
-    held = (trace.identity.target, trace.identity.draft)
-    if pair is not None and pair != held:
-        problem = f"a replay loads no models, and the trace {path} is of target {held[0]} and draft {held[1]}"
+    target, draft = trace.identity.target, trace.identity.draft
+    if pair is not None and pair != (target, draft):
+        problem = f"a replay loads no models, and the trace {path} is of target {target} and draft {draft}"
         raise ConfigError("pair", " and ".join(pair), problem, "Leave pair out, or give a trace of that pair.")
 
 

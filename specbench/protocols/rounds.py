@@ -188,13 +188,17 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
     return Rounds(*(numbers[:, :, i] for i in range(4)))
 
 
+def seconds_of(text: Completion) -> tuple[float, float]:
+    """Seconds from the start of a request to its first token, and to its end."""
+    return (text.first_token or text.started) - text.started, (text.ended or text.started) - text.started
+
+
 def request_times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> RequestTimes:
     """Returns the times of the speculatively decoded requests of some rounds; all of them have ended."""
     texts = [[text for _, timed in pairs for text in timed.completions] for pairs in rounds]
-    first = [[(text.first_token or text.started) - text.started for text in row] for row in texts]
-    end = [[(text.ended or text.started) - text.started for text in row] for row in texts]
+    first, end = (np.array([[seconds_of(text)[i] for text in row] for row in texts]) for i in (0, 1))
     tokens = [[len(text.token_ids) for text in row] for row in texts]
-    return RequestTimes(np.array(first), np.array(end), np.array(tokens))
+    return RequestTimes(first, end, np.array(tokens))
 
 
 def timed_rounds(
