@@ -44,11 +44,7 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
         ConfigError: a folder without any rows; if its sweep has a plan, with what became of the jobs. Rows of another
             schema, such as an older one, or of another experiment.
     """
-    try:
-        rows = results.read_rows(run_dir)
-    except pa.ArrowException as error:
-        problem = f"rows of another version of specbench, or damaged ({str(error).splitlines()[0]})"
-        raise ConfigError("RUN_DIR", run_dir, problem, AGAIN) from error
+    rows = results.read_rows(run_dir)
     if rows is not None and len(rows):
         frame = rows.to_pandas()
         missing = [name for name in needed if frame[name].isna().all()]

@@ -24,13 +24,13 @@ from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair
-from specbench.protocols.decode import in_groups, speed_fields, warm_rounds
-from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import check_parameters
+from specbench.protocols.decode import speed_fields
+from specbench.protocols.model_context import ModelContext, in_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed
+from specbench.protocols.rounds import DecoderFacts, RoundSettings, decode_timed, warm_rounds
 from specbench.protocols.scoring import score_texts
+from specbench.protocols.settings import check_parameters
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen
@@ -128,7 +128,7 @@ def _compared(
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
     timed = warm_rounds(plain, decoder, in_groups(requests, size), _ROUNDS, size)
-    speeds = speed_fields(timed, {})
+    speeds = speed_fields(timed, DecoderFacts.of(plain, decoder))
     kept = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     kept += ("speedup", "speedup_low", "speedup_high", "differing_texts")
     return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in kept}

@@ -51,7 +51,7 @@ def coverage(units: int) -> float:
     return float(2 * stats.t.cdf(z * np.sqrt((units - 1) / units), units - 1) - 1)
 
 
-def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Estimate | None:
+def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray) -> Estimate | None:
     """sum(numerator) / sum(denominator) over units (prompts), percentile bootstrap; None where nothing was counted."""
     top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
     if bottom.sum() == 0:
@@ -61,10 +61,20 @@ def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0)
     value = top.sum() / bottom.sum()
     if len(top) < 2:
         return Estimate(float(value), math.nan, math.nan)
-    return _bootstrap((top, bottom), lambda n, d, axis: n.sum(axis) / d.sum(axis), value, seed)
+    interval = stats.bootstrap(
+        (top, bottom),
+        lambda n, d, axis: n.sum(axis) / d.sum(axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(float(value), float(interval.low), float(interval.high))
 
 
-def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray, seed: int = 0) -> list[Estimate]:
+def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray) -> list[Estimate]:
     """sum(numerator) / sum(denominators[:, k]) for many k at once, percentile bootstrap over the n units.
 
     All ratios share their resamples, so that hundreds of them cost little more than one.
@@ -77,7 +87,7 @@ def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray, seed: int = 
     values = top.sum() / bottom.sum(axis=0)
     if len(top) < 2:
         return [Estimate(float(value), math.nan, math.nan) for value in values]
-    rng, both = np.random.default_rng(seed), np.column_stack([top, bottom])
+    rng, both = np.random.default_rng(0), np.column_stack([top, bottom])
     sums = np.concatenate([_resampled_sums(both, part, rng) for part in np.array_split(np.arange(RESAMPLES), 20)])
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(sums[:, :1] / sums[:, 1:], [tail, 1 - tail], axis=0)
@@ -88,18 +98,3 @@ def _resampled_sums(columns: np.ndarray, numbers: np.ndarray, rng: np.random.Gen
     units = len(columns)
     counts = rng.multinomial(units, np.full(units, 1 / units), size=len(numbers))
     return counts.astype(float) @ columns
-
-
-def _bootstrap(data: tuple[np.ndarray, ...], statistic: object, value: float, seed: int) -> Estimate:
-    result = stats.bootstrap(
-        data,
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    interval = result.confidence_interval
-    return Estimate(float(value), float(interval.low), float(interval.high))

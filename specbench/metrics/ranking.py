@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from specbench.core.errors import ArgumentError
 from specbench.metrics.disturbance import Disturbance, is_disturbed
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.run_settings import plain_work_columns, with_settings
@@ -71,24 +72,31 @@ class Ranking:
 
 
 def ranking(rows: pd.DataFrame) -> Ranking:
-    """Compares rows of results.RunRow, one a setting; see the module."""
+    """Compares rows of results.RunRow, one a setting; see the module. Rows without a speedup are left out.
+
+    Raises:
+        ArgumentError: no row has a speedup.
+    """
     speedups = rows["speedup"].to_numpy(dtype=float)
-    settings = [SettingTimes.of(row) for _, row in rows.iterrows()]
-    drift, level = plain_drift(rows), FALSE_NAME / len(rows)
+    timed = np.flatnonzero(~np.isnan(speedups)).tolist()
+    if not timed:
+        raise ArgumentError("rows: none has a speedup. Give rows of protocol=decode.")
+    settings = {place: SettingTimes.of(rows.iloc[place]) for place in timed}
+    drift, level = plain_drift(rows.iloc[timed]), FALSE_NAME / len(timed)
     # The speedup of a setting that ended early is over the first batches alone, which may be easy ones.
     beaten = {
         place
-        for place, one in enumerate(settings)
-        if any(one.shares(other) and _slower(one, other, None, level) for other in settings)
+        for place, one in settings.items()
+        if any(one.shares(other) and _slower(one, other, None, level) for other in settings.values())
     }
-    best = max((place for place in range(len(rows)) if place not in beaten), key=lambda place: speedups[place])
-    others = [place for place in range(len(rows)) if place != best and place not in beaten]
+    best = max((place for place in timed if place not in beaten), key=lambda place: speedups[place])
+    others = [place for place in timed if place != best and place not in beaten]
     rivals = [place for place in others if not _slower(settings[place], settings[best], drift, level)]
     return Ranking(
         best,
         rivals,
         [place for place in rivals if _tied(settings[place], settings[best], level)],
-        [place for place, one in enumerate(settings) if one.pays(level)],
+        [place for place, one in settings.items() if one.pays(level)],
         any(map(is_disturbed, seen(rows))),
         drift,
     )
@@ -187,12 +195,12 @@ class SettingTimes:
 
     @staticmethod
     def of(row: pd.Series) -> SettingTimes:
-        error, held = row["round_error"], [row[name] for name in BATCHES]
-        known = all(isinstance(column, Sequence | np.ndarray) and len(column) > 1 for column in held)
+        error, columns = row["round_error"], [row[name] for name in BATCHES]
+        known = all(isinstance(column, Sequence | np.ndarray) and len(column) > 1 for column in columns)
         shared = pd.notna(row.get("rounds_of"))
         return SettingTimes(
             float(np.log(row["speedup"])),
-            np.array([np.asarray(column, dtype=float) for column in held]) if known else np.zeros((4, 0)),
+            np.array([np.asarray(column, dtype=float) for column in columns]) if known else np.zeros((4, 0)),
             [Variance(float(error) ** 2, float(row["rounds"]) - 1)] if pd.notna(error) and error > 0 else [],
             *((int(row["looks"]), int(row["rounds_of"])) if shared else ()),
         )

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import beside, read_json
+from specbench.core.machine.files import wrap_library_errors
 from specbench.metrics.run_row import RunRow
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
@@ -131,17 +132,32 @@ def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:
 
 
 def read_rows(sweep: Path) -> pa.Table | None:
-    """The rows of a sweep: of its jobs, or the collected ones if it has no jobs' folders; None if there are none."""
+    """The rows of a sweep: of its jobs, or the collected ones if it has no jobs' folders; None if there are none.
+
+    Raises:
+        ConfigError: a file that is damaged, or of another schema.
+    """
     folders = done_jobs(sweep)
     paths = [folder / RESULTS for folder in folders] if folders else [sweep / RESULTS]
-    tables = [pq.read_table(path, schema=RESULT_SCHEMA) for path in paths if path.is_file()]
+    tables = [_read(path, RESULT_SCHEMA) for path in paths if path.is_file()]
     return pa.concat_tables(tables).sort_by("job") if tables else None
+
+
+def _read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """A table of a sweep. Raises ConfigError, which names the file."""
+    again = "Run it again"
+    if path.parent.name.isdigit():
+        again = f"Delete {path.parent} and run it again with resume={path.parent.parent}"
+    remedy = f"{again}, or read it with the version that wrote it."
+    with wrap_library_errors("RUN_DIR", path, "rows of another version of specbench, or damaged", remedy):
+        return pq.read_table(path, schema=schema)
 
 
 def collect(sweep: Path) -> int:
     """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are.
 
     Raises:
+        ConfigError: as read_rows.
         WriteError: the sweep's folder cannot be written.
     """
     rows = read_rows(sweep)
@@ -154,7 +170,7 @@ def read_results(sweep: Path) -> pd.DataFrame:
     """The rows of a sweep.
 
     Raises:
-        ConfigError: a folder without results.
+        ConfigError: a folder without results, or as read_rows.
     """
     rows = read_rows(sweep)
     if rows is None:
@@ -165,7 +181,11 @@ def read_results(sweep: Path) -> pd.DataFrame:
 
 
 def read_jobs(sweep: Path, name: str) -> pd.DataFrame:
-    """A table that each job wrote (STEPS, EMPIRICAL, TEXTS), concatenated, with a column ``job``."""
+    """A table that each job wrote (STEPS, EMPIRICAL, TEXTS), concatenated, with a column ``job``.
+
+    Raises:
+        ConfigError: a file that is damaged.
+    """
     folders = done_jobs(sweep, name)
-    frames = [pq.read_table(folder / name).to_pandas().assign(job=int(folder.name)) for folder in folders]
+    frames = [_read(folder / name).to_pandas().assign(job=int(folder.name)) for folder in folders]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

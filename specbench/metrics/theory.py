@@ -18,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 from specbench.core.errors import ArgumentError
+from specbench.metrics.intervals import CONFIDENCE
 
 
 def expected_tokens(alpha: float, gamma: int | np.integer) -> float:
@@ -29,8 +30,10 @@ def expected_tokens(alpha: float, gamma: int | np.integer) -> float:
     Raises:
         ArgumentError: alpha outside [0, 1], or a gamma that is no whole number from 0.
     """
-    _check_alpha(alpha)
-    _check_gamma("gamma", gamma)
+    if not 0 <= alpha <= 1:
+        raise ArgumentError(f"alpha={alpha}: must lie in [0, 1]")
+    if isinstance(gamma, bool) or not isinstance(gamma, Integral) or gamma < 0:
+        raise ArgumentError(f"gamma={gamma}: must be a whole number from 0")
     return math.fsum(alpha**accepted for accepted in range(int(gamma) + 1))
 
 
@@ -42,52 +45,33 @@ def expected_speedup(alpha: float, gamma: int | np.integer, cost_ratio: float) -
     Raises:
         ArgumentError: as expected_tokens, or a cost ratio that is negative or not finite.
     """
-    _check_cost_ratio(cost_ratio)
+    if not (math.isfinite(cost_ratio) and cost_ratio >= 0):
+        raise ArgumentError(f"cost_ratio={cost_ratio}: must be finite and not negative")
     return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
 
 
-def best_gamma(alpha: float, cost_ratio: float, largest: int = 64) -> int:
-    """The gamma from 0 to ``largest`` of the highest expected speedup, the smallest one on ties; 0: do not speculate.
+def best_gamma(alpha: float, cost_ratio: float) -> int:
+    """The gamma from 0 to 64 of the highest expected speedup, the smallest one on ties; 0: do not speculate.
 
     Raises:
-        ArgumentError: as expected_speedup, or a ``largest`` that is no whole number from 0.
+        ArgumentError: as expected_speedup.
     """
-    _check_gamma("largest", largest)
-    return max(range(int(largest) + 1), key=lambda gamma: expected_speedup(alpha, gamma, cost_ratio))
+    return max(range(65), key=lambda gamma: expected_speedup(alpha, gamma, cost_ratio))
 
 
-def binomial_band(
-    prob: float | Sequence[float] | np.ndarray, draws: int, confidence: float = 0.95
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where the share of a token lies among ``draws`` of it with probability ``prob``, but for ``1 - confidence``.
+def binomial_band(prob: float | Sequence[float] | np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the share of a token lies among ``draws`` of it with probability ``prob``, in 95% of cases.
 
     Quantiles of the binomial distribution, exact, divided by the draws.
 
     Raises:
-        ArgumentError: probabilities outside [0, 1], fewer than 1 draw, or a confidence not inside (0, 1).
+        ArgumentError: probabilities outside [0, 1], or fewer than 1 draw.
     """
     probs = np.asarray(prob, dtype=float)
     if not ((probs >= 0) & (probs <= 1)).all():
         raise ArgumentError("prob: must lie in [0, 1]")
     if draws < 1:
         raise ArgumentError(f"draws={draws}: must be at least 1")
-    if not 0 < confidence < 1:
-        raise ArgumentError(f"confidence={confidence}: must lie inside (0, 1)")
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = (stats.binom.ppf(quantile, draws, probs) / draws for quantile in (tail, 1 - tail))
     return np.asarray(low), np.asarray(high)
-
-
-def _check_alpha(alpha: float) -> None:
-    if not 0 <= alpha <= 1:
-        raise ArgumentError(f"alpha={alpha}: must lie in [0, 1]")
-
-
-def _check_cost_ratio(cost_ratio: float) -> None:
-    if not (math.isfinite(cost_ratio) and cost_ratio >= 0):
-        raise ArgumentError(f"cost_ratio={cost_ratio}: must be finite and not negative")
-
-
-def _check_gamma(name: str, gamma: object) -> None:
-    if isinstance(gamma, bool) or not isinstance(gamma, Integral) or gamma < 0:
-        raise ArgumentError(f"{name}={gamma}: must be a whole number from 0")

@@ -2,19 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from specbench.protocols.base import (
-    MeasurementProtocol,
-    Outcome,
-    OwnConditions,
-    Prechecked,
-    RunContext,
-    Table,
-)
+from specbench.protocols.base import MeasurementProtocol, Outcome, RunContext, Table
 
 if TYPE_CHECKING:
     from specbench.protocols.model_context import ModelContext
 
-__all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "OwnConditions", "Prechecked", "RunContext", "Table"]
+__all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "RunContext", "Table"]
 
 
 def __getattr__(name: str) -> object:

@@ -138,7 +138,9 @@ def _timed(
     decoder: Decoder,
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
-    why = _own(context, way, batches) or obstacle(context.pair, way, batch, context.sampling, context.gamma)
+    why = _request_obstacle(context, way, batches) or obstacle(
+        context.pair, way, batch, context.sampling, context.gamma
+    )
     if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
     written, times = [], np.zeros((4, rounds, len(batches)))
@@ -146,10 +148,10 @@ def _timed(
         _, prepared = _decoded(context, way, batches[0])
         for number in range(rounds):
             for place, requests in enumerate(track(batches, f"{way}, round {number + 1}")):
-                beside = decode_timed(decoder, requests) if (place + number) % 2 else None
+                plainly = decode_timed(decoder, requests) if (place + number) % 2 else None
                 made, seconds = _decoded(context, way, requests)
-                beside = beside or decode_timed(decoder, requests)
-                times[:, number, place] = sum(map(len, made)), seconds, beside.tokens, beside.seconds
+                plainly = plainly or decode_timed(decoder, requests)
+                times[:, number, place] = sum(map(len, made)), seconds, plainly.tokens, plainly.seconds
                 written += made if number == 0 else []
     except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured
         note = f"{_FAILED}{type(error).__name__}: {reason(error)}"
@@ -175,7 +177,7 @@ def _timed(
     )
 
 
-def _own(context: ModelContext, way: str, batches: Sequence[Sequence[Request]]) -> str:
+def _request_obstacle(context: ModelContext, way: str, batches: Sequence[Sequence[Request]]) -> str:
     """What requests have of their own that ``generate`` takes for a whole batch only; empty if nothing."""
     requests = [request for batch in batches for request in batch]
     if way == ASSISTED and any(request.gamma is not None for request in requests):

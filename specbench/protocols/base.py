@@ -123,6 +123,14 @@ class MeasurementProtocol(Protocol):
         reads_source (optional): True if it samples from ``context.source``; otherwise a run that names one is refused.
         drafts (optional): False if it drafts nothing, so that a gamma of a workload's line is refused.
         times (optional): True if it measures times, which jobs that run beside each other on one machine would spoil.
+        own_conditions (optional): by key of the configuration that it makes no use of (one of COLUMNS_OF in
+            metrics/run_row.py), what a user should know or do instead. Columns of these keys are empty in
+            results.parquet, and a command line that gives one is refused, since it would be ignored. None: the protocol
+            itself looks at what the command line gives. Protocols without models need not name the keys that only
+            models have use for.
+        ignored_parameters (optional): by sampling parameter that it makes no use of, what to do instead. A protocol
+            that says nothing ignores how texts are shown, and one without models all that concerns texts.
+        precheck (optional): called with the RunContext before models are loaded; raises ConfigError.
     """
 
     needs_models: bool
@@ -132,27 +140,4 @@ class MeasurementProtocol(Protocol):
         ...
 
 
-Conditions = Mapping[str, str | None]  # see OwnConditions
-
-
-@runtime_checkable
-class OwnConditions(Protocol):
-    """A protocol that makes no use of some of the run's conditions, mostly since it has its own in their place.
-
-    Attributes:
-        own_conditions: by key of the configuration (one of COLUMNS_OF in metrics/run_row.py), what a user should know
-            or do instead. Columns of these keys are empty in results.parquet, and a command line that gives one is
-            refused, since it would be ignored. None: the protocol itself looks at what the command line gives.
-            Protocols without models need not name the keys that only models have use for.
-    """
-
-    own_conditions: Conditions
-
-
-@runtime_checkable
-class Prechecked(Protocol):
-    """A protocol with models that knows without them what it cannot run with (prechecks.py)."""
-
-    def precheck(self, context: RunContext) -> None:
-        """Called before models are loaded. Raises ConfigError."""
-        ...
+Conditions = Mapping[str, str | None]  # see MeasurementProtocol.own_conditions

@@ -61,21 +61,19 @@ def by_category(steps: pd.DataFrame, timed: TimedRounds) -> list[CategoryRow]:
         steps: the step log, with a column ``category``.
         timed: the rounds that it is of.
     """
-    held = [list(dict.fromkeys(c.request.category for c in batch.completions)) for _, batch in timed.first]
-    names = list(dict.fromkeys(name for batch in held for name in batch))
+    categories = [list(dict.fromkeys(c.request.category for c in batch.completions)) for _, batch in timed.first]
+    names = list(dict.fromkeys(name for batch in categories for name in batch))
     if names in ([], [""]):
         return []
-    return [_row(name, steps[steps["category"] == name], _times_of(name, held, timed.times)) for name in names]
+    return [_row(name, steps[steps["category"] == name], _times_of(name, categories, timed.times)) for name in names]
 
 
-def _times_of(name: str, held: list[list[str]], times: Rounds) -> Rounds | None:
+def _times_of(name: str, categories: list[list[str]], times: Rounds) -> Rounds | None:
     """The times of the batches of one category; None if one of them holds another as well."""
-    places = [place for place, batch in enumerate(held) if name in batch]
-    if any(len(held[place]) > 1 for place in places):
+    places = [place for place, batch in enumerate(categories) if name in batch]
+    if any(len(categories[place]) > 1 for place in places):
         return None
-    return Rounds(
-        *(column[:, places] for column in (times.tokens, times.seconds, times.plain_tokens, times.plain_seconds))
-    )
+    return Rounds(*(column[:, places] for column in vars(times).values()))
 
 
 def _row(name: str, steps: pd.DataFrame, times: Rounds | None) -> CategoryRow:

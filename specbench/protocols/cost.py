@@ -26,9 +26,8 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
-from specbench.protocols.settings import check_counts, check_gammas
+from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
 from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, fit
 from specbench.reports.plots import cost as plots
 
@@ -63,7 +62,7 @@ class CostProtocol:
         self.rounds = check_count("protocol.rounds", rounds, 1, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter of trees, or of lengths
+        """Raises ConfigError for a drafter of trees, or of lengths
         of its own."""
         check_chains(context)
         check_fixed_lengths(context)

@@ -21,9 +21,8 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count
 from specbench.core.errors import ConfigError
-from specbench.core.machine.journal import Journal
 from specbench.core.rounding import speedup
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
@@ -36,8 +35,7 @@ from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
-from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import NOTHING, Ignored
+from specbench.protocols.model_context import ModelContext, in_groups
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
     ROUND_SCHEMA,
@@ -46,8 +44,9 @@ from specbench.protocols.rounds import (
     RoundSettings,
     Timed,
     TimedRounds,
-    timed_rounds,
+    warm_rounds,
 )
+from specbench.protocols.settings import NOTHING, Ignored
 from specbench.protocols.shared import shared_fields
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE, Trace
@@ -98,12 +97,12 @@ class DecodeProtocol:
         if self.together and self.against:
             remedy = "Use protocol.together=false, or protocol.against=[]."
             raise ConfigError("protocol.against", list(self.against), "not timed in rounds that jobs share", remedy)
-        own = group is not None and group != BY_CATEGORY
         self.by_category = group == BY_CATEGORY
-        self.group = check_count("protocol.group", group, least=0) if own else None
+        counted = group is not None and not self.by_category
+        self.group = check_count("protocol.group", group, least=0) if counted else None
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for groups that fill no batch."""
+        """Raises ConfigError for groups that fill no batch."""
         if self.group and self.group < context.batch_size:
             problem = f"fewer than batch_size={context.batch_size}, so that no batch is ever full"
             remedy = f"Use {context.batch_size} or more, 0 for all requests, or null for batch_size."
@@ -137,14 +136,10 @@ class DecodeProtocol:
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
             **shared_fields(context, completions, None if scored is None else scored.columns),
-            **speed_fields(timed, facts.phases),
+            **speed_fields(timed, facts),
             **shared,
             **({} if timed.request_times is None else latency_columns(timed.request_times)),
-            "engine": facts.engine,
-            "seconds_prepared": facts.preparation,
-            "step_sizes": facts.step_sizes,
             "group": max(map(len, groups)),
-            **step_fields(timed, facts.prompts, facts.plain_prompts),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.model),
             "copy_bandwidth": copy_bandwidth(context.device),
@@ -183,41 +178,10 @@ class DecodeProtocol:
         return in_groups(context.requests, size)
 
 
-def warm_rounds(
-    plain: Decoder,
-    speculative: Decoder,
-    groups: Sequence[Sequence[Request]],
-    settings: RoundSettings,
-    at_once: int,
-    warmup: int = 1,
-    journal: Journal | None = None,
-) -> TimedRounds:
-    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
-
-    Args:
-        at_once, journal: see :func:`specbench.protocols.rounds.timed_rounds`.
-        warmup: times that the first batch is decoded both ways, untimed.
-    """
-    requests = [request for group in groups for request in group]
-    for decoder in (speculative, plain):
-        decoder.reserve(requests, at_once)
-    for _ in range(warmup):
-        plain.run(groups[0][:at_once])
-        speculative.run(groups[0][:at_once])
-    speculative.clear_times()
-    plain.clear_times()
-    return timed_rounds(plain, speculative, groups, settings, at_once, journal)
-
-
 def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
     """The steps of all texts in the columns of results.STEP_SCHEMA."""
     log = [{**dataclasses.asdict(step), **c.request.labels} for c in completions for step in c.steps]
     return pd.DataFrame(log).rename(columns={"name": "prompt"})
-
-
-def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
-    """Requests in groups of ``size``, in their order; the last may be smaller."""
-    return [requests[i : i + size] for i in range(0, len(requests), size)]
 
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
@@ -252,26 +216,30 @@ def overlap_fields(trace: Trace | None) -> dict[str, Any]:
     return columns("overlap", ratio_of_sums(sums, trace.lengths))
 
 
-def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, Any]:
-    """RunRow's speed columns.
+def speed_fields(timed: TimedRounds, facts: DecoderFacts) -> dict[str, Any]:
+    """RunRow's columns of speed, and of what the time of a step is made of: seconds of feeding prompts, which are no
+    step's, each group's steps, and how many requests were in a step.
 
-    Args:
-        phases: seconds of the speculative decoder by phase over all rounds, of which the row has the shares.
+    The facts' seconds are over all rounds; the row has the share of them that its own seconds are of all rounds'.
     """
-    speed, others = speed_of(timed.times), timed.disturbance
+    speed, times, others = speed_of(timed.times), timed.times, timed.disturbance
     seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
     tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
-    share = seconds / float(timed.times.seconds.sum())
+    share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
+    plain_groups, groups = zip(*timed.first, strict=True)
     return {
+        "engine": facts.engine,
+        "seconds_prepared": facts.preparation,
+        "step_sizes": facts.step_sizes,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
         "plain_tokens": plain_tokens,
         "plain_seconds": plain_seconds,
         "plain_tokens_per_second": plain_tokens / plain_seconds,
         **columns("speedup", speed.speedup),
-        **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in STEP_PHASES},
-        "seconds_rest": seconds - share * sum(phases.values()),
-        "rounds": len(timed.times.seconds),
+        **{f"seconds_{phase}": share * facts.phases.get(phase, 0.0) for phase in STEP_PHASES},
+        "seconds_rest": seconds - share * sum(facts.phases.values()),
+        "rounds": len(times.seconds),
         "round_error": speed.round_error,
         "plain_round_error": speed.plain_round_error,
         "batch_tokens": speed.tokens.astype(int).tolist(),
@@ -282,26 +250,12 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "other_cores": others.other_cores,
         "waited": others.waited,
         "differing_texts": timed.differing,
-    }
-
-
-def step_fields(timed: TimedRounds, prompts: float, plain_prompts: float) -> dict[str, Any]:
-    """What the time of a step is made of: seconds of feeding prompts, which are no step's, each group's steps, and how
-    many requests were in a step.
-
-    Args:
-        prompts, plain_prompts: seconds over all rounds, of which the row has the share that speed_fields takes.
-    """
-    speed, times = speed_of(timed.times), timed.times
-    share = float(speed.seconds.sum()) / float(times.seconds.sum())
-    plain_share = float(speed.plain_seconds.sum()) / float(times.plain_seconds.sum())
-    return {
-        "seconds_prompts": share * prompts,
-        "plain_seconds_prompts": plain_share * plain_prompts,
-        "batch_steps": [group.steps for _, group in timed.first],
-        "batch_plain_steps": [group.steps for group, _ in timed.first],
-        "requests_per_step": requests_per_step([group for _, group in timed.first]),
-        "plain_requests_per_step": requests_per_step([group for group, _ in timed.first]),
+        "seconds_prompts": share * facts.prompts,
+        "plain_seconds_prompts": plain_share * facts.plain_prompts,
+        "batch_steps": [group.steps for group in groups],
+        "batch_plain_steps": [group.steps for group in plain_groups],
+        "requests_per_step": requests_per_step(groups),
+        "plain_requests_per_step": requests_per_step(plain_groups),
     }
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from matplotlib.figure import Figure
 
-from specbench.core.checks import check_count, check_seconds, plain_number
+from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import environment
@@ -24,14 +24,15 @@ from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
-from specbench.protocols.judging.checkpoint import ShareRow, TextScorer, judge_checkpoint
+from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, SampleLimits, judge_distribution
 from specbench.protocols.judging.finding import Finding
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
-from specbench.protocols.parameters import Ignored
+from specbench.protocols.judging.text_scorer import TextScorer
+from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 
@@ -89,10 +90,6 @@ class JudgeProtocol:
         draft: str | None = None,
         tolerance: float | None = None,
     ):
-        for name, given in (("false_alarm", false_alarm), ("power", power)):
-            value = plain_number(given)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use a number inside it.")
         self.prompts = check_count("protocol.prompts", prompts)
         self.greedy_length = check_count("protocol.greedy_length", greedy_length, 0)
         self.rounds = check_count("protocol.rounds", rounds, 0)
@@ -106,15 +103,15 @@ class JudgeProtocol:
             check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
             check_count("protocol.length", length),
-            false_alarm,
-            power,
+            check_chance("protocol.false_alarm", false_alarm),
+            check_chance("protocol.power", power),
         )
 
     @property
     def own_conditions(self) -> Conditions:
         """A source may be made of the run's pair and verifier; what it is made of stands in the column ``config``."""
-        own: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
-        return {**own, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
+        of_engine: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
+        return {**of_engine, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""

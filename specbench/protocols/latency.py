@@ -27,14 +27,13 @@ from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import round_trip
-from specbench.benchmark.timer import Call, Captured, DeviceTimer, calls_by_host
-from specbench.core.checks import check_count
+from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, calls_by_host
+from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
-from specbench.protocols.settings import check_timing
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of
@@ -81,7 +80,10 @@ class LatencyProtocol:
         flush: str,
         cpu_logits: int,
     ):
-        check_timing(rounds, replays, host_calls, seconds, budget)
+        for name, count, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
+            check_count(f"protocol.{name}", count, least)
+        for name, value in (("seconds", seconds), ("budget", budget)):
+            check_seconds(f"protocol.{name}", value, "Use a number from 0.")
         for name, value in (("vocabulary", vocabulary), ("context", context)):
             check_count(f"protocol.{name}", value, *LIMITS[name])
         check_count("protocol.cpu_logits", cpu_logits)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, Pair
 from specbench.protocols.base import RunContext
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,10 @@ class ModelContext(RunContext):
             "own_sampling": _prompts(own),  # whose lines have sampling parameters that are not the row's
         }
 
+    def batches(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
+        """Requests in batches of batch_size, in their order."""
+        return in_groups(requests, self.batch_size)
+
     def decoder(self, gamma: int | None = None) -> Decoder:
         """Decodes with the run's pair, drafter, verifier and engine.
 
@@ -59,3 +65,8 @@ class ModelContext(RunContext):
 
 def _prompts(requests: Sequence[Request]) -> int:
     return len({request.prompt_name for request in requests})
+
+
+def in_groups(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Items in groups of ``size``, in their order; the last may be smaller."""
+    return [items[i : i + size] for i in range(0, len(items), size)]

@@ -11,14 +11,14 @@ from specbench.rules.rule import rule_of
 
 def check_draft_model(context: RunContext) -> None:
     """Raises ConfigError for a drafter that says that its drafts have no probabilities."""
-    drafter = context.drafter
-    if drafter is not None and not drafter.has_probabilities:
-        raise ConfigError(
-            "drafter",
-            config_name("drafter", drafter),
-            "has no probabilities that could be recorded",
-            "Use drafter=model or drafter=layer_skip.",
-        )
+    if context.drafter is not None and not context.drafter.has_probabilities:
+        raise no_probabilities(context.drafter)
+
+
+def no_probabilities(drafter: object) -> ConfigError:
+    """Of a drafter without a model."""
+    problem = "has no probabilities that could be recorded"
+    return ConfigError("drafter", config_name("drafter", drafter), problem, "Use drafter=model or drafter=layer_skip.")
 
 
 def check_chains(context: RunContext) -> None:

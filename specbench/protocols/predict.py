@@ -26,12 +26,10 @@ from specbench.metrics.speed import speed_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
-from specbench.protocols.rounds import paired_round, times_of
-from specbench.protocols.scoring import draft_model
-from specbench.protocols.settings import check_decoded
+from specbench.protocols.rounds import RoundSettings, warm_rounds
+from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
 from specbench.replay.cost.forecast import Forecast, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.replay.cost.steady import crossover, steady
@@ -115,12 +113,13 @@ class PredictProtocol:
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]
     ):
         self.gammas, self.decoded = check_decoded(gammas, decoded, "predicted")
+        check_drafting("protocol.gammas", self.gammas, "Add one above 0, such as 4.")
         self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`.
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
@@ -137,10 +136,9 @@ class PredictProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
+            ConfigError: contexts of protocol.cost that leave no room for its steps.
         """
         rule, size = rule_of(context.verifier), context.batch_size
-        draft_model(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)
@@ -197,17 +195,9 @@ def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> dict[s
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
     """The columns of MeasuredRow: one paired round of batches decoded plainly and speculatively."""
     size = context.batch_size
-    speculative, plain = context.decoder(gamma), context.decoder(0)
-    batches = [requests[i : i + size] for i in range(0, len(requests), size)]
-    for decoder in (speculative, plain):
-        decoder.reserve(requests, size)
-    for _ in range(warmup):
-        plain.run(batches[0])
-        speculative.run(batches[0])
-    speculative.clear_times()
-    plain.clear_times()
-    pairs = paired_round(plain, speculative, batches)
-    speed = speed_of(times_of([pairs]))
+    speculative, plain, batches = context.decoder(gamma), context.decoder(0), context.batches(requests)
+    timed = warm_rounds(plain, speculative, batches, RoundSettings(1, 1, 0), size, warmup)
+    pairs, speed = timed.first, speed_of(timed.times)
     tokens, seconds = float(speed.tokens.sum()), float(speed.seconds.sum())
     plain_tokens, plain_seconds = float(speed.plain_tokens.sum()), float(speed.plain_seconds.sum())
     steps = [len(c.steps) for _, run in pairs for c in run.completions]

@@ -21,9 +21,9 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
+from specbench.protocols.settings import OWN_SAMPLES, Ignored
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
 from specbench.rules import replayable
@@ -63,7 +63,7 @@ class RecordProtocol:
         self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter without a model."""
+        """Raises ConfigError for a drafter without a model."""
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
@@ -103,9 +103,8 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
     draft_model(context)  # fails before anything is sampled
     decoder, completions = context.decoder(0), []
     started = time.perf_counter()
-    size = context.batch_size
-    for i in track(range(0, len(requests), size), "sampling"):
-        completions += decoder.run(requests[i : i + size])
+    for batch in track(context.batches(requests), "sampling"):
+        completions += decoder.run(batch)
     synchronize(context.target.device)
     sampled = time.perf_counter()
     recording = recorded(context, requests, completions)

@@ -18,7 +18,7 @@ import pandas as pd
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
-from specbench.protocols.settings import check_gammas
+from specbench.protocols.settings import check_chance, check_drafting, check_gammas
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan, rules_compared
@@ -66,12 +66,12 @@ class ReplayProtocol:
     ):
         self.path = Path(os.path.expanduser(trace))
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
-        self.policies = drafting("protocol.policies", policies)
-        self.planned = drafting("protocol.planned", planned)
-        for name, value in (("alpha", alpha), ("power", power)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use 0.05 for alpha, 0.9 for power.")
-        self.alpha, self.power = float(alpha), float(power)
+        self.policies = check_drafting("protocol.policies", check_gammas("protocol.policies", policies))
+        self.planned = check_drafting("protocol.planned", check_gammas("protocol.planned", planned))
+        self.alpha, self.power = (
+            check_chance(f"protocol.{name}", value, "Use 0.05 for alpha, 0.9 for power.")
+            for name, value in (("alpha", alpha), ("power", power))
+        )
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
@@ -115,23 +115,11 @@ class ReplayProtocol:
         )
 
 
-def drafting(key: str, values: Sequence[int]) -> list[int]:
-    """Draft lengths, none at all or one above 0 among them.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    gammas = check_gammas(key, values)
-    if gammas and max(gammas) == 0:
-        raise ConfigError(key, gammas, "none of them drafts", "Add one above 0, or give [] for none.")
-    return gammas
-
-
 def check_pair(trace: Trace, pair: tuple[str, str] | None, path: Path) -> None:
     """Raises ConfigError where a pair was asked for and the trace names another; None: no pair was asked for."""
-    held = (trace.identity.target, trace.identity.draft)
-    if pair is not None and pair != held:
-        problem = f"a replay loads no models, and the trace {path} is of target {held[0]} and draft {held[1]}"
+    target, draft = trace.identity.target, trace.identity.draft
+    if pair is not None and pair != (target, draft):
+        problem = f"a replay loads no models, and the trace {path} is of target {target} and draft {draft}"
         raise ConfigError("pair", " and ".join(pair), problem, "Leave pair out, or give a trace of that pair.")
 
 

@@ -24,11 +24,10 @@ from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
-from specbench.protocols.settings import check_decoded
+from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
@@ -88,7 +87,7 @@ class ReplayCheckProtocol:
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError as run does."""
+        """Raises ConfigError as run does."""
         check_survival(context)
         check_draft_model(context)
 
@@ -113,8 +112,8 @@ class ReplayCheckProtocol:
         ]
         points: list[dict[str, Any]] = []
         for gamma in track(self.decoded, "decoding"):
-            decoder, size = context.decoder(gamma), context.batch_size
-            timed = [decode_timed(decoder, requests[i : i + size]) for i in range(0, len(requests), size)]
+            decoder = context.decoder(gamma)
+            timed = [decode_timed(decoder, batch) for batch in context.batches(requests)]
             completions = [completion for batch in timed for completion in batch.completions]
             tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
             timings.append({"what": "decode", "gamma": gamma, "tokens": tokens, "seconds": seconds})

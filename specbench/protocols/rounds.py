@@ -188,13 +188,17 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
     return Rounds(*(numbers[:, :, i] for i in range(4)))
 
 
+def seconds_of(text: Completion) -> tuple[float, float]:
+    """Seconds from the start of a request to its first token, and to its end."""
+    return (text.first_token or text.started) - text.started, (text.ended or text.started) - text.started
+
+
 def request_times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> RequestTimes:
     """Returns the times of the speculatively decoded requests of some rounds; all of them have ended."""
     texts = [[text for _, timed in pairs for text in timed.completions] for pairs in rounds]
-    first = [[(text.first_token or text.started) - text.started for text in row] for row in texts]
-    end = [[(text.ended or text.started) - text.started for text in row] for row in texts]
+    first, end = (np.array([[seconds_of(text)[i] for text in row] for row in texts]) for i in (0, 1))
     tokens = [[len(text.token_ids) for text in row] for row in texts]
-    return RequestTimes(np.array(first), np.array(end), np.array(tokens))
+    return RequestTimes(first, end, np.array(tokens))
 
 
 def timed_rounds(
@@ -230,3 +234,29 @@ def timed_rounds(
         for old, new in zip(written[0], later, strict=True)
     ]
     return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds))
+
+
+def warm_rounds(
+    plain: Decoder,
+    speculative: Decoder,
+    groups: Sequence[Sequence[Request]],
+    settings: RoundSettings,
+    at_once: int,
+    warmup: int = 1,
+    journal: Journal | None = None,
+) -> TimedRounds:
+    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
+
+    Args:
+        at_once, journal: see :func:`timed_rounds`.
+        warmup: times that the first batch is decoded both ways, untimed.
+    """
+    requests = [request for group in groups for request in group]
+    for decoder in (speculative, plain):
+        decoder.reserve(requests, at_once)
+    for _ in range(warmup):
+        plain.run(groups[0][:at_once])
+        speculative.run(groups[0][:at_once])
+    speculative.clear_times()
+    plain.clear_times()
+    return timed_rounds(plain, speculative, groups, settings, at_once, journal)

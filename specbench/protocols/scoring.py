@@ -11,14 +11,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.conf import config_name
-from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
 from specbench.core.types import LogitRows
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import CachedModel
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.prechecks import no_probabilities
 from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams
 
@@ -45,12 +44,7 @@ def draft_model(context: ModelContext) -> CachedModel:
         ConfigError: a drafter without one, whose drafts have no probabilities to record.
     """
     if context.drafter.model is None:
-        raise ConfigError(
-            "drafter",
-            config_name("drafter", context.drafter),
-            "has no probabilities that could be recorded",
-            "Use drafter=model or drafter=layer_skip.",
-        )
+        raise no_probabilities(context.drafter)
     return context.drafter.model
 
 
@@ -58,23 +52,21 @@ def score_texts(
     context: ModelContext,
     prompts: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
-    samplings: Sequence[SamplingParams] | None = None,
+    samplings: Sequence[SamplingParams],
 ) -> list[dict[str, Tensor]]:
     """For each text its tokens and the trace's columns, [tokens of the text], on the CPU. For a pair with different
     vocabularies there is a column "shared" too: the target's probability of the tokens that the draft has.
 
     Args:
-        samplings: by which each text was sampled; None is the run's for all.
+        samplings: by which each text was sampled.
 
     Raises:
         ConfigError: the drafter has no model.
     """
     draft, columns = draft_model(context), []
-    samplings_of_texts = [context.sampling] * len(texts) if samplings is None else samplings
-    batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
-    for numbers in track(batches, "scoring"):
-        span = slice(numbers.start, numbers.stop)
-        columns += _score_batch(context, draft, prompts[span], texts[span], samplings_of_texts[span])
+    scored = list(zip(prompts, texts, samplings, strict=True))
+    for batch in track(in_groups(scored, context.batch_size), "scoring"):
+        columns += _score_batch(context, draft, *zip(*batch, strict=True))
     return columns
 
 

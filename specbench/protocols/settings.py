@@ -1,17 +1,25 @@
-"""Checks of arguments that several protocols take."""
+"""Checks of arguments that several protocols take, and of what a protocol would silently ignore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from specbench.benchmark.timer import FEWEST
-from specbench.core.checks import check_count, check_seconds
+from specbench.core.checks import check_count, plain_number
+from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
-from specbench.protocols.base import MeasurementProtocol, OwnConditions
+from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
+from specbench.protocols.base import MeasurementProtocol
 from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
+# By field of SamplingParams, what to do instead.
+Ignored = Mapping[str, str]
+NO_TEXTS: Ignored = dict.fromkeys(in_groups(END, REQUEST, SHOWN), "It decodes no text of yours; leave it out.")
+NOTHING_SHOWN: Ignored = dict.fromkeys(in_groups(SHOWN), "It shows no text; leave it out, or use protocol=decode.")
+OWN_SAMPLES: Ignored = {**NOTHING_SHOWN, "n": "Use protocol.samples."}
+NOTHING: Ignored = {}
 NO_SOURCE = "It samples from no engine under test; leave it out, or use protocol=judge."
 
 
@@ -31,6 +39,21 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     return gammas
 
 
+def check_drafting(key: str, gammas: list[int], remedy: str = "Add one above 0, or give [] for none.") -> list[int]:
+    """The draft lengths, if there are none or one is above 0. Raises ConfigError for [0]."""
+    if gammas == [0]:
+        raise ConfigError(key, gammas, "none of them drafts", remedy)
+    return gammas
+
+
+def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
+    """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
+    value = plain_number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise ConfigError(key, value, "not inside (0, 1)", remedy)
+    return float(value)
+
+
 def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int], list[int]]:
     """The draft lengths of protocol.gammas, and those of protocol.decoded, which are some of them.
 
@@ -40,11 +63,11 @@ def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int]
     Raises:
         ConfigError: anything else.
     """
-    every, some = check_gammas("protocol.gammas", gammas, 1), check_gammas("protocol.decoded", decoded, 1)
-    if missing := set(some) - set(every):
+    lengths, chosen = check_gammas("protocol.gammas", gammas, 1), check_gammas("protocol.decoded", decoded, 1)
+    if missing := set(chosen) - set(lengths):
         remedy = "Add them to protocol.gammas, or leave them out."
-        raise ConfigError("protocol.decoded", some, f"{sorted(missing)} are not {done}", remedy)
-    return every, some
+        raise ConfigError("protocol.decoded", chosen, f"{sorted(missing)} are not {done}", remedy)
+    return lengths, chosen
 
 
 def check_counts(key: str, values: object, least: int = 1) -> list[int]:
@@ -62,24 +85,12 @@ def check_counts(key: str, values: object, least: int = 1) -> list[int]:
     return counts
 
 
-def check_timing(rounds: object, replays: object, host_calls: object, seconds: object, budget: object) -> None:
-    """How often calls are timed, and for how long: counts, replays at least FEWEST, and seconds from 0.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
-        check_count(f"protocol.{name}", value, least)
-    for name, value in (("seconds", seconds), ("budget", budget)):
-        check_seconds(f"protocol.{name}", value, "Use a number from 0.")
-
-
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
-    """The keys that a protocol makes no use of, with what to know instead (see OwnConditions)."""
-    own = dict(protocol.own_conditions) if isinstance(protocol, OwnConditions) else {}
+    """The keys that a protocol makes no use of, with what to know instead (see MeasurementProtocol)."""
+    ignored = dict(getattr(protocol, "own_conditions", {}))
     if not getattr(protocol, "reads_source", False):
-        own = {"source": NO_SOURCE, **own}
-    return own if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **own}
+        ignored = {"source": NO_SOURCE, **ignored}
+    return ignored if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **ignored}
 
 
 def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
@@ -102,3 +113,18 @@ def check_conditions(given: Mapping[str, str], ignored: Mapping[str, str | None]
         remedy = ignored.get(key.partition(".")[0])
         if remedy is not None:
             raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)
+
+
+def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
+    """Refuses sampling parameters that the protocol would ignore.
+
+    Raises:
+        ConfigError: names the parameter, its value, and what to do instead.
+    """
+    nothing_said = NOTHING_SHOWN if protocol.needs_models else NO_TEXTS
+    for name, remedy in getattr(protocol, "ignored_parameters", nothing_said).items():
+        value = getattr(sampling, name)
+        searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
+        if value != DEFAULTS[name] and not searched:
+            problem = f"protocol={config_name('protocol', protocol)} would ignore it"
+            raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)

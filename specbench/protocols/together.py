@@ -200,13 +200,13 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
 def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTimes:
     assert context.together is not None
     job = context.together.number
-    own, plain, tokenizer = shared.rounds[job], shared.rounds[PLAIN], context.pair.tokenizer
+    rounds, plain, tokenizer = shared.rounds[job], shared.rounds[PLAIN], context.pair.tokenizer
     pairs = [
         (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
-        for one, without, group in zip(own, plain, groups, strict=False)
+        for one, without, group in zip(rounds, plain, groups, strict=False)
     ]
     facts, phases = shared.jobs[job], Counter[str]()
-    for one in own:
+    for one in rounds:
         phases.update(one["phases"])
     return SharedTimes(
         TimedRounds(pairs, times_of([pairs]), 0, shared.seen, request_times_of([pairs])),
@@ -215,8 +215,8 @@ def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTime
             facts["preparation"] + shared.jobs[PLAIN]["preparation"],
             facts["sizes"],
             dict(phases),
-            sum(group["prompts"] for group in own),
-            sum(group["prompts"] for group in plain[: len(own)]),
+            sum(group["prompts"] for group in rounds),
+            sum(group["prompts"] for group in plain[: len(rounds)]),
         ),
         shared.standing().looks.get(job, 0),
         int(shared.path.parent.name),

@@ -18,7 +18,7 @@ from specbench.decoding.detokenize import Tokenizer
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.ranking import TIE, SettingTimes, look
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.rounds import Timed, decode_timed
+from specbench.protocols.rounds import Timed, decode_timed, seconds_of
 
 FIRST = 6  # rounds before settings are compared for the first time
 GROWTH = 1.5  # rounds of a look over those of the look before
@@ -83,7 +83,7 @@ class Shared:
     def times(self, job: int) -> Rounds:
         """Of a setting and of plain decoding beside it, group by group, as one round."""
         pairs = zip(self.rounds[job], self.rounds[PLAIN], strict=False)
-        numbers = [[tokens_of(own), own["seconds"], tokens_of(plain), plain["seconds"]] for own, plain in pairs]
+        numbers = [[tokens_of(one), one["seconds"], tokens_of(plain), plain["seconds"]] for one, plain in pairs]
         return Rounds(*np.array(numbers, dtype=float).T[:, None, :])
 
     def standing(self) -> Standing:
@@ -162,8 +162,7 @@ def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> di
             "finished": text.finished,
             "stop_reason": text.stop_reason,
             "characters": text.characters,
-            "first_token": (text.first_token or text.started) - text.started,
-            "ended": (text.ended or text.started) - text.started,
+            **dict(zip(("first_token", "ended"), seconds_of(text), strict=True)),
             "steps": [list(vars(step).values())[2:] for step in text.steps],
         }
         for text in timed.completions

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rounding import interval
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.results import schema_of
@@ -93,14 +92,8 @@ class PlannedSetting:
 
 
 def prompts_needed(variance: float, difference: float, alpha: float, power: float) -> int | None:
-    """The n of the module's formula, at least 2; None where there is no difference to tell.
-
-    Raises:
-        ArgumentError: alpha or power not inside (0, 1).
-    """
-    for name, value in (("alpha", alpha), ("power", power)):
-        if not 0 < value < 1:
-            raise ArgumentError(f"{name}={value}: must lie inside (0, 1)")
+    """The n of the module's formula, at least 2; None where there is no difference to tell. alpha and power lie inside
+    (0, 1)."""
     if abs(difference) < _NONE:
         return None
     count = 2

@@ -172,12 +172,12 @@ def read_trace(path: str | Path) -> Trace:
     source = Origin(KEY, path, _REMEDY)
     # Not read_table, which takes columns from folders named x=1 as well.
     with wrap_library_errors(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
-        held = file.schema_arrow.names
-        kept = [name for name in held if name in _COLUMNS]
-        table = file.read(columns=kept)
-    if missing := [name for name in _NEEDED if name not in held]:
+        written = file.schema_arrow.names
+        columns = [name for name in written if name in _COLUMNS]
+        table = file.read(columns=columns)
+    if missing := [name for name in _NEEDED if name not in written]:
         raise source.wrong(f"no column {', '.join(missing)}")
-    if twice := sorted({name for name in kept if kept.count(name) > 1}):
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise source.wrong(f"several columns named {', '.join(twice)}")
     return trace_of(table, _identity(table.schema.metadata or {}, source), path)
 

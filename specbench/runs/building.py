@@ -22,7 +22,7 @@ from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
-from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
+from specbench.protocols import MeasurementProtocol, RunContext
 from specbench.protocols.base import Together
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
@@ -93,8 +93,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, texts)
     engine = _engine(config, context, drafter, most, samplings, texts)
     context = dataclasses.replace(context, drafter=drafter)
-    if isinstance(protocol, Prechecked):
-        protocol.precheck(context)
+    if (precheck := getattr(protocol, "precheck", None)) is not None:
+        precheck(context)
     pair = loaded_pair(config, context.device, drafter)
     target = CachedModel(pair.target, pair.vocab_size, "target")
     threads = _threads(context, config, target)

@@ -25,8 +25,7 @@ from specbench.core.machine.signals import interruptible
 from specbench.metrics import results
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
-from specbench.protocols.parameters import check_parameters
-from specbench.protocols.settings import check_conditions, unused
+from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.reports import tracking
 from specbench.reports.plots.style import style
 from specbench.reports.tracking import JobRun

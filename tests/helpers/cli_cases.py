@@ -236,6 +236,11 @@ BAD_INPUT = [
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
     Case(
+        "prediction of no drafts",
+        ("protocol=predict", "protocol.gammas=[0]", "protocol.decoded=[0]"),
+        ("protocol.gammas=[0]", "none of them drafts", "Add one above 0, such as 4."),
+    ),
+    Case(
         "batch whose cost is not measured",
         ("protocol=predict", "batch_size=32"),
         ("batch_size=32", "protocol.cost.batches"),

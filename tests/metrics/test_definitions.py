@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.metrics import acceptance
 from specbench.metrics.definitions import (
     LATENCY_METRICS,
     METRICS,
@@ -117,12 +116,6 @@ def test_a_perfect_draft_has_rates_and_alpha_one():
     names = [metric.name for metric in METRICS]
     rates = {m.name: m.compute(log) for m in METRICS[names.index("acceptance rate") :]}
     assert rates == pytest.approx(dict.fromkeys(rates, 1.0))
-
-
-def test_position_rates_are_those_of_the_results():
-    joint, conditional = acceptance.position_rates(step_log(AWKWARD), 3)
-    assert joint == pytest.approx(POSITIONS["joint"])
-    assert conditional == pytest.approx(POSITIONS["conditional"])
 
 
 def test_definitions_can_rank_runs_oppositely():

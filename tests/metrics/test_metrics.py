@@ -93,7 +93,7 @@ def test_fields_of_a_row_without_drafts():
 def test_what_intervals_over_few_units_hold(units):
     """600 means of normal units, whose share inside has a standard deviation of at most 0.016: a band of 3 of them."""
     rng = np.random.default_rng(units)
-    found = [ratio_of_sums(rng.normal(10, 1, size=units), np.ones(units), seed=i) for i in range(600)]
+    found = [ratio_of_sums(rng.normal(10, 1, size=units), np.ones(units)) for _ in range(600)]
     inside = np.mean([each is not None and each.low <= 10 <= each.high for each in found])
     assert inside == pytest.approx(coverage(units), abs=0.048)
     assert coverage(1) == 0 < coverage(units) < coverage(2 * units) < 0.95
@@ -116,12 +116,6 @@ def test_interval_of_a_known_case(dependent):
     assert estimate.value == pytest.approx(0.6, abs=1.5 * half)
     assert estimate.value - estimate.low == pytest.approx(half, rel=0.12)
     assert estimate.high - estimate.value == pytest.approx(half, rel=0.12)
-
-
-def test_ratio_is_reproducible_and_depends_on_its_seed():
-    top, bottom = np.arange(20), np.arange(20) + 5
-    assert ratio_of_sums(top, bottom) == ratio_of_sums(top, bottom)
-    assert ratio_of_sums(top, bottom) != ratio_of_sums(top, bottom, seed=1)
 
 
 def test_units_without_a_denominator():

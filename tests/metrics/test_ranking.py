@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from specbench.core.errors import ArgumentError
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.ranking import BATCHES, SettingTimes, look, plain_changed, ranking
 from specbench.metrics.speed import Rounds, speed_of
@@ -88,6 +89,18 @@ def test_the_fastest_is_among_those_that_are_not_ruled_out():
         found = ranking(sweep(seed, [0.1, 0.2, 0.25, 0.1]))
         missed += 2 not in {found.best, *found.rivals}
     assert missed <= 6
+
+
+def test_rows_without_a_speedup_are_left_out():
+    """As of a sweep over protocols. They took the first place, since no number is above NaN."""
+    rows = sweep(0, [0.1, 0.6, 0.2])
+    none = frame([make_row(job=3, speedup=None, plain_tokens_per_second=None, **dict.fromkeys(BATCHES))])
+    mixed = ranking(pd.concat([none, rows], ignore_index=True))
+    assert (mixed.best, mixed.rivals, mixed.pays) == (2, [], [1 + place for place in ranking(rows).pays])
+    assert mixed.drift == ranking(rows).drift
+    for nothing in (none, none.iloc[:0]):
+        with pytest.raises(ArgumentError, match="none has a speedup"):
+            ranking(nothing)
 
 
 def test_what_prompts_have_in_common_drops_out():

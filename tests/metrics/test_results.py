@@ -146,6 +146,15 @@ def test_a_missing_column_is_an_error(tmp_path):
         )
 
 
+def test_a_damaged_table_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "3").mkdir()
+    readers = {results.RESULTS: results.read_rows, results.STEPS: lambda sweep: results.read_jobs(sweep, results.STEPS)}
+    for name, read in readers.items():
+        (tmp_path / "3" / name).write_bytes(b"PAR1 and no more")
+        with pytest.raises(ConfigError, match=rf"3/{name}: .*damaged .*\. Delete .*/3 and run it again with resume="):
+            read(tmp_path)
+
+
 @pytest.mark.parametrize("folder", ["missing", "."])
 def test_reading_a_folder_without_results(tmp_path, folder):
     with pytest.raises(ConfigError, match=r"no results\.parquet in it"):

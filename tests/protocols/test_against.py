@@ -16,7 +16,7 @@ from specbench.metrics.results import write_rows
 from specbench.models import CachedModel, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
-from specbench.protocols import ModelContext, decode
+from specbench.protocols import ModelContext, rounds
 from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
@@ -216,7 +216,7 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
         assert [(each.prompt_seconds, dict(each.stopwatch.seconds)) for each in (plain, speculative)] == [(0, {})] * 2
         return timed_rounds(plain, speculative, *rest)
 
-    monkeypatch.setattr(decode, "timed_rounds", timed)  # the warm-up is not among the times
+    monkeypatch.setattr(rounds, "timed_rounds", timed)  # the warm-up is not among the times
     outcome = DecodeProtocol(1, 1, 0, 1, CHECK, against=[PLAIN, ASSISTED]).run(context)
     table = outcome.tables["baselines.parquet"]
     write_rows(tmp_path / "baselines.parquet", table.rows, table.schema)

@@ -21,13 +21,13 @@ from specbench.exactness.two_sample.forks import BY_CHECKPOINT, MARGIN
 from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE, OF_GREEDY
 from specbench.protocols.judge import JudgeProtocol
-from specbench.protocols.judging import checkpoint as module
 from specbench.protocols.judging import speed
-from specbench.protocols.judging.checkpoint import QUESTION, ScoredText, TextScorer, judge_checkpoint, share_rows
+from specbench.protocols.judging.checkpoint import QUESTION, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.speed import PREDICTED, predicted_rows
+from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode, TextRequest
@@ -269,7 +269,7 @@ def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refute
     checkpoint = scorer()
     against, nothing = np.full((40, 1), 1.0), np.zeros((40, 1))
     parts = [np.zeros(40)] * 2, [np.zeros((40, 1))] * 2
-    for plain, refuted in ((nothing, True), (np.full((40, 1), math.log(module.DOUBT) / 30), False)):
+    for plain, refuted in ((nothing, True), (np.full((40, 1), math.log(DOUBT) / 30), False)):
         checkpoint.texts = {
             Mode.PLAIN: [ScoredText(plain, *parts[0], *parts[1])],
             Mode.SPECULATIVE: [ScoredText(against, *parts[0], *parts[1])],

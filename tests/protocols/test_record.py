@@ -37,7 +37,9 @@ def test_scores_are_those_of_an_uncached_pass(context):
     prompts = [request.prompt for request in context.requests]
     assert len({len(prompt) for prompt in prompts}) > 1
     texts = [list(prompts[1][:5]), [7], list(prompts[0][:11])]
-    for prompt, text, got in zip(prompts, texts, score_texts(context, prompts, texts), strict=True):
+    for prompt, text, got in zip(
+        prompts, texts, score_texts(context, prompts, texts, [context.sampling] * 3), strict=True
+    ):
         whole = [*prompt, *text]
         logits = [engine.score(whole[:-1])[-len(text) :] for engine in (context.target, context.drafter.model)]
         expected = columns_of(*logits, torch.tensor(text), context.sampling)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -79,26 +80,52 @@ def test_no_rule_is_above_the_bound():
     assert (block - token).max() > 0.1
 
 
-def plainly_replayed(trace: Trace, rule: str, gamma: int) -> tuple[np.ndarray, ...]:
-    """histogram, full histogram, possible, tested and steps by loops over blocks; survival is taken as given."""
-    accepted = survival(trace, rule, gamma)
-    histogram, full, possible, tested = (np.zeros(gamma + 1) for _ in range(4))
-    steps = np.zeros(len(trace.prompts))
-    for text, (first, end) in enumerate(itertools.pairwise(trace.starts.tolist())):
-        weight = np.zeros(end - first + gamma + 2)
-        weight[0] = 1.0
-        for t in range(end - first):
-            steps[text] += weight[t]
-            room = min(gamma, end - first - t - 1)
-            for k in range(room + 1):
-                stays = accepted[first + t, k] - (accepted[first + t, k + 1] if k < room else 0.0)
-                histogram[k] += weight[t] * stays
-                full[k] += weight[t] * stays * (room == gamma)
-                weight[t + k + 1] += weight[t] * stays
+def plainly(trace: Trace, rule: str, gamma: int) -> dict[str, np.ndarray]:
+    """The counts of one text, by a loop over blocks; survival is taken as given."""
+    accepted, length = survival(trace, rule, gamma), len(trace)
+    limit = length if trace.limits is None else int(trace.limits[0])
+    weight = np.zeros(length + gamma + 2)
+    weight[0] = 1.0
+    counts = {name: np.zeros(gamma + 2) for name in ("histogram", "emitted", "full", "possible", "tested")}
+    drafted = 0.0
+    for t in range(length):
+        left, room = length - t, min(gamma, limit - t - 1)
+        drafted += weight[t] * room
+        for k in range(min(room, left) + 1):
+            stays = weight[t] * (accepted[t, k] - (accepted[t, k + 1] if k < min(room, left) else 0.0))
+            emitted = min(k + 1, left)
+            counts["histogram"][k] += stays
+            counts["full"][k] += stays * (room == gamma)
+            counts["emitted"][emitted] += stays
             for i in range(1, room + 1):
-                possible[i] += weight[t]
-                tested[i] += weight[t] * accepted[first + t, i - 1]
-    return histogram, full, possible[1:], tested[1:], steps
+                counts["possible"][i] += stays
+                counts["tested"][i] += stays * (emitted >= i)
+            if emitted < left:
+                weight[t + emitted] += stays
+    return {
+        "histogram": counts["histogram"][:-1],
+        "full_histogram": counts["full"][:-1],
+        "emitted": counts["emitted"][1:],
+        "possible": counts["possible"][1:-1],
+        "tested": counts["tested"][1:-1],
+        "steps": weight[:length].sum(keepdims=True),
+        "drafted": np.array([drafted]),
+    }
+
+
+def assert_is_plain(trace: Trace, rule: str, gammas: list[int]) -> None:
+    """Replaying finds what ``plainly`` counts of each text: added up, or side by side where it is by text."""
+    texts = [trace.texts(i, i + 1) for i in range(len(trace.prompts))]
+    for got, gamma in zip(replay(trace, rule, gammas), gammas, strict=True):
+        counts = [plainly(text, rule, gamma) for text in texts]
+        for name in counts[0]:
+            parts = [each[name] for each in counts]
+            values = np.concatenate(parts) if name in ("steps", "drafted") else np.sum(parts, axis=0)
+            assert getattr(got, name) == pytest.approx(values, abs=1e-9), (name, gamma, trace.limits)
+        assert got.gamma == gamma
+        assert got.accepted.sum() == pytest.approx((got.histogram * np.arange(gamma + 1)).sum())
+        assert (got.emitted * np.arange(1, gamma + 2)).sum() == pytest.approx(len(trace))  # every token is emitted
+        assert got.acceptance_length == pytest.approx(len(trace) / got.histogram.sum())
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "argmax"])
@@ -110,16 +137,17 @@ def test_renewal_is_the_plain_recursion(rule, chunk, monkeypatch):
     p, q = markov_pair(4, seed=2)
     rows = sampled_texts(p, 5, 12, seed=3)
     trace = trace_of_tokens(p, q, [rows[0], rows[1, :1], rows[2, :5], rows[3, :11], rows[4, :2]])
-    gammas = [3, 0, 64, 1, 8]
-    for got, gamma in zip(replay(trace, rule, gammas), gammas, strict=True):
-        expected = plainly_replayed(trace, rule, gamma)
-        assert got.gamma == gamma
-        names = ("histogram", "full_histogram", "possible", "tested", "steps")
-        for name, values in zip(names, expected, strict=True):
-            assert getattr(got, name) == pytest.approx(values, abs=1e-9), (gamma, name)
-        assert (got.histogram * np.arange(1, gamma + 2)).sum() == pytest.approx(len(trace))  # every token is emitted
-        mean = (got.histogram * np.arange(1, gamma + 2)).sum() / got.histogram.sum()
-        assert got.acceptance_length == pytest.approx(mean)
+    assert_is_plain(trace, rule, [3, 0, 64, 1, 8])
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_renewal_is_the_plain_recursion_behind_stop_tokens(rule):
+    """Limits from the text's own length (ended by length) to far beyond it; gammas that share a matrix."""
+    p, q = markov_pair(4, seed=2)
+    rng = np.random.default_rng(3)
+    for length, spare in itertools.product((1, 2, 5, 11), (0, 1, 2, 4, 100)):
+        trace = trace_of_tokens(p, q, [rng.integers(4, size=length).tolist()])
+        assert_is_plain(dataclasses.replace(trace, limits=np.array([length + spare])), rule, [3, 0, 12, 1, 8])
 
 
 def test_greedy_drafts_by_hand():

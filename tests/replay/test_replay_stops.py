@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -97,56 +96,6 @@ def test_decoding_counts_what_replay_expects(rule, thorough):
     assert joint_p_value(found["right"]) > LEVEL
     assert joint_p_value(found["by length"]) < (1e-15 if thorough else LEVEL)
     assert joint_p_value(found["other rule"]) < LEVEL
-
-
-def plainly(trace: Trace, rule: str, gamma: int) -> dict[str, np.ndarray]:
-    """The counts of one text with a limit, by a loop over blocks; survival is taken as given."""
-    accepted, length = survival(trace, rule, gamma)[:, :], len(trace)
-    assert trace.limits is not None
-    limit, weight = int(trace.limits[0]), np.zeros(length + gamma + 2)
-    weight[0] = 1.0
-    counts = {name: np.zeros(gamma + 2) for name in ("histogram", "emitted", "full", "possible", "tested")}
-    drafted = 0.0
-    for t in range(length):
-        left, room = length - t, min(gamma, limit - t - 1)
-        drafted += weight[t] * room
-        for k in range(min(room, left) + 1):
-            stays = weight[t] * (accepted[t, k] - (accepted[t, k + 1] if k < min(room, left) else 0.0))
-            emitted = min(k + 1, left)
-            counts["histogram"][k] += stays
-            counts["full"][k] += stays * (room == gamma)
-            counts["emitted"][emitted] += stays
-            for i in range(1, room + 1):
-                counts["possible"][i] += stays
-                counts["tested"][i] += stays * (emitted >= i)
-            if emitted < left:
-                weight[t + emitted] += stays
-    return counts | {"steps": weight[:length].sum(keepdims=True), "drafted": np.array([drafted])}
-
-
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_renewal_is_the_plain_recursion(rule):
-    """Limits from the text's own length (ended by length) to far beyond it; gammas that share a matrix."""
-    p, q = markov_pair(4, seed=2)
-    rng = np.random.default_rng(3)
-    gammas = [3, 0, 12, 1, 8]
-    for length, spare in itertools.product((1, 2, 5, 11), (0, 1, 2, 4, 100)):
-        text = rng.integers(4, size=length).tolist()
-        trace = with_limits(trace_of_tokens(p, q, [text]), [length + spare])
-        for got, gamma in zip(replay(trace, rule, gammas), gammas, strict=True):
-            want = plainly(trace, rule, gamma)
-            for name, values in (
-                ("histogram", want["histogram"][:-1]),
-                ("full_histogram", want["full"][:-1]),
-                ("emitted", want["emitted"][1:]),
-                ("possible", want["possible"][1:-1]),
-                ("tested", want["tested"][1:-1]),
-                ("steps", want["steps"]),
-                ("drafted", want["drafted"]),
-            ):
-                assert getattr(got, name) == pytest.approx(values, abs=1e-9), (name, gamma, length, spare)
-            assert got.accepted.sum() == pytest.approx((got.histogram * np.arange(gamma + 1)).sum())
-            assert (got.emitted * np.arange(1, gamma + 2)).sum() == pytest.approx(length)
 
 
 def test_a_stop_token_by_hand():

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -56,54 +55,6 @@ def test_round_trip(tmp_path):
     part = trace.texts(1, 3)
     assert part.room.tolist() == [1, 1]
     assert (list(part.prompts), part.starts.tolist(), part.tokens.tolist()) == (["a", "b"], [0, 1, 2], [2, 3])
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"log_p": 0.01}, "log_p is 0.0"),
-        ({"log_p": float("nan")}, "log_p is nan in line 1"),
-        ({"log_p": float("-inf")}, "log_p is -inf in line 1"),
-        ({"log_q": 0.01}, "log_q is 0.0"),
-        ({"log_q": float("nan")}, "log_q is nan in line 1"),
-        ({"log_q": None}, "1 nulls in log_q"),
-        ({"overlap": 1.5}, "overlap is 1.5"),
-        ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
-        ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
-        ({"position": 2}, "line 1 has position 2 where 1 is due"),
-        ({"prompt": "b", "position": 0}, "line 2 has position 0"),
-    ],
-    ids=str,
-)
-def test_impossible_values_are_named(tmp_path, changes, says):
-    if "prompt" in changes:  # b, 0 begins twice: the second a is then a text of its own, and b comes again
-        says = "occurs twice"
-    with pytest.raises(ConfigError, match=says) as caught:
-        read_trace(written(tmp_path, rows(**changes)))
-    assert "protocol.trace=" in str(caught.value)
-
-
-def test_files_that_are_no_traces(tmp_path):
-    path = written(tmp_path, rows())
-    table = pq.read_table(path)
-    cases = {
-        "missing.parquet": (None, "no such file"),
-        "empty.parquet": (table.slice(0, 0), "the trace is empty"),
-        "columns.parquet": (table.drop_columns(["log_q", "position"]), "no column position, log_q"),
-        "anonymous.parquet": (table.replace_schema_metadata({}), "does not say what it is a trace of"),
-        "later.parquet": (
-            table.replace_schema_metadata({b"specbench.trace": json.dumps({"version": 99}).encode()}),
-            "version 1",
-        ),
-    }
-    for name, (content, says) in cases.items():
-        if content is not None:
-            pq.write_table(content, tmp_path / name)
-        with pytest.raises(ConfigError, match=says):
-            read_any(tmp_path / name)
-    (tmp_path / "text.parquet").write_text("hello")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_any(tmp_path / "text.parquet")
 
 
 def test_another_sampler_is_refused(tmp_path):
@@ -210,32 +161,6 @@ def test_a_draft_may_exclude_a_token(tmp_path):
 
 
 GOOD = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-1.0]}
-
-
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        ([], "the trace is empty"),
-        ([HEADER], "the trace is empty"),
-        ([GOOD], "the first line does not name the format"),
-        ([HEADER, "{"], "line 2 is not JSON"),
-        ([HEADER, [1]], "line 2 is not a JSON object"),
-        ([HEADER | {"sampler": {"temperature": 1}}, GOOD], "the first line does not name the format"),
-        ([HEADER | {"sampler": HEADER["sampler"] | {"top_k": "x"}}, GOOD], "no set of numbers"),
-        ([HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}], "line 2 lacks"),
-        ([HEADER, GOOD | {"target_logprobs": [-1.0, -2.0]}], "line 2: lists of different lengths"),
-        ([HEADER, GOOD | {"target_logprobs": [None]}], "line 2: no log-probability for token 5"),
-        ([HEADER, GOOD | {"target_logprobs": [{"6": {"logprob": -1}}]}], "line 2: no log-probability for token 5"),
-        ([HEADER, GOOD | {"target_logprobs": [[-1.0, 6]]}], "line 2: a log-probability of token 6, not 5"),
-        ([HEADER, GOOD | {"token_ids": ["5"]}], "line 2: token '5' is not an id"),
-        ([HEADER, GOOD | {"target_logprobs": [0.2]}], "log_p is 0.2"),
-        ([HEADER, GOOD, GOOD | {"prompt_id": "b"}, GOOD], "occurs twice"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_bad_json_lines(tmp_path, lines, says):
-    with pytest.raises(ConfigError, match=says):
-        read_any(json_lines(tmp_path, *lines))
 
 
 def test_the_schema_is_documented():

@@ -47,7 +47,16 @@ def entry(**changes: Any) -> list[Any]:
         ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("nan")}}, GOOD], "temperature nan"),
         ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("inf")}}, GOOD], "temperature is infinite"),
         ([HEADER | {"sampler": HEADER["sampler"] | {"top_p": True}}, GOOD], "top_p True"),
-        ([HEADER, "9" * 5000], "line 2 is not JSON"),
+        ([GOOD], "the first line does not name the format"),
+        ([HEADER | {"sampler": {"temperature": 1}}, GOOD], "the first line does not name the format"),
+        ([HEADER | {"sampler": HEADER["sampler"] | {"top_k": "x"}}, GOOD], "no set of numbers"),
+        ([HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}], "line 2 lacks"),
+        ([HEADER, GOOD | {"target_logprobs": [-1.0, -2.0]}], "line 2: lists of different lengths"),
+        ([HEADER, GOOD | {"target_logprobs": [None]}], "line 2: no log-probability for token 5"),
+        ([HEADER, GOOD | {"target_logprobs": [{"6": {"logprob": -1}}]}], "line 2: no log-probability for token 5"),
+        ([HEADER, GOOD | {"target_logprobs": [[-1.0, 6]]}], "line 2: a log-probability of token 6, not 5"),
+        ([HEADER, GOOD | {"token_ids": ["5"]}], "line 2: token '5' is not an id"),
+        ([HEADER, GOOD | {"target_logprobs": [0.2]}], "log_p is 0.2"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -66,12 +75,23 @@ def test_json_lines_that_cannot_be(tmp_path, lines, says):
         ({"overlap": 1.5}, "sum of min"),
         ({"token": -2}, "token -2 in line 1. Token ids count from 0"),
         ({"sample": None}, "1 nulls in sample"),
+        ({"log_p": 0.01}, "log_p is 0.0"),
+        ({"log_p": float("nan")}, "log_p is nan in line 1"),
+        ({"log_p": float("-inf")}, "log_p is -inf in line 1"),
+        ({"log_q": 0.01}, "log_q is 0.0"),
+        ({"log_q": float("nan")}, "log_q is nan in line 1"),
+        ({"log_q": None}, "1 nulls in log_q"),
+        ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
+        ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
+        ({"position": 2}, "line 1 has position 2 where 1 is due"),
+        ({"prompt": "b", "position": 0}, "occurs twice"),  # the second a is then a text of its own, and b comes again
     ],
     ids=str,
 )
 def test_columns_that_cannot_be(tmp_path, changes, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=says) as caught:
         read_trace(written(tmp_path, rows(**changes)))
+    assert "protocol.trace=" in str(caught.value)
 
 
 @pytest.mark.parametrize(

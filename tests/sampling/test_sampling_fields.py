@@ -6,7 +6,7 @@ import pytest
 
 import specbench
 from specbench.core.errors import ConfigError
-from specbench.protocols.parameters import check_parameters
+from specbench.protocols.settings import check_parameters
 from specbench.sampling import SamplingParams
 from tests.protocols.test_honest_rows import PROTOCOLS, protocol_of
 

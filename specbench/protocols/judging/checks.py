@@ -29,6 +29,7 @@ SAME_SEED, ALONE, LIMIT, STOP, COPIES, LOGPROBS, COUPLED = (
     "with the same seed, plain and speculative texts are the same",
 )
 BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, they refute the engine
+SEEDED = (SAME_SEED, ALONE, COUPLED)  # only of a source that takes seeds
 CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
 Greedy = Mapping[Mode, Sequence[Completion]]
 
@@ -66,15 +67,17 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         (STOP, lambda mode: _stop(sampler, prompts, greedy, mode)),
     ]
     for check, ask in parts:
-        rows += [_tried(check, mode, ask) for mode in Mode]
+        rows += [_tried(sampler, check, mode, ask) for mode in Mode]
     if isinstance(sampler.source, SourceOfSeveral):
         rows += _copies(sampler, some)
-    rows.append(_tried(COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
-    rows.append(_tried(LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
+    rows.append(_tried(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
+    rows.append(_tried(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
     return _finding(rows)
 
 
-def _tried(check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
+def _tried(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
+    if check in SEEDED and not sampler.source.takes_seeds:
+        return CheckRow(check, mode, 0, 0, "not checked: it takes no seeds")
     try:
         return ask(mode)
     except SpecbenchError as error:
@@ -82,16 +85,12 @@ def _tried(check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
 
 
 def _same_seed(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
-    if not sampler.source.takes_seeds:
-        return CheckRow(SAME_SEED, mode, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
     one, other = (sampler.complete(requests, mode, f"same seed, {number}") for number in (1, 2))
     return _equal(SAME_SEED, mode, one, other)
 
 
 def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
-    if not sampler.source.takes_seeds:
-        return CheckRow(ALONE, mode, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
     together = sampler.complete(requests, mode, "beside others")
     apart = [sampler.complete([request], mode, "alone")[0] for request in requests]
@@ -99,8 +98,6 @@ def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> Che
 
 
 def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
-    if not sampler.source.takes_seeds:
-        return CheckRow(COUPLED, Mode.SPECULATIVE, 0, 0, "not checked: it takes no seeds")
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
     return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(requests, mode, "coupled") for mode in Mode))
 

@@ -16,9 +16,9 @@ from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
 from specbench.metrics.findings import OF_TEXTS as QUESTION
-from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
+from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.sources import Completion, Mode
 from specbench.sources.file import DISTRIBUTION
 

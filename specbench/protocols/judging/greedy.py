@@ -22,10 +22,10 @@ from specbench.exactness.two_sample.forks import (
 )
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.findings import OF_GREEDY as QUESTION
-from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
+from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.sources import Completion, Mode
 from specbench.sources.file import GREEDY
 

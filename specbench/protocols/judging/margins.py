@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specbench.decoding import logits_along, rows_along
-from specbench.protocols.judging.checkpoint import TextScorer
+from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.sources import Completion
 
 

@@ -15,9 +15,9 @@ from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.judging.checkpoint import TextScorer
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
+from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.replay.renewal import replay
 from specbench.replay.trace import Identity, Trace
 from specbench.sources import Completion, Mode
