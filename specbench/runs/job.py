@@ -66,7 +66,7 @@ class JobInfo:
             folder,
             choices.get("exp", "adhoc"),
             choices,
-            command_line(overrides, plan and plan.config_dir, os.getcwd(), os.environ.get("PYTHONPATH", "")),
+            command_line(overrides, plan.config_dir if plan else None, os.getcwd(), os.environ.get("PYTHONPATH", "")),
             tuple(overrides),
             shares_machine(hydra),
             launcher_of(hydra) == "basic" and ranks.size() == 1,
