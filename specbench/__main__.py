@@ -1,15 +1,10 @@
-"""``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
-
-``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
-``python -m specbench pages`` makes pages of many reports, ``python -m specbench paper`` what a LaTeX document needs.
-``python -m specbench convert`` makes a checkpoint folder of a model in GGUF.
-``python -m specbench list`` says what can be chosen, with a line each.
-"""
+"""``python -m specbench``: the command line. ``--help`` lists its commands and what can be chosen."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import pkgutil
 import platform
 import sys
 
@@ -23,62 +18,16 @@ from specbench.core.machine.progress import console, say
 from specbench.core.machine.signals import Interrupted, interruptible
 from specbench.runs import config, listing
 from specbench.runs.commandline import check_encoding, explained, parse_command, show
-from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.sweep import Planner, Sweep
 
-PUBLISH = "--publish"
-REPORT = """\
-python -m specbench report [FOLDER] [--publish]
-
-How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one.
---publish also saves the report in W&B, where the sweep's runs are: sent by tracking.mode=online, or by `wandb sync`."""
-
-
-def report(arguments: list[str]) -> int:
-    """``python -m specbench report [FOLDER] [--publish]``."""
-    from specbench.runs.ending import tell
-
-    folders = [folder for folder in arguments if folder != PUBLISH]
-    if len(folders) > 1 or folders[:1] in (["-h"], ["--help"]):
-        print(REPORT)
-        return 0 if len(folders) == 1 else 2
-    folder = find_sweep(folders[0] if folders else LATEST)
-    if folders in ([], [LATEST]):
-        say(f"{folder}, which was begun last:")
-    return tell(folder, just_ran=False, publishing=PUBLISH in arguments)
-
-
-def pages(arguments: list[str]) -> int:
-    """``python -m specbench pages [FOLDER ...] [--to FOLDER]``."""
-    from specbench.runs.collection import command
-
-    return command(arguments)
-
-
-def paper(arguments: list[str]) -> int:
-    """``python -m specbench paper RUN... --out FOLDER``."""
-    from specbench.runs.paper import paper
-
-    return paper(arguments)
-
-
-def convert(arguments: list[str]) -> int:
-    """``python -m specbench convert FILE --out FOLDER``."""
-    from specbench.extras.gguf.command import convert
-
-    return convert(arguments)
-
-
-def choices(arguments: list[str]) -> int:
-    """``python -m specbench list [GROUP]``."""
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        print("python -m specbench list [GROUP]\n\nThe choices of all groups of the configuration, or of one.")
-        return 0 if len(arguments) == 1 else 2
-    print(listing.listing(*arguments))
-    return 0
-
-
-COMMANDS = {"report": report, "list": choices, "pages": pages, "paper": paper, "convert": convert}
+# The function behind each command; its module is imported when it is called.
+COMMANDS = {
+    "report": "specbench.runs.ending:report",
+    "list": "specbench.runs.listing:command",
+    "pages": "specbench.runs.collection:command",
+    "paper": "specbench.runs.paper:paper",
+    "convert": "specbench.extras.gguf.command:convert",
+}
 
 
 def versions() -> str:
@@ -161,7 +110,7 @@ def main() -> None:
             command = COMMANDS.get(arguments[0]) if arguments else None
             try:
                 check_encoding(arguments)
-                status = command(arguments[1:]) if command else run(arguments)
+                status = pkgutil.resolve_name(command)(arguments[1:]) if command else run(arguments)
             except SpecbenchError as error:
                 say(str(error), style="bold red")
                 status = 2

@@ -36,7 +36,7 @@ from specbench.runs.state import Status, read_state
 from specbench.runs.workloads import EMBEDDED, Prompt, load_workload
 from specbench.sampling import SamplingParams, on_host
 
-_pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
+_pairs: dict[str, Pair] = {}  # the last pair that this process loaded
 
 
 def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
@@ -45,27 +45,17 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     Args:
         drafter: not yet bound; it may refuse the target.
     """
-    wanted = config.pair
-    models = (wanted.target, wanted.draft, wanted.draft_dtype)
-    chat = (wanted.chat, wanted.system, wanted.thinking, tuple(wanted.thinking_tokens or ()))
-    key = (*models, *chat, wanted.download, str(device), config.dtype, config.parallel, wanted.vocabularies)
+    names = ("draft_dtype", "chat", "system", "thinking", "thinking_tokens", "download", "vocabularies")
+    settings = {name: getattr(config.pair, name) for name in names}
+    settings |= {"device": str(device), "dtype": config.dtype, "parallel": config.parallel}
+    key = repr((config.pair.target, config.pair.draft, settings))
     if key not in _pairs:
         _pairs.clear()
-        _pairs[key] = load_pair(
-            wanted.target,
-            wanted.draft,
-            device=str(device),
-            dtype=config.dtype,
-            draft_dtype=wanted.draft_dtype,
-            chat=wanted.chat,
-            system=wanted.system,
-            thinking=wanted.thinking,
-            thinking_tokens=wanted.thinking_tokens,
-            download=wanted.download,
-            parallel=config.parallel,
-            vocabularies=wanted.vocabularies,
-            check=lambda target: drafter.check(target_config=target),
-        )
+
+        def check(target_config: Any) -> None:
+            drafter.check(target_config=target_config)
+
+        _pairs[key] = load_pair(config.pair.target, config.pair.draft, **settings, check=check)
     return _pairs[key]
 
 

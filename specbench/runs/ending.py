@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,10 +14,26 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.progress import say
 from specbench.reports import Report
+from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracked import publish, track_report, track_sweep
+
+
+def report(arguments: Sequence[str]) -> int:
+    """``python -m specbench report [FOLDER] [--publish]``; returns the exit status. Raises ConfigError for no sweep."""
+    about = "How far a sweep is, its table and its report, from its folder."
+    where = "outputs/<exp>/<time>, or latest for the newest one (default: %(default)s)"
+    saves = "also save the report in W&B, where the sweep's runs are: sent by tracking.mode=online, or by `wandb sync`"
+    parser = argparse.ArgumentParser(prog="python -m specbench report", description=about)
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=LATEST, help=where)
+    parser.add_argument("--publish", action="store_true", help=saves)
+    options = parser.parse_args(arguments)
+    folder = find_sweep(options.folder)
+    if options.folder == LATEST:
+        say(f"{folder}, which was begun last:")
+    return tell(folder, just_ran=False, publishing=options.publish)
 
 
 def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bool = False) -> int:

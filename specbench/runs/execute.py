@@ -7,7 +7,6 @@ import json
 import os
 import traceback
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,6 @@ from specbench.runs.state import (
 from specbench.runs.tracked import describe, job_run, track
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """A job whose rows are written, and what its figures and its tracking are made of."""
-
-    outcome: Outcome
-    row: RunRow
 
 
 def run_job(config: Config) -> None:
@@ -116,9 +107,9 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
             watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
             pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
         ):
-            measured = _measured(config, job, device, tracked)
+            outcome = _measured(config, job, device, tracked)
         confirm()
-        done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
+        done = state.ending(Status.DONE, verdict=outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
         _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_of(error), tracked)
@@ -132,14 +123,14 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         details = str(error) if known else traceback.format_exc()
         _end(job, state.ending(Status.FAILED, reason), details, words_of(error), tracked)
         return
-    warnings = _shown(job, measured, tracked)
-    ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
+    warnings = _shown(job, outcome, done, tracked)
+    ended = state.ending(Status.DONE, verdict=outcome.failure, warnings=warnings)
     try:
         write_state(job.folder, ended)
     except WriteError as error:  # it is done nevertheless, as its folder says already
         warnings.append(str(error))
     point_latest(job.folder.parent)
-    say(f"job {job.number} ({job.label}): {measured.outcome.headline}")
+    say(f"job {job.number} ({job.label}): {outcome.headline}")
     for warning in warnings:
         say(f"job {job.number}: {warning}", style="yellow")
     if ended.verdict:  # all was measured; this is why the exit status is not 0
@@ -169,7 +160,7 @@ def _write_end(job: JobInfo, state: JobState, details: str) -> None:
         say(f"job {job.number}: {error}", style="red")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> JobResult:
+def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Outcome:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
     if tracked is not None:
@@ -231,18 +222,17 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
             write_tables(job.folder, row, outcome)
     except WriteError as error:
         raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
-    return JobResult(outcome, row)
+    return outcome
 
 
-def _shown(job: JobInfo, measured: JobResult, tracked: JobRun) -> list[str]:
+def _shown(job: JobInfo, outcome: Outcome, done: JobState, tracked: JobRun) -> list[str]:
     """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
     warnings = []
     try:
-        draw_figures(job.folder, measured.outcome)
+        draw_figures(job.folder, outcome)
     except Exception as error:  # matplotlib, a full disk
         warnings.append(f"figures are missing ({type(error).__name__}: {error})")
-    done = written_state(job.folder)
-    if done is not None and (warning := track(tracked, done)):
+    if warning := track(tracked, done):
         warnings.append(warning)
     return warnings
 

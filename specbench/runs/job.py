@@ -1,4 +1,4 @@
-"""What Hydra knows of the job that runs; what a job is called in its rows, and the command that repeats it."""
+"""What Hydra knows of the job that runs, and what a job is called in its rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from specbench.runs.checks import launcher_of, shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
+from specbench.runs.repeat import command_line
 
 HF = "hf"  # of conf/pair: any two models of a user's own
 FILE = "file"  # of conf/workload: any file of a user's own
@@ -66,7 +66,7 @@ class JobInfo:
             folder,
             choices.get("exp", "adhoc"),
             choices,
-            repeating(overrides, plan.config_dir if plan else None),
+            command_line(overrides, plan.config_dir if plan else None, os.getcwd(), os.environ.get("PYTHONPATH", "")),
             tuple(overrides),
             shares_machine(hydra),
             launcher_of(hydra) == "basic" and ranks.size() == 1,
@@ -138,22 +138,3 @@ def _with(name: str, settings: Mapping[str, Any]) -> str:
     }
     words_of_settings = [f"{key}={word}" for key, word in words.items()]
     return f"{name}[{','.join(words_of_settings)}]" if words_of_settings else name
-
-
-def repeating(overrides: Sequence[str], config_dir: str | None) -> str:
-    """A line for a shell that repeats one job; where it needs the user's own modules, from the folder they are in.
-
-    Args:
-        overrides: of the job.
-        config_dir: what ``--config-dir`` named, as an absolute path.
-    """
-    own = config_dir is not None or any("_target_=" in override for override in overrides)
-    command = ["python", "-m", "specbench"]
-    if config_dir is not None:
-        command += ["--config-dir", config_dir]
-    line = shlex.join([*command, *overrides])
-    if not own:
-        return line
-    path = os.environ.get("PYTHONPATH")
-    given = f"PYTHONPATH={shlex.quote(path)} " if path else ""
-    return f"cd {shlex.quote(os.getcwd())} && {given}{line}"

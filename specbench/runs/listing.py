@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Sequence
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
@@ -37,6 +39,15 @@ _GROUPS = {
     "source": "the engine under test, which texts are sampled from",
     "tracking": "where runs are logged",
 }
+
+
+def command(arguments: Sequence[str]) -> int:
+    """``python -m specbench list [GROUP]``; returns the exit status. Raises ConfigError for an unknown group."""
+    about = "The choices of all groups of the configuration, or of one."
+    parser = argparse.ArgumentParser(prog="python -m specbench list", description=about)
+    parser.add_argument("group", metavar="GROUP", nargs="?")
+    print(listing(parser.parse_args(arguments).group))
+    return 0
 
 
 def overview() -> str:

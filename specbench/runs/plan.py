@@ -196,7 +196,8 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
 
 
 def _own_name(path: Path) -> bool:
-    return path.parent.name != LATEST  # a link to one of the others
+    # Links to one of the others: the newest, and what a process left that was killed while it made that link.
+    return path.parent.name != LATEST and not path.parent.name.startswith(".")
 
 
 def point_latest(sweep: Path) -> None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 
 from specbench.runs.overrides import key_of
 from specbench.runs.plan import Plan
 
 
 def commands(plan: Plan) -> list[str]:
-    """Lines for a shell: one if the jobs are all combinations of some values, as of a sweep, else one a job.
-
-    A line begins with the folder to start in if it needs the user's own modules or configurations.
-    """
+    """Lines for a shell: one if the jobs are all combinations of some values, as of a sweep, else one a job."""
     jobs = [sorted(job.overrides, key=lambda override: key_of(override) != "exp") for job in plan.jobs]
     lines = [_grid(jobs)] if len(jobs) > 1 and _grid(jobs) else jobs
-    return [_line(plan, overrides) for overrides in lines]
+    return [command_line(overrides, plan.config_dir, plan.started_in) for overrides in lines]
 
 
 def varied(plan: Plan) -> dict[str, list[str]]:
@@ -47,9 +45,17 @@ def _grid(jobs: list[list[str]]) -> list[str]:
     ]
 
 
-def _line(plan: Plan, overrides: list[str]) -> str:
-    own = ["--config-dir", plan.config_dir] if plan.config_dir is not None else []
+def command_line(overrides: Sequence[str], config_dir: str | None, folder: str, python_path: str = "") -> str:
+    """A line for a shell that runs a job or a sweep.
+
+    Args:
+        config_dir: the user's own configurations (``--config-dir``), as an absolute path.
+        folder: where to start; named only if the user's own modules or configurations are needed.
+        python_path: of the environment, which such modules may be found by.
+    """
+    own = ["--config-dir", config_dir] if config_dir is not None else []
     line = shlex.join(["python", "-m", "specbench", *own, *overrides])
-    if own or any("_target_=" in override for override in overrides):
-        return f"cd {shlex.quote(plan.started_in)} && {line}"
-    return line
+    if not own and not any("_target_=" in override for override in overrides):
+        return line
+    path = f"PYTHONPATH={shlex.quote(python_path)} " if python_path else ""
+    return f"cd {shlex.quote(folder)} && {path}{line}"

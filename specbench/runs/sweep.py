@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
-import math
 import os
 import pickle
 import zlib
@@ -23,7 +21,6 @@ from hydra._internal.callbacks import Callbacks  # which every launcher has to b
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
@@ -32,19 +29,16 @@ from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
 from specbench.core.machine.progress import say
-from specbench.core.machine.signals import held_back
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
-from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
+from specbench.runs.overrides import combinations, in_quotes, key_of, labels_of, with_every_bug
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled
-
-MOST_JOBS = 10_000
 
 
 @dataclass(frozen=True)
@@ -63,13 +57,11 @@ class Sweep:
         folder: None if all of the jobs are refused, and nothing is written.
         waiting: the jobs to launch.
         refused: why jobs cannot run, by label, if all of them are refused.
-        extra: overrides that are not part of the plan, for the jobs of this command alone.
     """
 
     folder: Path | None
     waiting: list[PlannedJob]
     refused: dict[str, str]
-    extra: list[str]
 
 
 class Planner:
@@ -108,19 +100,19 @@ class Planner:
         given = [override for override in self.command.overrides if override not in of_hydra]
         apart = [override for override in given if key_of(override).partition(".")[0] in APART]
         as_planned = resume is not None and len(apart) == len(given)
-        self.extra = apart if as_planned else []
+        self.extra = apart if as_planned else []  # not part of the plan, for the jobs of this command alone
         wanted = [] if as_planned else [self._composed(job) for job in self._jobs(given)]
         if wanted and all(job.refusal for job in wanted):
             labels = labels_of([composed.job.overrides for composed in wanted])
             refused = {label: str(composed.refusal) for label, composed in zip(labels, wanted, strict=True)}
-            return Sweep(None, [], refused, self.extra)
+            return Sweep(None, [], refused)
         try:
             folder, waiting = ranks.broadcast_from_rank0(lambda: self._written(wanted))
         except WriteError as error:
             place = os.path.join(".", self.shared.hydra.sweep.dir)  # which leaves an absolute one as it is
             remedy = "Choose another folder by hydra.sweep.dir, or free space."
             raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
-        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {}, self.extra)
+        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {})
 
     def _jobs(self, given: Sequence[str]) -> list[list[str]]:
         """The overrides of each job: those of the command line in place of what the experiment sweeps."""
@@ -210,7 +202,7 @@ class Planner:
         """
         folder = in_quotes(str(sweep.folder))
         jobs = [
-            [*job.overrides, *sweep.extra, f"hydra.sweep.dir={folder}", f"hydra.sweep.subdir={job.number}"]
+            [*job.overrides, *self.extra, f"hydra.sweep.dir={folder}", f"hydra.sweep.subdir={job.number}"]
             for job in sweep.waiting
         ]
         if self.command.resume is not None:
@@ -255,53 +247,6 @@ def _search_path(command: Command) -> list[str]:
     others = parser.parse_override(named[-1]).value() if named else []
     paths = [f"file://{command.config_dir}", *(map(str, others) if isinstance(others, list) else [])]
     return [f"hydra.searchpath=[{','.join(map(in_quotes, paths))}]"]
-
-
-def combinations(overrides: Sequence[Override]) -> list[list[str]]:
-    """The overrides of each job: all combinations of the values that keys are given, the last ones of each key.
-
-    Raises:
-        ConfigError: more than MOST_JOBS jobs, or values that cannot be listed.
-    """
-    last = {override.get_key_element(): override for override in overrides}
-    sizes = {key: _number_of_values(override) for key, override in last.items()}
-    if math.prod(sizes.values()) > MOST_JOBS:
-        key = max(sizes, key=sizes.__getitem__)
-        problem = f"{sizes[key]:,} values, and more than {MOST_JOBS:,} jobs with the other keys"
-        value = str(last[key].input_line).partition("=")[2]
-        raise ConfigError(key, value, problem, "Sweep over fewer values.")
-    lists = [
-        [f"{key}={value}" for value in override.sweep_string_iterator()]
-        if override.is_sweep_override()
-        else [f"{key}={override.get_value_element_as_str()}"]
-        for key, override in last.items()
-    ]
-    return [[part for override in job for part in spelled_out(override)] for job in itertools.product(*lists)]
-
-
-def _number_of_values(override: Override) -> int:
-    if not override.is_sweep_override():
-        return 1
-    if not override.is_discrete_sweep():
-        value = str(override.input_line).partition("=")[2]
-        raise ConfigError(override.key_or_group, value, "not a list of values", "Use commas or range(start,stop).")
-    given = override.value()
-    if isinstance(given, RangeSweep) and given.start is not None and given.stop is not None and given.step:
-        return max(0, math.ceil((given.stop - given.start) / given.step))
-    return len(given.list) if isinstance(given, ChoiceSweep) else 1
-
-
-def with_every_bug(override: str) -> str:
-    """``verifier=flawed/all`` and ``verifier.bug=all`` with the names of all bugs; any other override as it is."""
-    key, _, value = override.partition("=")
-    word = {"verifier": "flawed/all", "verifier.bug": "all"}.get(key)
-    values = [choice.strip() for choice in value.split(",")]
-    if word not in values:
-        return override
-    with held_back():
-        from specbench.exactness.zoo.bugs import bugs  # which imports PyTorch
-    members = ",".join(f"{word.removesuffix('all')}{bug}" for bug in bugs())
-    return f"{key}={','.join(members if choice == word else choice for choice in values)}"
 
 
 def _own_part(composed: DictConfig) -> DictConfig:

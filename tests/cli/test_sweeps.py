@@ -16,7 +16,7 @@ from tests.helpers.command_lines import apart, clean_environment, once
 TOGETHER = (
     ("killed", "one_second", "widened", "interrupted"),
     ("no_room", "beside_numbers"),
-    ("joblib", "lost", "refused"),
+    ("joblib", "lost"),
     ("submitit_local", "ray"),
     ("killed_at_each", "killed_often"),
 )
@@ -230,14 +230,6 @@ def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
     assert "gamma=99" in got["text"]
     assert "1 of 4 jobs done, 2 failed, 1 died." in got["text"]
     assert "Traceback" not in got["text"]
-
-
-@pytest.mark.thorough
-def test_times_are_not_taken_side_by_side_unless_asked(tmp_path_factory):
-    got = found(tmp_path_factory, "refused")
-    assert got["status"] == 1
-    assert "hydra/launcher=joblib: jobs that run beside each other" in got["text"]
-    assert "share_machine=true" in got["text"]
 
 
 def test_the_command_answers_before_it_imports_pytorch(tmp_path):

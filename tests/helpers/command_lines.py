@@ -225,11 +225,13 @@ def _in_child(module: str, arguments: Sequence[str], environment: Mapping[str, s
         os._exit(status)
 
 
-def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str, **kwargs: object) -> object:
+def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str, check: Callable, **kwargs: Any) -> Any:
     loads.append(args[0])
     if not may_load:
         raise RuntimeError("a model would have been loaded")
-    return load_pair(*args, **kwargs)
+    pair = load_pair(*args, **kwargs)  # cached; a check is another one for each line
+    check(pair.target.config)
+    return pair
 
 
 def _main(plan: str, out: str) -> None:

@@ -53,11 +53,6 @@ def lost(folder: Path) -> dict[str, object]:
     return asdict(_process(folder, *SWEEP, "share_machine=true", *bad, *workers))
 
 
-def refused(folder: Path) -> dict[str, object]:
-    """Jobs that take times, side by side."""
-    return asdict(run(folder, *SWEEP, "hydra/launcher=joblib"))
-
-
 DEADLY = """\
 import os
 

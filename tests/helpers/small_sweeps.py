@@ -17,7 +17,7 @@ ONE = (*TWO, "verifier=masked")
 
 
 def sweeps(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("outputs/*/*/plan.json") if path.parent.name != "latest")
+    return sorted(path.parent for path in folder.glob("outputs/*/*/plan.json") if not path.parent.is_symlink())
 
 
 def numbers(sweep: Path) -> list[list[object]]:

@@ -177,7 +177,7 @@ SCENARIOS = {
         *(killed, killed_at_each, killed_often, one_second, widened, interrupted),
         *(sweep_troubles.no_room, sweep_troubles.beside_numbers),
         *(launcher_scenarios.joblib, launcher_scenarios.submitit_local, launcher_scenarios.ray),
-        *(launcher_scenarios.lost, launcher_scenarios.refused),
+        launcher_scenarios.lost,
     )
 }
 

@@ -14,13 +14,13 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from specbench.__main__ import report as report_command
 from specbench.core.errors import ConfigError, TrackingError
 from specbench.metrics import results
 from specbench.reports import Picture, Report, Section, Table
 from specbench.reports.markdown import bullets, lines
 from specbench.reports.tracking import WandbWorkspace, write_report
 from specbench.reports.wandb import to_wandb
+from specbench.runs import ending
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracked import group_of, publish
@@ -189,10 +189,10 @@ def test_the_command_publishes_and_says_where_or_why_not(tmp_path, monkeypatch, 
     sweep = ended_sweep(tmp_path, JobState("x", Status.DONE))
     results.write_rows(sweep / "0" / results.RESULTS, [make_row(exp="mine")], results.RESULT_SCHEMA)
     monkeypatch.setattr("specbench.runs.ending.publish", lambda status, report: f"e/p for {status.plan.exp}")
-    assert report_command([str(sweep), "--publish"]) == 0
+    assert ending.report([str(sweep), "--publish"]) == 0
     assert "Published: the report is in W&B, in e/p for mine." in capsys.readouterr().err
     monkeypatch.undo()
-    assert report_command(["--publish", str(sweep)]) == 1  # a single run of one's own has no report
+    assert ending.report(["--publish", str(sweep)]) == 1  # a single run of one's own has no report
     assert "not published: --publish=" in capsys.readouterr().err
 
 

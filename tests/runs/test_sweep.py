@@ -1,5 +1,6 @@
 """What a command is planned as, before anything is launched."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from omegaconf import OmegaConf, open_dict
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
 from specbench.runs.commandline import parse_command
+from specbench.runs.overrides import combinations
 from specbench.runs.state import Status, read_state
-from specbench.runs.sweep import Planner, Sweep, combinations
+from specbench.runs.sweep import Planner, Sweep
 
 
 def jobs_of(*overrides: str) -> list[list[str]]:
@@ -40,9 +42,28 @@ def test_jobs_are_all_combinations_in_the_order_of_their_keys():
     assert jobs_of("verifier=flawed/a,naive") == [["verifier=flawed", "verifier.bug=a"], ["verifier=naive"]]
 
 
-def test_values_that_cannot_be_listed_are_refused():
-    with pytest.raises(ConfigError, match=r"^gamma=interval\(0,1\): not a list of values\. Use commas"):
-        jobs_of("gamma=interval(0,1)")
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["gamma=interval(0,1)"], "gamma=interval(0,1): not a list of values. Use commas"),
+        (["gamma=range(1,1000000000)"], "gamma=range(1,1000000000): 999,999,999 values"),
+        (
+            ["gamma=range(1,60)", "seed=range(0,1000)"],
+            "seed=range(0,1000): 1,000 values, and more than 10,000 jobs with the other keys",
+        ),
+    ],
+)
+def test_values_that_cannot_be_listed_are_refused(overrides, words):
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}"):
+        jobs_of(*overrides)
+
+
+def test_times_are_not_taken_side_by_side_unless_asked():
+    line = ("gamma=1,2", "hydra/launcher=joblib")
+    (reason,) = set(planned(*line).refused.values())
+    assert reason.startswith("hydra/launcher=joblib: jobs that run beside each other on one machine")
+    assert "share_machine=true" in reason
+    assert not planned(*line, "share_machine=true").refused
 
 
 def test_an_experiment_is_a_sweep_unless_a_run_is_asked_for():
