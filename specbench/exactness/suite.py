@@ -36,7 +36,6 @@ from specbench.exactness.pace import Pace
 from specbench.exactness.probes import Probe
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.settings import Settings
-from specbench.exactness.small_bounds import SmallBounds
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.statistics.serial import serial_rows
@@ -130,7 +129,6 @@ class _Examination:
         self.verifier, self.settings, self.seed, self.device = verifier, settings, seed, device
         self.evidence, self.report = evidence, report
         self.fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
-        self.bounds = SmallBounds(settings, evidence, len(self.fixtures))
         self.looks = Looks(settings, evidence, journal, len(self.fixtures))
         self.pace = Pace(settings)
         self.probes: dict[str, Probe] = {}
@@ -229,10 +227,10 @@ class _Examination:
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.rows = [self.bounds.bounded(row) for row in evidence.rows]
+        evidence.rows = [self.looks.bounded(row) for row in evidence.rows]
         evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
         if evidence.fault is None:
-            bounds = uncontradicted(self.bounds.of(self.probes, tallies), evidence.rejected, evidence.habits)
+            bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
 
@@ -254,7 +252,7 @@ class _Examination:
 
     def _is_caught(self) -> bool:
         """Whether anything says that the verifier is not lossless."""
-        least = (probe.least(self.bounds.least_alarm) for probe in self.probes.values())
+        least = (probe.least(self.looks.least_alarm) for probe in self.probes.values())
         return bool(self.evidence.rejected) or any(value > TOLERANCE for value in least)
 
     def _first(self, run: Callable[[Any, Fixture], Any]) -> Any:
