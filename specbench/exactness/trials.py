@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -114,14 +115,13 @@ def run_trials(
         share = shares.processes(calls, device) if device.type == "cpu" or unused is not None else 1
     with watch.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
-        here = _Judging(Judge(verifier), drawn)
-        here.look_for_the_form()
-        there = None
+        judge, there = Judge(verifier), None
+        for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
+            judge.look_for_the_form(drawn[i])
         if device.type != "cpu" and unused is not None:
-            there = _Judging(Judge(unused), replace(drawn, takes=Takes.of(unused)))
-            there.judge.counted = here.judge.counted
-        judgements = in_order(here, len(drawn), share, patience, there)
-        return _Trials(here, report).run(judgements, seconds)
+            there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
+        judgements = in_order(partial(_judge_drawn, judge, drawn), len(drawn), share, patience, there)
+        return _Trials(judge, drawn, report).run(judgements, seconds)
 
 
 @dataclass(frozen=True)
@@ -151,25 +151,14 @@ class _Drawn:
         return 0 if self.configured is None else max(1, self.calls // 20)
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """Draws a call and puts it before the verifier; for spawned processes it can be pickled if the verifier can."""
-
-    judge: Judge
-    drawn: _Drawn
-
-    def __call__(self, i: int) -> CallJudgement:
-        return self.judge.judge(self.drawn[i])
-
-    def look_for_the_form(self) -> None:
-        """Decides on some calls, the same in each process, whether tokens of a rule of one's own are counted."""
-        for i in range(min(_LOOKED_AT, len(self.drawn)) if self.judge.own_rule else 0):
-            self.judge.look_for_the_form(self.drawn[i])
+def _judge_drawn(judge: Judge, drawn: _Drawn, i: int) -> CallJudgement:
+    """Draws a call and puts it before the verifier; not a lambda, which spawned processes could not be sent."""
+    return judge.judge(drawn[i])
 
 
 class _Trials:
-    def __init__(self, judging: _Judging, report: Callable[[str], None]):
-        self.judge, self.drawn, self.report = judging.judge, judging.drawn, report
+    def __init__(self, judge: Judge, drawn: _Drawn, report: Callable[[str], None]):
+        self.judge, self.drawn, self.report = judge, drawn, report
         self.result, self.seen = Trials(), {}
         self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
