@@ -16,21 +16,46 @@ JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
 HARD = (FORM, EXTREMES, LAW)  # one failure rejects; they have no false alarm
+# What every test compares, as a certificate says it.
+COMPARES = {
+    FORM: (
+        "whether each result is a prefix of the request's draft, one token of the vocabulary that the target "
+        "allows, and padding (-1)"
+    ),
+    EXTREMES: "the same with uniforms at the very ends of their range, 2^-53 and 1 - 2^-53, for every draft",
+    JOINT: (
+        "how often each token was emitted after each prefix with the target's probabilities (a likelihood-ratio "
+        "test of the joint distribution of a whole step)"
+    ),
+    PAIRED: (
+        "emitted with expected tokens, in requests where they differ: over many requests both should have each "
+        "token equally often (bets on each token)"
+    ),
+    ACCEPTANCE: "how many drafted tokens were accepted with what its rule accepts; no test of losslessness",
+    CLASSES: (
+        "how the emitted tokens are spread over 8 cells of equal probability along orders of the ids (by p, by q, "
+        "by p / q, by number, by lane), beside the target (bets on each cell)"
+    ),
+    LAW: (
+        "the distribution of each token of a step by the formulas of a rule of one's own with the target's, in "
+        "closed form"
+    ),
+    SUCCESSIVE: "the first tokens of two successive steps of a request, which should be independent",
+    LAST_FIRST: "the last token of a step and the first of the next, which should be independent",
+    NEIGHBOURS: "the first tokens of two requests of a batch, 1, 2, 4, ... places apart, which should be independent",
+    TWINS: "the first tokens of two requests whose seeds or positions differ in one bit, which should be independent",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One test of one fixture.
+    """One test of one fixture; the certificate's page explains its columns (certificate/page.py).
 
     Attributes:
-        fixture, test: see COMPARES (certificate/tests.py) for what each compares.
-        draws: steps taken.
-        statistic, dof: G and its degrees of freedom; failures and 0; or 0 and 0 for bets.
-        p_value: of the last look; of bets 1 / the largest wealth.
+        test: one of COMPARES.
+        p_value: of the last look.
         rejected_at: draws at the look that rejected it; None where none did.
         untested: tokens in cells that are too rare to be tested each, or that were expected there, if that is more.
-        detectable: the smallest total variation a step shown with the power asked for.
-        upper_bound: 99% upper confidence bound on it, on all small fixtures together.
         gates: whether its rejection says that the verifier is not lossless (acceptance: that it is another rule).
     """
 
@@ -56,26 +81,16 @@ class Row:
 class Bound:
     """How far from the target a step can be on one small fixture, requests with seeds of their own.
 
+    The certificate's page explains its columns (certificate/page.py).
+
     Attributes:
-        fixture: its name.
-        method: "located", "rule" or "counted" (probes.py).
-        rule_error: total variation of the rule that it names, by its formulas; None where it has none or there are too
-            many sequences.
-        located: total variation of its model; None where there is none.
-        boxes: of the model.
-        proved: whether its operations were run over whole boxes and gave what the model says (enumeration/proof.py).
+        rule_error: None where its rule has no formulas or there are too many sequences.
+        located: of a rule without a model, its error; None where neither is known.
         draws: requests since the model was made; all that were counted, if there is none.
-        differing: those on which it did something else than its model, or than its rule.
-        rounding: of those held against the rule, how many rounding explains.
-        structural: of those that differ, how many have other tokens than the rule that it names, beyond rounding; None
-            if that rule has no formulas.
-        explained: requests that an earlier model did not foresee and the last one does.
+        structural: None if the rule that it names has no formulas.
         impure: of those that differ from a model, how many do not if the same uniforms are given to it again: it was
             not the uniforms that made them.
-        hidden: upper bound on the probability of doing something else.
-        tv: upper bound on the total variation a step: located + hidden, or what the counts say. It takes requests of
-            one call to come out otherwise independently of each other; ``Evidence.calls`` does not.
-        least: lower bound on it that holds with the run's false alarm.
+        tv: takes requests of one call to come out otherwise independently of each other; ``Evidence.calls`` does not.
     """
 
     fixture: str
@@ -106,22 +121,13 @@ class Bound:
 class StratumRow:
     """Calls of one stratum of the input distribution D (inputs/distribution.py), or of several together.
 
-    The bounds are each at 99% confidence by itself. They are None where the verifier's rule has no formulas here, or it
-    draws drafts of its own.
+    The certificate's page explains its columns (certificate/page.py). The bounds are None where the verifier's rule has
+    no formulas here, or it draws drafts of its own.
 
     Attributes:
-        stratum, reason, probability: of the stratum.
-        calls, requests: verified; rows: of the target in them, drawn anew for every request.
-        refused: calls that the verifier refused.
-        differing_calls: calls with a request whose tokens are not the rule's.
-        differing, rounding, structural: requests whose tokens are not the rule's; by rounding, and otherwise.
-        code: upper bound on the probability that a request's tokens are not the rule's, by rounding or otherwise: a
-            call drawn from D, then one of its requests.
         rule_checked, rule_wrong: of a rule that is not registered as proved, requests on which its formulas were held
             against the target, and those on which they are not the target's distribution.
         rule_largest: the largest difference, total variation a step.
-        rule: upper bound on that of the rule, in the mean; 0 of a rule that is registered as proved.
-        tv: code + rule, upper bound on the total variation a step in the mean over D.
         along: upper bound on the total variation of a token's cell along orders of the ids (statistics/cells.py), where
             nothing else is known; those of all strata hold together, and that of D is their mean.
     """

@@ -51,14 +51,12 @@ def simplest_failure(
     verdict = verdict_of(evidence)
     headed = verdict.located or verdict.row
     named = None if headed is None else headed.fixture
-    here = {name: probe for name, probe in probes.items() if name == named}
-    return (
-        _of_requests(
-            verifier, evidence, here, [extreme for extreme in extremes if extreme.fixture.name == named], unused
-        )
-        or _of_requests(verifier, evidence, probes, extremes, unused)
-        or _of_probabilities(verifier, evidence, probes)
-    )
+    for names in ({named}, {*probes, *(extreme.fixture.name for extreme in extremes)}):
+        here = {name: probe for name, probe in probes.items() if name in names}
+        ends = [extreme for extreme in extremes if extreme.fixture.name in names]
+        if failure := _of_requests(verifier, evidence, here, ends, unused):
+            return failure
+    return _of_probabilities(verifier, evidence, probes)
 
 
 def _of_requests(
@@ -156,21 +154,20 @@ def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, 
             f"it emits {_tokens(alone)}. The other requests of its batch, earlier calls or noise of its own decide",
         ]
     emitted = torch.tensor(request.emitted)
+    uniforms = "with the uniforms above" if request.given else "with its own uniforms"
+    which = f"of seed {request.seed} at position {request.position}, {uniforms}"
     if request.calls > 1:
-        uniforms = "with the uniforms above" if request.given else "with its own uniforms"
         return [
-            f"emitted: {_tokens(emitted)}, in call {request.calls:,} of a new object, each of this request alone, of "
-            f"seed {request.seed} at position {request.position}, {uniforms}",
+            f"emitted: {_tokens(emitted)}, in call {request.calls:,} of a new object, each of this request alone, "
+            f"{which}",
             foreseen,
             f"it needs that history of calls: a new object emits {_tokens(torch.tensor(request.wanted))} in the "
             f"{request.calls - 1:,} before",
         ]
     if request.batch > 1:
         where = f"in copy {request.place + 1} of a batch of {request.batch:,} copies of this request"
-        uniforms = "with the uniforms above" if request.given else "with its own uniforms"
-        which = f"each of seed {request.seed} at position {request.position}, {uniforms}"
         return [
-            f"emitted: {_tokens(emitted)}, {where}, {which}",
+            f"emitted: {_tokens(emitted)}, {where}, each {which}",
             foreseen,
             f"it does not fail in smaller batches of copies, and emits {_tokens(alone)} alone",
         ]

@@ -72,15 +72,15 @@ class Judge:
         counted: whether tokens are counted, since there is no rule, or no closed form of its law.
     """
 
-    def __init__(self, verifier: Verifier):
+    def __init__(self, verifier: Verifier, counted: bool = False):
         self.verifier, self.rule = verifier, held_against(verifier)
         self.own_rule = self.rule is not None and not of_this_tree(self.rule)
-        self.counted = self.rule is None
+        self.counted = counted or self.rule is None
         self._unexplained: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
-        return _judge, (self.verifier, self.counted)
+        return Judge, (self.verifier, self.counted)
 
     def look_for_the_form(self, call: Call) -> None:
         """Counts tokens from now on if the rule's law has no closed form on this call."""
@@ -184,12 +184,6 @@ class Judge:
 def _chosen(call: Call) -> int:
     """Returns the index of the request on which a rule's formulas are compared with the target."""
     return call.number % len(call.counts)
-
-
-def _judge(verifier: Verifier, counted: bool) -> Judge:
-    judge = Judge(verifier)
-    judge.counted = counted
-    return judge
 
 
 def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], judgement: CallJudgement) -> None:

@@ -87,7 +87,7 @@ class Probe:
 
     def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float | None = None):
         self.verifier, self.fixture, self.late = verifier, fixture, False
-        self.models: dict[tuple[int, int], Model] = {}
+        self.models: dict[int, Model] = {}  # by number of the class, as in _classes
         self.rule = rule_of(verifier)
         self.held = held_against(verifier)
         self.method = COUNTED if self.held is None else RULE
@@ -99,7 +99,7 @@ class Probe:
         self.example: Example | None = None
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
-        self._pending: dict[tuple[int, int], list[Float64[Tensor, "s n width"]]] = {}
+        self._pending: dict[int, list[Float64[Tensor, "s n width"]]] = {}
         self._rate = 0.0
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
@@ -111,7 +111,7 @@ class Probe:
                 if model is None:
                     self.models = {}
                     return
-                self.models[v, count] = model
+                self.models[v * (self.fixture.gamma + 1) + count] = model
         self.method = LOCATED
 
     @property
@@ -199,12 +199,9 @@ class Probe:
         wanted = torch.empty_like(steps.tokens)
         classes = self._classes(streams)
         for key, model in self.models.items():
-            own = (classes == self._class(key)).nonzero()[:, 0]
+            own = (classes == key).nonzero()[:, 0]
             wanted[own] = model.predict(given[:, own])
         return wanted
-
-    def _class(self, key: tuple[int, int]) -> int:
-        return key[0] * (self.fixture.gamma + 1) + key[1]
 
     def _classes(self, streams: Streams) -> Int64[Tensor, " B"]:
         """Sampling parameters and draft length of each request, as one number."""
@@ -239,15 +236,15 @@ class Probe:
                 rows = unlike
         classes = self._classes(streams)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
-        for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[rows]}:
-            own = rows[classes[rows] == self._class(key)][:_KEPT]
+        for key in classes[rows].unique().tolist():
+            own = rows[classes[rows] == key][:_KEPT]
             if not self.fuzzy:
                 self._pending.setdefault(key, []).append(given[:, own])
-            for b in own.tolist() if self.example is None else ():
+            if self.example is None:
+                b, (variant, count) = int(own[0]), divmod(key, self.fixture.gamma + 1)
                 tokens = [steps.visible[b].cpu(), wanted[b].cpu()]
-                point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
+                point = Point(self.fixture.variant(variant), count, given[:, b].cpu())
                 self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
-                break
 
     def follow_up(self, seed: int) -> bool:
         """Takes what the code did otherwise into the model; returns whether there is another one, with no draws yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
@@ -103,18 +102,13 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
 def _conditions(call: Call, b: int) -> str:
     options, drafts = call.options, "one-hot" if call.draft.rows is None else "sampled"
     row = int(CallPath(call).first_p[b])
-    temperature, dtype = float(_temperature(call, b)), options["dtype"]
+    temperature = float(call.target.temperature[b * (call.draft.max_draft_tokens + 1) if call.draft.padded else row])
     return (
-        f"{call.vocabulary:,} tokens, {dtype} logits ({options['rows'][b]}), temperature {temperature:.6g}, truncation "
-        f"{options['truncation'][b]}, mask {options['mask'][b]}, {int((call.p.weights[row] > 0).sum()):,} tokens "
-        f"possible first; {drafts} draft; seed {int(call.streams.seeds[b])}, position {int(call.streams.positions[b])}"
+        f"{call.vocabulary:,} tokens, {options['dtype']} logits ({options['rows'][b]}), temperature {temperature:.6g}, "
+        f"truncation {options['truncation'][b]}, mask {options['mask'][b]}, "
+        f"{int((call.p.weights[row] > 0).sum()):,} tokens possible first; {drafts} draft; "
+        f"seed {int(call.streams.seeds[b])}, position {int(call.streams.positions[b])}"
     )
-
-
-def _temperature(call: Call, b: int) -> Tensor:
-    places = call.draft.max_draft_tokens + 1
-    row = b * places if call.draft.padded else int(CallPath(call).first_p[b])
-    return call.target.temperature[row]
 
 
 def _draft(call: Call, path: CallPath, b: int) -> list[str]:
@@ -137,8 +131,8 @@ def _again(call: Call, request: int, count: int | None) -> str:
     """Code that makes the arguments again."""
     if call.number >= CONFIGURED_FIRST:
         return "drawn under the conditions of the run: made again by the command that repeats the certificate"
-    made = (
-        f"specbench.exactness.inputs.draw_call({call.seed}, {call.number}, torch.device('{call.counts.device.type}'), "
+    alone = "" if count is None else f".alone({request}, {count})"
+    return (
+        f"made again by specbench.exactness.inputs.draw_call({call.seed}, {call.number}, "
+        f"torch.device('{call.counts.device.type}'), Takes.of(verifier)){alone}"
     )
-    made += "Takes.of(verifier))"
-    return f"made again by {made}{'' if count is None else f'.alone({request}, {count})'}"

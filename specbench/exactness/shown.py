@@ -131,14 +131,14 @@ def smallest_batch(
         seed, position = int(like.seeds[0]), int(like.positions[0])
     else:
         seed, position = request
+    arguments = (point, seed, position, request is None)
 
     def wrong(batch: int) -> tuple[int, tuple[int, ...]] | None:
-        used = new_object(verifier, unused)
-        tokens = run_copies(used, point, seed, position, request is None, batch).visible
+        tokens = run_copies(new_object(verifier, unused), *arguments, batch).visible
         places = (tokens != wanted).any(dim=1).nonzero()[:, 0].tolist()
         return (places[0], tuple(tokens[places[0]].tolist())) if places else None
 
-    right, batch = 0, 1
+    right, batch, calls = 0, 1, 1
     outcome = wrong(batch)
     while outcome is None and batch < MOST_COPIES:
         right, batch = batch, 2 * batch
@@ -151,12 +151,9 @@ def smallest_batch(
         else:
             batch, outcome = middle, smaller
     if outcome is None:
-        arguments = (point, seed, position, request is None, 1)
-        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *arguments).visible[0], wanted)
+        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *arguments, 1).visible[0], wanted)
         if wrong_call is None:
             return None
         calls, tokens = wrong_call
-        return ShownRequest(
-            seed, position, request is None, 1, 0, tuple(tokens.tolist()), tuple(wanted.tolist()), calls
-        )
-    return ShownRequest(seed, position, request is None, batch, *outcome, tuple(wanted.tolist()))
+        batch, outcome = 1, (0, tuple(tokens.tolist()))
+    return ShownRequest(seed, position, request is None, batch, *outcome, tuple(wanted.tolist()), calls)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,7 +37,6 @@ from specbench.exactness.pace import Pace
 from specbench.exactness.probes import Probe
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.settings import Settings
-from specbench.exactness.small_bounds import SmallBounds
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.statistics.serial import serial_rows
@@ -116,31 +116,28 @@ def examine(
     return evidence
 
 
+@dataclass
 class _Examination:
-    def __init__(
-        self,
-        verifier: Any,
-        settings: Settings,
-        seed: int,
-        device: torch.device,
-        evidence: Evidence,
-        report: Callable[[str], None],
-        journal: Journal,
-    ):
-        self.verifier, self.settings, self.seed, self.device = verifier, settings, seed, device
-        self.evidence, self.report = evidence, report
-        self.fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
-        self.bounds = SmallBounds(settings, evidence, len(self.fixtures))
-        self.looks = Looks(settings, evidence, journal, len(self.fixtures))
-        self.pace = Pace(settings)
-        self.probes: dict[str, Probe] = {}
-        self.small: SmallTier | None = None
-        self.extremes: list[Point] = []
-        self.extra: list[Row] = []
-        self.trials: Trials | None = None
-        self.use: LongUse | None = None
-        self.unused: Verifier | None = None
-        self.ahead: list[str] = []  # the part under way, and those behind it
+    verifier: Any
+    settings: Settings
+    seed: int
+    device: torch.device
+    evidence: Evidence
+    report: Callable[[str], None]
+    journal: Journal
+    probes: dict[str, Probe] = field(default_factory=dict)
+    small: SmallTier | None = None
+    extremes: list[Point] = field(default_factory=list)
+    extra: list[Row] = field(default_factory=list)
+    trials: Trials | None = None
+    use: LongUse | None = None
+    unused: Verifier | None = None
+    ahead: list[str] = field(default_factory=list)  # the part under way, and those behind it
+
+    def __post_init__(self) -> None:
+        self.fixtures = [fixture.to(self.device) for fixture in (*small_fixtures(), greedy_fixture())]
+        self.looks = Looks(self.settings, self.evidence, self.journal, len(self.fixtures))
+        self.pace = Pace(self.settings)
 
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
@@ -190,7 +187,13 @@ class _Examination:
         effort = self.pace.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
         for fixture in self.fixtures:
-            self._guarded(fixture.name, lambda fixture=fixture: self._begin(fixture, injectable, effort, deadline))
+            with self._refusals_noted(fixture.name):
+                if injectable:
+                    calls, failures = extreme_failures(self.verifier, fixture)
+                    self.extremes += failures
+                    wrong = len(failures)
+                    self.extra.append(Row(fixture.name, EXTREMES, calls, float(wrong), 0, float(not wrong)))
+                self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
         self._cut(_THRESHOLDS, any(probe.late for probe in self.probes.values()))
 
     def _draw_from_d(self, configured: Configured | None) -> None:
@@ -229,10 +232,10 @@ class _Examination:
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.rows = [self.bounds.bounded(row) for row in evidence.rows]
+        evidence.rows = [self.looks.bounded(row) for row in evidence.rows]
         evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
         if evidence.fault is None:
-            bounds = uncontradicted(self.bounds.of(self.probes, tallies), evidence.rejected, evidence.habits)
+            bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
 
@@ -254,7 +257,7 @@ class _Examination:
 
     def _is_caught(self) -> bool:
         """Whether anything says that the verifier is not lossless."""
-        least = (probe.least(self.bounds.least_alarm) for probe in self.probes.values())
+        least = (probe.least(self.looks.least_alarm) for probe in self.probes.values())
         return bool(self.evidence.rejected) or any(value > TOLERANCE for value in least)
 
     def _first(self, run: Callable[[Any, Fixture], Any]) -> Any:
@@ -267,26 +270,18 @@ class _Examination:
     def _injectable(self) -> bool:
         return bool(self._first(takes_injected_uniforms))
 
-    def _begin(self, fixture: Fixture, injectable: bool, effort: float, deadline: float | None) -> None:
-        if injectable:
-            calls, failures = extreme_failures(self.verifier, fixture)
-            self.extremes += failures
-            row = Row(fixture.name, EXTREMES, calls, float(len(failures)), 0, float(not failures))
-            self.extra.append(row)
-        self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
-
     def _draw_pairs(self) -> None:
         self.report("successive steps")
-        self._guarded("serial", self._successive)
+        arguments = (self.pace.pairs, self.seed, self.device, self.settings.serial_seconds)
+        with self._refusals_noted("serial"):
+            rows, late = serial_rows(self.verifier, *arguments)
+            self.extra.extend(rows)
+            self._cut(_PAIRS, late)
 
-    def _successive(self) -> None:
-        rows, late = serial_rows(self.verifier, self.pace.pairs, self.seed, self.device, self.settings.serial_seconds)
-        self.extra.extend(rows)
-        self._cut(_PAIRS, late)
-
-    def _guarded(self, name: str, run: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _refusals_noted(self, name: str) -> Generator[None]:
         try:
-            run()
+            yield
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
 

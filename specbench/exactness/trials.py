@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -55,30 +56,6 @@ class Configured:
         return Configured(Stratum(CONFIGURED, reason, 0.0, *sizes), sampling, dtype)
 
 
-@dataclass
-class Trials:
-    """What calls of D showed.
-
-    Attributes:
-        rows: by stratum, and of several together.
-        tests: rows of the tests.
-        census: what was drawn.
-        example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding, and
-            these tokens.
-        refusals: the verifier's reasons for refusing calls, with how often.
-        unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
-        cut: whether the time was up first.
-    """
-
-    rows: list[StratumRow] = field(default_factory=list)
-    tests: list[Row] = field(default_factory=list)
-    census: Census = field(default_factory=Census)
-    example: tuple[Call, int, tuple[int, ...]] | None = None
-    refusals: dict[str, int] = field(default_factory=dict)
-    unfit: tuple[Call, int, LawError] | None = None
-    cut: bool = False
-
-
 def run_trials(
     verifier: Verifier,
     calls: int,
@@ -114,14 +91,15 @@ def run_trials(
         share = shares.processes(calls, device) if device.type == "cpu" or unused is not None else 1
     with watch.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
-        here = _Judging(Judge(verifier), drawn)
-        here.look_for_the_form()
-        there = None
+        judge, there = Judge(verifier), None
+        for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
+            judge.look_for_the_form(drawn[i])
         if device.type != "cpu" and unused is not None:
-            there = _Judging(Judge(unused), replace(drawn, takes=Takes.of(unused)))
-            there.judge.counted = here.judge.counted
-        judgements = in_order(here, len(drawn), share, patience, there)
-        return _Trials(here, report).run(judgements, seconds)
+            there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
+        trials = Trials(judge, drawn)
+        judgements = in_order(partial(_judge_drawn, judge, drawn), len(drawn), share, patience, there)
+        trials.take(judgements, seconds, report)
+        return trials
 
 
 @dataclass(frozen=True)
@@ -151,81 +129,89 @@ class _Drawn:
         return 0 if self.configured is None else max(1, self.calls // 20)
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """Draws a call and puts it before the verifier; for spawned processes it can be pickled if the verifier can."""
-
-    judge: Judge
-    drawn: _Drawn
-
-    def __call__(self, i: int) -> CallJudgement:
-        return self.judge.judge(self.drawn[i])
-
-    def look_for_the_form(self) -> None:
-        """Decides on some calls, the same in each process, whether tokens of a rule of one's own are counted."""
-        for i in range(min(_LOOKED_AT, len(self.drawn)) if self.judge.own_rule else 0):
-            self.judge.look_for_the_form(self.drawn[i])
+def _judge_drawn(judge: Judge, drawn: _Drawn, i: int) -> CallJudgement:
+    """Draws a call and puts it before the verifier; not a lambda, which spawned processes could not be sent."""
+    return judge.judge(drawn[i])
 
 
-class _Trials:
-    def __init__(self, judging: _Judging, report: Callable[[str], None]):
-        self.judge, self.drawn, self.report = judging.judge, judging.drawn, report
-        self.result, self.seen = Trials(), {}
-        self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
-        self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
-        self.bet_on = 0
-        self.smallest: tuple[int, CallJudgement] | None = None
-        self.worst: tuple[tuple[float, float], int, int, LawError] | None = None
+class Trials:
+    """What calls of D showed.
 
-    def run(self, judgements: Generator[CallJudgement], seconds: float | int) -> Trials:
+    Attributes:
+        rows: by stratum, and of several together.
+        tests: rows of the tests.
+        census: what was drawn.
+        example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding, and
+            these tokens.
+        refusals: the verifier's reasons for refusing calls, with how often.
+        unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
+        cut: whether the time was up first.
+    """
+
+    def __init__(self, judge: Judge, drawn: _Drawn):
+        self.rows: list[StratumRow] = []
+        self.tests: list[Row] = []
+        self.census, self.cut = Census(), False
+        self.refusals: dict[str, int] = {}
+        self.example: tuple[Call, int, tuple[int, ...]] | None = None
+        self.unfit: tuple[Call, int, LawError] | None = None
+        self._judge, self._drawn = judge, drawn
+        self._seen: dict[str, Seen] = {}
+        self._cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
+        self._bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
+        self._bet_on = 0
+        self._smallest: tuple[int, CallJudgement] | None = None
+        self._worst: tuple[tuple[float, float], int, int, LawError] | None = None
+
+    def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
+        """Adds judgements, in the order of the calls, and concludes."""
         started = shown = time.perf_counter()
-        total = len(self.drawn)
+        total = len(self._drawn)
         with contextlib.suppress(watch.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
                 now = time.perf_counter()
                 if now - shown > _REPORT_EVERY:
-                    self.report(f"{i + 1:,} of {total:,} calls drawn from D")
+                    report(f"{i + 1:,} of {total:,} calls drawn from D")
                     shown = now
                 if seconds and now - started > seconds:
-                    self.result.cut = i + 1 < total
+                    self.cut = i + 1 < total
                     break
-        self.result.rows = [row for row in self._rows() if row.calls or row.refused]
-        self.result.tests = self._tests()
-        if self.smallest is not None:
-            i, one = self.smallest
+        self.rows = [row for row in self._rows() if row.calls or row.refused]
+        if self._smallest is not None:
+            i, one = self._smallest
             assert one.request is not None
-            self.result.example = self.drawn[i], one.request, one.tokens
-        if self.worst is not None:
-            _, i, request, error = self.worst
-            self.result.unfit = self.drawn[i], request, error
-        return self.result
+            self.example = self._drawn[i], one.request, one.tokens
+        if self._worst is not None:
+            _, i, request, error = self._worst
+            self.unfit = self._drawn[i], request, error
+        self.tests = self._tests()
 
     def _add(self, i: int, one: CallJudgement) -> None:
         """Adds what one call showed; the order decides what bets grow to."""
         stratum = one.seen.stratum
-        self.seen.setdefault(stratum.name, Seen(stratum)).add(one.seen)
-        self.result.census.merge(one.census)
+        self._seen.setdefault(stratum.name, Seen(stratum)).add(one.seen)
+        self.census.merge(one.census)
         if one.refusal:
-            self.result.refusals[one.refusal] = self.result.refusals.get(one.refusal, 0) + 1
-        if one.request is not None and (self.smallest is None or one.size < self.smallest[1].size):
-            self.smallest = i, one
-        error, rule = one.error, self.judge.rule
+            self.refusals[one.refusal] = self.refusals.get(one.refusal, 0) + 1
+        if one.request is not None and (self._smallest is None or one.size < self._smallest[1].size):
+            self._smallest = i, one
+        error, rule = one.error, self._judge.rule
         if error is not None and rule is not None and rule.lossless:
             size = error.first, error.step
-            if self.worst is None or size > self.worst[0]:
-                self.worst = size, i, one.error_request, error
+            if self._worst is None or size > self._worst[0]:
+                self._worst = size, i, one.error_request, error
         if one.cells is not None:
-            self.by_cells.setdefault(stratum.name, CellCounts()).add(one.cells)
+            self._cells.setdefault(stratum.name, CellCounts()).add(one.cells)
         if one.differences is not None:
-            self.bets.add(torch.from_numpy(one.differences))
-            self.bet_on += len(one.differences)
+            self._bets.add(torch.from_numpy(one.differences))
+            self._bet_on += len(one.differences)
 
     def _rows(self) -> Iterator[StratumRow]:
-        drawn = [self.seen[stratum.name] for stratum in STRATA if stratum.name in self.seen]
-        others = [one for name, one in self.seen.items() if name not in {stratum.name for stratum in STRATA}]
-        along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self.by_cells)) for name, cells in self.by_cells.items()}
-        kind = (self.judge.rule, self.judge.own_rule)
+        drawn = [self._seen[stratum.name] for stratum in STRATA if stratum.name in self._seen]
+        others = [one for name, one in self._seen.items() if name not in {stratum.name for stratum in STRATA}]
+        along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self._cells)) for name, cells in self._cells.items()}
+        kind = (self._judge.rule, self._judge.own_rule)
         for one in drawn:
             yield one.row(*kind, along.get(one.stratum.name))
         if drawn:
@@ -238,19 +224,19 @@ class _Trials:
     def _tests(self) -> list[Row]:
         rows = [
             Row(f"{name} of D", FORM, seen.requests, float(seen.impossible), 0, float(seen.impossible == 0))
-            for name, seen in self.seen.items()
+            for name, seen in self._seen.items()
             if seen.calls
         ]
         rows += [
-            Row(f"{name} of D", CLASSES, self.seen[name].requests, 0.0, 0, cells.p_value)
-            for name, cells in self.by_cells.items()
+            Row(f"{name} of D", CLASSES, self._seen[name].requests, 0.0, 0, cells.p_value)
+            for name, cells in self._cells.items()
         ]
-        of_d = [seen for name, seen in self.seen.items() if name != CONFIGURED]
+        of_d = [seen for name, seen in self._seen.items() if name != CONFIGURED]
         checked = sum(seen.law_checked for seen in of_d)
-        if checked and self.judge.rule is not None and self.judge.rule.lossless:
+        if checked and self._judge.rule is not None and self._judge.rule.lossless:
             wrong = sum(seen.law_wrong for seen in of_d)
-            follows = self.result.example is None  # else nothing follows for the code from the rule
+            follows = self._smallest is None  # else nothing follows for the code from the rule
             rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0), gates=follows))
-        if self.bet_on:
-            rows.append(Row("calls drawn", PAIRED, self.bet_on, 0.0, 0, self.bets.p_value))
+        if self._bet_on:
+            rows.append(Row("calls drawn", PAIRED, self._bet_on, 0.0, 0, self._bets.p_value))
         return rows

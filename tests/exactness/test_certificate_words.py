@@ -13,9 +13,8 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
-from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.enumeration.row import LocatedRow
-from specbench.exactness.evidence import Bound, Evidence, Habit, Row, StratumRow
+from specbench.exactness.evidence import COMPARES, Bound, Evidence, Habit, Row, StratumRow
 from specbench.exactness.habits import KINDS
 from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.settings import Settings

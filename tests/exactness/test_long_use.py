@@ -183,26 +183,22 @@ def test_a_verifier_that_refuses_everything_makes_no_calls():
     assert (row.calls, row.requests, row.changed) == (0, 0, 0)
 
 
-def test_a_fault_names_the_number_of_calls():
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (RuntimeError("out of slots"), "verify raised RuntimeError: out of slots"),
+        (ArgumentError("draft: no slot left"), "verify refuses arguments of a shape that it took before"),
+    ],
+)
+def test_a_late_fault_or_refusal_names_the_number_of_calls(error, problem):
     class Breaks(Counting):
         def verify(self, draft, target, streams) -> Verification:
             if self.calls > 250:
-                raise RuntimeError("out of slots")
+                raise error
             return super().verify(draft, target, streams)
 
-    with pytest.raises(VerifierFault, match=r"after \d+ calls of one object: verify raised RuntimeError: out of slots"):
+    with pytest.raises(VerifierFault, match=rf"after \d+ calls of one object: {problem}"):
         used(Breaks(first=10**9))
-
-
-def test_a_late_refusal_is_a_fault():
-    class Fills(Counting):
-        def verify(self, draft, target, streams) -> Verification:
-            if self.calls > 250:
-                raise ArgumentError("draft: no slot left")
-            return super().verify(draft, target, streams)
-
-    with pytest.raises(VerifierFault, match="refuses arguments of a shape that it took before"):
-        used(Fills(first=10**9))
 
 
 def test_the_time_ends_it():

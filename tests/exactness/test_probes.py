@@ -78,7 +78,7 @@ def probe_of(verifier, model: Model | None) -> Probe:
     """A probe whose model is given, or which is held against the rule's formulas if it is None."""
     probe = Probe(verifier, CHAIN, 0.0)
     if model is not None:
-        probe.models, probe.method, probe.fuzzy = {(0, CHAIN.gamma): model}, LOCATED, False
+        probe.models, probe.method, probe.fuzzy = {CHAIN.gamma: model}, LOCATED, False
     return probe
 
 

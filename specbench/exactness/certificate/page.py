@@ -6,8 +6,8 @@ import textwrap
 from typing import Any
 
 from specbench.exactness.certificate.certify import Certificate
-from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.certificate.verdict import ROUNDING
+from specbench.exactness.evidence import COMPARES
 from specbench.exactness.inputs import published
 from specbench.exactness.sampled_failure import DRAWN
 from specbench.exactness.statistics.power import CONFIDENCE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
-from specbench.exactness.certificate.tests import COMPARES
 from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
@@ -15,7 +14,7 @@ from specbench.exactness.certificate.verdict import (
     altered,
     names_another_rule,
 )
-from specbench.exactness.evidence import FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
+from specbench.exactness.evidence import COMPARES, FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE

@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from specbench.core.types import LogitRows
-from specbench.exactness.texts.support import support_edge, tolerance_of
+from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.sampling import RowParams, SamplingParams
 
 MIXED = (0.01, 0.03, 0.1, 0.3)  # shares of the other distribution
@@ -70,7 +70,8 @@ def log_factors(
     """
     logits, ids = p.logits, torch.tensor(list(token_ids), device=p.logits.device)
     params = RowParams.of([sampling] * len(ids), logits.device)
-    edge = support_edge(logits, params, tolerance_of(logits, tolerance))
+    tolerances = default_tolerance(logits) if tolerance is None else torch.full_like(params.temperature, tolerance)
+    edge = support_edge(logits, params, tolerances)
     logit = logits.gather(1, ids[:, None])[:, 0].double()
     doubtful = (logit < edge.surely) & (logit >= edge.lowest)
     probs, log_p = dense[0] if dense else p.probs(), p.prob(ids).log()

@@ -55,13 +55,6 @@ def default_tolerance(logits: Shaped[Tensor, "n V"]) -> Float64[Tensor, " n"]:
     return units * torch.finfo(logits.dtype).eps * size
 
 
-def tolerance_of(logits: Shaped[Tensor, "n V"], given: float | None) -> Float64[Tensor, " n"]:
-    """By how much each row's logits may differ: what was given, else :func:`default_tolerance`."""
-    if given is None:
-        return default_tolerance(logits)
-    return logits.new_full((len(logits),), given, dtype=torch.float64)
-
-
 def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Float64[Tensor, " n"]) -> SupportEdge:
     """What holds for every support of logits that differ from these by at most the tolerance.
 

@@ -47,11 +47,6 @@ class TextPairs:
             number = numbered(numbers[:, :, place], self.tokens[:, :, place])
         return numbers
 
-    def first(self, count: int) -> TextPairs:
-        """The first pairs."""
-        known = [None if array is None else array[:count] for array in (self.classes, self.ratios)]
-        return TextPairs(self.prompts[:count], self.tokens[:count], *known)
-
 
 def numbered(*keys: np.ndarray) -> np.ndarray:
     """A number from 0 for each combination of integers at the same place. Ranges of keys multiply to below 2^63."""
