@@ -19,6 +19,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.streams import uniforms
 from specbench.rules.verifier import DraftSampler, Verifier
 
@@ -117,7 +118,7 @@ def make_draft(
         elif fixture.deterministic:
             token = fixture.draft.argmax[rows]
         else:
-            token = fixture.draft_cdf.draw(rows, uniforms[:, i])
+            token = first_above(fixture.q[rows], uniforms[:, i])
         tokens.append(token)
         table.append(rows)
         state = fixture.advance(i, state, token)

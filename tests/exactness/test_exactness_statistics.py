@@ -25,6 +25,7 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, request_streams
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.rng import ReseededSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
@@ -215,13 +216,6 @@ def test_batches_do_not_change_what_is_drawn():
 # --- Successive steps, neighbours, twins ---
 
 
-class Reseeds(TokenSteps):
-    """The same numbers at every step of a request."""
-
-    def read(self, draft, target, streams):
-        return draft, target, dataclasses.replace(streams, positions=torch.zeros_like(streams.positions))
-
-
 class SharesNoise(TokenSteps):
     """A request draws with the uniform of the one 4 places before."""
 
@@ -241,7 +235,12 @@ class SixteenBits(TokenSteps):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "tests"),
-    [(MaskedVerifier(), set()), (Reseeds(), {SUCCESSIVE}), (SharesNoise(), {NEIGHBOURS}), (SixteenBits(), {TWINS})],
+    [
+        (MaskedVerifier(), set()),
+        (ReseededSteps(), {SUCCESSIVE}),
+        (SharesNoise(), {NEIGHBOURS}),
+        (SixteenBits(), {TWINS}),
+    ],
     ids=lambda each: type(each).__name__,
 )
 def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):

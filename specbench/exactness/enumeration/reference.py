@@ -14,11 +14,11 @@ from torch import Tensor
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.fixtures.table import Cdf
+from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.steps import Drawn, make_draft
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.agreement import TOLERANCE, excess, only
-from specbench.rules.draft_path import DraftPathTables
+from specbench.rules.draft_path import DraftPath, DraftPathTables
 from specbench.rules.rule import Rule, rule_of
 from specbench.rules.verifier import Verifier, capabilities
 
@@ -64,12 +64,22 @@ def beyond_rounding(
 
 
 def outcome(
-    tokens: Int64[Tensor, "B gamma"], num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]
+    rule: Rule,
+    path: DraftPath,
+    tokens: Int64[Tensor, "B gamma"],
+    accept: Float64[Tensor, "B gamma"],
+    emit: Float64[Tensor, " B"],
 ) -> Verification:
-    """Returns the accepted draft tokens of each request, then the emitted one, then PADDING."""
-    batch, gamma = tokens.shape
-    stand = torch.arange(gamma, device=tokens.device) < num_accepted[:, None]
-    ids = torch.cat([torch.where(stand, tokens, PADDING), tokens.new_full((batch, 1), PADDING)], dim=1)
+    """Returns the accepted draft tokens of each request, then the emitted one, then PADDING.
+
+    Args:
+        path: p and q along ``tokens``.
+        accept, emit: the uniforms of each request.
+    """
+    num_accepted = rule.num_accepted(rule.limits(path), accept)
+    emitted = first_above(rule.weights_after(path, num_accepted), emit)
+    stand = torch.arange(tokens.shape[1], device=tokens.device) < num_accepted[:, None]
+    ids = torch.nn.functional.pad(torch.where(stand, tokens, PADDING), (0, 1), value=PADDING)
     return Verification(ids.scatter(1, num_accepted[:, None], emitted[:, None]), num_accepted)
 
 
@@ -82,10 +92,11 @@ def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Ve
     """
     accept, emit = streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0]
     size = max(1, _CELLS // fixture.vocabulary)
-    parts = [
-        _expected(rule, fixture, drawn, chosen, accept[chosen], emit[chosen])
-        for chosen in torch.arange(len(emit), device=emit.device).split(size)
-    ]
+    parts = []
+    for chosen in torch.arange(len(emit), device=emit.device).split(size):
+        tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
+        path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
+        parts.append(outcome(rule, path, tokens, accept[chosen, : tokens.shape[1]], emit[chosen]))
     return Verification(torch.cat([part.token_ids for part in parts]), torch.cat([part.num_accepted for part in parts]))
 
 
@@ -97,26 +108,3 @@ def expected_of(
     counts = torch.full((given.shape[1],), count, device=fixture.p.device)
     drawn = make_draft(dataclasses.replace(fixture, counts=(count,)), streams.given[Stream.DRAFT], counts, None)
     return expected(rule, fixture, drawn, streams).token_ids.cpu()
-
-
-def _expected(
-    rule: Rule,
-    fixture: Fixture,
-    drawn: Drawn,
-    chosen: Int64[Tensor, " m"],
-    accept: Float64[Tensor, "m offsets"],
-    emit: Float64[Tensor, " m"],
-) -> Verification:
-    tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
-    along = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
-    tau = rule.num_accepted(rule.limits(along), accept[:, : tokens.shape[1]])
-    if rule.prefix_weights is None:  # the residual is the row's own: each is summed up once for all requests
-        at = rows.gather(1, tau[:, None])[:, 0]
-        bonus = fixture.target_cdf.draw(at, emit)
-        # A bonus row has no q; any other stands in for it, and what is drawn there is not used.
-        in_q = at.clamp(max=len(fixture.q) - 1)
-        recovered = fixture.residual_cdf(rule.residual).draw(in_q, emit) if len(fixture.q) else bonus
-        emitted = torch.where(tau == counts, bonus, recovered)
-    else:
-        emitted = Cdf.of(rule.weights_after(along, tau)).draw(torch.arange(len(tau), device=tau.device), emit)
-    return outcome(tokens, tau, emitted)

@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 from specbench.core.sampling_params import SamplingParams
 from specbench.core.types import Draft, LogitRows
+from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
 from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
@@ -286,7 +287,7 @@ class _Drawing:
             return self.takes.draft_tokens(made.normalised(rows, q), u)
         if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
             return rows.logits.argmax(dim=1), None
-        return made.first_above(q.weights, u), None
+        return first_above(q.weights, u), None
 
     def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
         """Every request with as many rows; those that do not count hold other rows of the call."""

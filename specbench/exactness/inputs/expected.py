@@ -10,7 +10,6 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness.enumeration.reference import outcome
 from specbench.exactness.inputs.call import Call
-from specbench.exactness.inputs.rows import first_above
 from specbench.rules.draft_path import DraftPath
 from specbench.rules.rule import Rule
 
@@ -68,6 +67,4 @@ def expected(rule: Rule, call: Call, path: CallPath | None = None) -> Verificati
     """
     path = path or CallPath(call)
     u = call.streams.uniform(Stream.ACCEPT)[:, : call.draft.max_draft_tokens]
-    tau = rule.num_accepted(rule.limits(path), u)
-    emitted = first_above(rule.weights_after(path, tau), call.streams.uniform(Stream.EMIT)[:, 0])
-    return outcome(path.tokens, tau, emitted)
+    return outcome(rule, path, path.tokens, u, call.streams.uniform(Stream.EMIT)[:, 0])

@@ -73,20 +73,13 @@ class _Alternatives(DraftPath):
         return self.path.p[place].expand(len(self.counts), -1), self.path.q[place].expand(len(self.counts), -1)
 
 
-class _Path(DraftPath):
+class _Path(DraftPathTables):
     """One request's path as one draft."""
 
     def __init__(self, p: Float64[Tensor, "g1 V"], q: Float64[Tensor, "g V"], tokens: Int64[Tensor, " g"]):
-        self.p, self.q, self.tokens = p, q, tokens
-        self.counts = torch.tensor([len(tokens)], device=p.device)
-        self.drafted_p = p[:-1].gather(1, tokens[:, None])[None, :, 0]
-        self.drafted_q = q.gather(1, tokens[:, None])[None, :, 0]
-
-    def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`DraftPath`."""
-        place = int(num_tokens[0])
-        q = self.q[place] if place < len(self.q) else torch.zeros_like(self.p[0])
-        return self.p[place][None], q[None]
+        places = torch.arange(len(p), device=p.device)[None]
+        super().__init__(p, q, places, places[:, :-1], tokens[None], places[:, -1])
+        self.tokens = tokens
 
 
 def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
@@ -191,14 +184,8 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
     if float(rest.sum()) < _REACHED or float(again.sum()) < _REACHED:
         return 0.0
     rest, again = rest / rest.sum(), again / again.sum()
-    rows = torch.zeros((len(rest), 2), dtype=torch.int64, device=rest.device)
-    tokens = torch.arange(len(rest), device=rest.device)[:, None]
-    if len(rest) > LARGEST_DENSE:
-        second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
-        limits = rule.limits(_Alternatives(second, 0))[:, 0]
-    else:
-        along = DraftPathTables(rest[None], again[None], rows, rows[:, :1], tokens, torch.ones_like(tokens[:, 0]))
-        limits = rule.limits(along)[:, 0]
+    second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
+    limits = rule.limits(_Alternatives(second, 0))[:, 0]
     accepted = torch.where(again > 0, again * limits.clamp(max=1), 0.0)
     left = rule.residual(rest[None], again[None])[0]
     left = left / left.sum() if float(left.sum()) > 0 else rest

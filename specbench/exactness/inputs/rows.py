@@ -81,14 +81,6 @@ class Dense:
         return self.weights[rows, tokens] / self.totals[rows]
 
 
-def first_above(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """The first token of each row whose cumulative weight exceeds u times the total; never one of weight 0."""
-    sums = weights.cumsum(dim=1)
-    total = sums[:, -1:].contiguous()
-    index = torch.searchsorted(sums, u[:, None] * total, right=True)
-    return index.minimum(torch.searchsorted(sums, total))[:, 0]
-
-
 def logits(
     kinds: list[str], vocabulary: int, generator: torch.Generator, host: torch.Generator, device: torch.device
 ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
