@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
 
+from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
@@ -64,7 +64,7 @@ class ReplayProtocol:
         alpha: float,
         power: float,
     ):
-        self.path = Path(os.path.expanduser(trace))
+        self.path = check_path("protocol.trace", trace)
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
         self.policies = drafting("protocol.policies", policies)
         self.planned = drafting("protocol.planned", planned)

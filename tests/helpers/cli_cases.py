@@ -211,6 +211,11 @@ BAD_INPUT = [
         files=TRACE,
     ),
     Case(
+        "number as a trace",
+        ("protocol=replay", "protocol.trace=2024"),
+        ("protocol.trace=2024: not a path", "Put ./ before"),
+    ),
+    Case(
         "device as a trace",
         ("protocol=replay", "protocol.trace=/dev/zero"),
         ("protocol.trace=/dev/zero", "a device", "Record"),
