@@ -57,7 +57,7 @@ class ReplayProtocol:
 
     def __init__(
         self,
-        trace: str,
+        trace: object,
         gammas: Sequence[int],
         policies: Sequence[int],
         planned: Sequence[int],

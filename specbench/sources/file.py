@@ -133,7 +133,7 @@ class FileSource:
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
-    def __init__(self, path: str):
+    def __init__(self, path: object):
         self.path = check_path("source.path", path)
         self.prompts: dict[str, str] = {}
         self.pairs: dict[str, int] = {}

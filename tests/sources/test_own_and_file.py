@@ -130,7 +130,7 @@ def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
 
 def test_a_path_that_is_a_number_is_named():
     with pytest.raises(ConfigError, match=r"^source\.path=2024: not a path\. Put \./ before a name of digits"):
-        FileSource(2024)  # ty: ignore
+        FileSource(2024)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
