@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -35,6 +37,13 @@ def check_count(key: str, value: object, least: int = 1, most: int | None = None
         remedy = f"Use a whole number from {least} to {highest}." if bounded else f"Use a whole number from {least}."
         raise ConfigError(key, value, "not a count", remedy)
     return value
+
+
+def check_path(key: str, value: object) -> Path:
+    """The path, with ~ as the user's folder. Raises ConfigError for anything but text, such as a name of digits."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(key, value, "not a path", "Put ./ before a name of digits.")
+    return Path(os.path.expanduser(value))
 
 
 def check_seconds(

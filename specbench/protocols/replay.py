@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
 
+from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
@@ -57,14 +57,14 @@ class ReplayProtocol:
 
     def __init__(
         self,
-        trace: str,
+        trace: object,
         gammas: Sequence[int],
         policies: Sequence[int],
         planned: Sequence[int],
         alpha: float,
         power: float,
     ):
-        self.path = Path(os.path.expanduser(trace))
+        self.path = check_path("protocol.trace", trace)
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
         self.policies = check_drafting("protocol.policies", check_gammas("protocol.policies", policies))
         self.planned = check_drafting("protocol.planned", check_gammas("protocol.planned", planned))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
 from specbench.sources.base import Completion, Mode, TextRequest
@@ -105,11 +106,12 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _numbers(values: Any, whole: bool = False) -> bool:
-    kinds = int if whole else int | float
-    return values is None or (
-        isinstance(values, list) and all(isinstance(item, kinds) and not isinstance(item, bool) for item in values)
-    )
+def _numbers(values: Any, ids: bool = False) -> bool:
+    if values is None or not isinstance(values, list):
+        return values is None
+    if ids:
+        return all(type(value) is int and value >= 0 for value in values)
+    return all(type(value) in (int, float) for value in values)
 
 
 class FileSource:
@@ -131,8 +133,8 @@ class FileSource:
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
-    def __init__(self, path: str):
-        self.path = Path(path).expanduser()
+    def __init__(self, path: object):
+        self.path = check_path("source.path", path)
         self.prompts: dict[str, str] = {}
         self.pairs: dict[str, int] = {}
         self.greedy: set[str] = set()

@@ -38,13 +38,16 @@ class Server:
         most_bytes: of a reply.
 
     Raises:
-        ConfigError: not an address.
+        ConfigError: not an address, or a key that no header can hold.
     """
 
     def __init__(self, key: str, url: str, api_key: str, timeout: float | int, retries: int, most_bytes: int):
         self.key, self.url = key, _address(key, url)
         self.timeout, self.retries, self.most_bytes = timeout, retries, most_bytes
         self._secret = os.environ.get(api_key, "")
+        if not (self._secret.isascii() and self._secret.isprintable()) or self._secret != self._secret.strip():
+            problem = "its value cannot be sent: it is not printable ASCII, or begins or ends with a space"
+            raise ConfigError("source.api_key", api_key, problem, "Set the variable to the key alone.")
         headers = {"Accept-Encoding": "identity"}
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
@@ -87,6 +90,9 @@ class Server:
             text = text.replace(self._secret, "***")
         return repr(text[:SHOWN]) + ("..." if len(text) > SHOWN else "")
 
+    def _words(self, error: Exception) -> str:
+        return f"{type(error).__name__}: {self.shown(str(error))}"
+
     def close(self) -> None:
         self._client.close()
 
@@ -97,13 +103,14 @@ class Server:
                 status, headers, content = self._once(path, body)
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
                 if last:
-                    problem = f"{path} broke off {attempt + 1} times ({type(error).__name__}: {error})"
+                    problem = f"{path} broke off {attempt + 1} times ({self._words(error)})"
                     raise self.error(problem, "See the server's own log.") from error
                 status, headers = 503, httpx.Headers()
             if status < 300:
                 return content
             if status < 400:
-                problem = f"{path} redirects to {headers.get('location', '?')[:SHOWN]!r}, where nothing is sent"
+                location = self.shown(_without_secrets(headers.get("location", "?")))
+                problem = f"{path} redirects to {location}, where nothing is sent"
                 raise self.error(problem, f"Give {self.key} the address that you mean.")
             if status not in RETRIED or last:
                 raise self._refusal(path, status, content)
@@ -128,6 +135,8 @@ class Server:
         except httpx.TimeoutException as error:
             problem = f"{path} gave no whole reply in {self.timeout:g} s"
             raise self.error(problem, "Raise source.timeout, or lower source.concurrency.") from error
+        except (httpx.DecodingError, httpx.LocalProtocolError) as error:
+            raise self.error(f"{path} cannot be exchanged ({self._words(error)})", START) from error
 
     def _refusal(self, path: str, status: int, content: bytes) -> StatusError:
         try:
@@ -155,6 +164,15 @@ def _address(key: str, url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.query or parsed.fragment:
         raise ConfigError(key, url, "no address of a server", remedy)
     return url.rstrip("/").removesuffix("/v1")
+
+
+def _without_secrets(location: str) -> str:
+    """An address without a user's name and password, query and fragment, which may hold keys of other servers."""
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return "?"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _wait(headers: httpx.Headers, attempt: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.http import Server, StatusError
-from specbench.sources.parameters import check_supported, given, unsupported_but
+from specbench.sources.parameters import given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 
 _NAMES = {  # of sampling parameters that it calls by another name, or by the same
@@ -26,6 +26,7 @@ class LlamaServerSource(ServedSource):
     """Texts of llama-server. Its penalties are of prompt and text."""
 
     unsupported = unsupported_but("temperature", "logit_bias", *_NAMES)
+    several = "n_cmpl"  # at most its -np
 
     def describe(self, server: Server) -> str:
         props = server.json("/props")
@@ -66,12 +67,9 @@ class LlamaServerSource(ServedSource):
             body["logit_bias"] = [list(pair) for pair in dict(sampling.logit_bias).items()]
         return "/completion", body
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
-        """Returns the texts that the server samples together for one request, at most as many as its -np."""
-        check_supported([request], self.unsupported, self.engine)
-        reply, _, seconds = self.send(request, mode, n_cmpl=count)
-        parts = reply.part if isinstance(reply.part, list) else [reply.part]
-        return [self.checked(self.read(Reply(reply.server, part, request), mode, seconds)) for part in parts]
+    def parts(self, reply: Reply) -> list[Reply]:
+        texts = reply.part if isinstance(reply.part, list) else [reply.part]
+        return [Reply(reply.server, text, reply.request) for text in texts]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
         request = reply.request

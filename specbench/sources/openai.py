@@ -8,7 +8,7 @@ from specbench.core.errors import ConfigError
 from specbench.sources.base import Completion, Mode, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
-from specbench.sources.parameters import check_supported, given, unsupported_but
+from specbench.sources.parameters import given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 
 _TGI = ("temperature", "top_p", "frequency_penalty", "stop")
@@ -34,6 +34,8 @@ class OpenAiSource(ServedSource):
     Raises:
         ConfigError: a dialect that is not known, or what ServedSource refuses.
     """
+
+    several = "n"
 
     def __init__(
         self, url: str | None, model: str | None = None, chat: bool = False, dialect: str = "openai", **served: Any
@@ -76,13 +78,9 @@ class OpenAiSource(ServedSource):
             body |= {"logprobs": True, "top_logprobs": values["logprobs"]}
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
-        """Returns the texts that the server samples together for one request (its parameter n)."""
-        check_supported([request], self.unsupported, self.engine)
-        reply, _, seconds = self.send(request, mode, n=count)
+    def parts(self, reply: Reply) -> list[Reply]:
         choices = reply.get("choices", list, _PROTOCOL)
-        parts = [Reply(reply.server, {**reply.part, "choices": [choice]}, request) for choice in choices]
-        return [self.checked(self.read(part, mode, seconds)) for part in parts]
+        return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)

@@ -38,6 +38,7 @@ class ServedSource:
     engine = "a server"  # until it has been opened
     unsupported: frozenset[str]
     takes_seeds = True
+    several: str  # the field of a body with the number of texts
 
     def __init__(
         self,
@@ -83,9 +84,9 @@ class ServedSource:
         server = self.servers[mode]
         before = self.counters.read(server, mode is Mode.SPECULATIVE)
         with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(self._one, request, mode) for request in requests]
+            futures = [pool.submit(self._texts, request, mode) for request in requests]
             try:
-                completions = [future.result() for future in futures]
+                completions = [text for future in futures for text in future.result()]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -101,17 +102,25 @@ class ServedSource:
         for server in self.servers.values():
             server.close()
 
-    def _one(self, request: TextRequest, mode: Mode) -> Completion:
-        return self.checked(self.read(*self.send(request, mode)))
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+        """Returns the texts that the server samples together for one request."""
+        check_supported([request], self.unsupported, self.engine)
+        return self._texts(request, mode, count, **{self.several: count})
 
-    def send(self, request: TextRequest, mode: Mode, **more: Any) -> tuple[Reply, Mode, float]:
-        """Sends a request, with ``more`` in its body. Returns what ``read`` takes: the reply, the mode, seconds."""
+    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[Completion]:
+        """Sends a request with ``more`` in its body. Raises ConfigError unless the reply has ``count`` texts."""
         server, (path, body) = self.servers[mode], self.call_of(request)
         start = time.perf_counter()
-        reply = server.json(path, {**body, **self.extra, **more})
-        return Reply(server, reply, request), mode, time.perf_counter() - start
+        reply = Reply(server, server.json(path, {**body, **self.extra, **more}), request)
+        parts, seconds = self.parts(reply), time.perf_counter() - start
+        if len(parts) != count:
+            problem = (
+                f"it returned {len(parts)} texts for prompt {request.prompt_id!r}, and the request was for {count}"
+            )
+            raise server.error(problem, "Is it the server that you mean? See source.extra too.")
+        return [self._checked(self.read(part, mode, seconds)) for part in parts]
 
-    def checked(self, completion: Completion) -> Completion:
+    def _checked(self, completion: Completion) -> Completion:
         """Returns it. Raises ConfigError for a plain text with a draft, and for an empty one that nothing ended."""
         request, server = completion.request, self.servers[completion.mode]
         if completion.mode is Mode.PLAIN and completion.counters.get("drafted"):
@@ -128,6 +137,10 @@ class ServedSource:
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request."""
+        raise NotImplementedError
+
+    def parts(self, reply: Reply) -> list[Reply]:
+        """The parts of a reply that :meth:`read` takes, one a text."""
         raise NotImplementedError
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:

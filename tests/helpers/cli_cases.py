@@ -139,6 +139,11 @@ BAD_INPUT = [
         ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
         files=TRACE,
     ),
+    Case(
+        "number as a trace",
+        ("protocol=replay", "protocol.trace=2024"),
+        ("protocol.trace=2024: not a path", "Put ./ before"),
+    ),
     Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
     Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
     Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),

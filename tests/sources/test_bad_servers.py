@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from specbench.core.errors import ConfigError
@@ -75,8 +76,10 @@ def test_a_plain_server_that_drafts_is_refused(complete):
         (Raw(b"full", 429), r"status 429: 'full'"),
         (Raw(b'{"error": "no key"}', 401), r"status 401: 'no key'\. Set the variable that source\.api_key names"),
         (Raw(headers={"Content-Length": "100"}), r"/completion broke off 1 times \(RemoteProtocolError"),
+        (Raw(b"plain", headers={"Content-Encoding": "gzip"}), r"/completion cannot be exchanged \(DecodingError"),
+        (Raw(b"[]"), r"returned 0 texts for prompt 'abc', and the request was for 1"),
     ],
-    ids=["html", "deep", "text", "large", "400", "429", "401", "short"],
+    ids=["html", "deep", "text", "large", "400", "429", "401", "short", "no gzip", "no texts"],
 )
 def test_a_server_that_misbehaves_is_named(reply, message, complete):
     with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}"):
@@ -90,12 +93,51 @@ def test_a_reply_without_end_is_left_early(complete):
         complete(replies, most_megabytes=2)
 
 
-def test_nothing_follows_a_redirect(complete):
+def test_nothing_follows_a_redirect_and_no_message_has_the_keys_of_its_location(complete, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "s3cret")
     with serving(llama()) as other:
-        moved = Raw(status=307, headers={"Location": f"{other.url}/completion"})
-        with pytest.raises(ConfigError, match=rf"redirects to '{other.url}/completion', where nothing is sent\. Give"):
-            complete({**llama(), "/completion": lambda _: moved})
+        location = f"{other.url.replace('//', '//user:pw@')}/s3cret/completion?key=4nother#part"
+        moved = Raw(status=307, headers={"Location": location})
+        with pytest.raises(
+            ConfigError, match=rf"redirects to '{other.url}/\*\*\*/completion', where nothing is sent\."
+        ):
+            complete({**llama(), "/completion": lambda _: moved}, api_key="MY_KEY")
         assert other.asked == []
+
+
+def test_a_request_that_cannot_be_written_is_named(complete, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise httpx.LocalProtocolError("Illegal header value")
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", refuse)
+    with pytest.raises(ConfigError, match=r"/props cannot be exchanged \(LocalProtocolError: 'Illegal header value'\)"):
+        complete(llama())
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "key\n", "a\tb"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key, monkeypatch):
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match=r"^source\.api_key=MY_KEY: its value .*printable ASCII") as error:
+        LlamaServerSource("http://x", api_key="MY_KEY")
+    assert key not in str(error.value)
+
+
+@pytest.mark.parametrize(("count", "replies"), [(3, 2), (1, 2), (2, 3)])
+def test_another_number_of_texts_than_was_requested_is_named(count, replies):
+    choice = {"text": "a", "content": "a", "tokens": [1], "truncated": False, "stop_type": "limit"}
+    several = {"tokens_evaluated": 3, "timings": {}}
+    llama_reply = {**llama(), "/completion": lambda _: [choice | several] * replies}
+    openai_reply = {**VllmCounters().replies, "/v1/completions": lambda _: {"choices": [choice] * replies}}
+    with serving(llama_reply) as server, serving(openai_reply) as other:
+        for source in (LlamaServerSource(server.url), OpenAiSource(other.url)):
+            source.open()
+            message = rf"returned {replies} texts for prompt 'abc', and the request was for {count}"
+            with pytest.raises(ConfigError, match=message):
+                _ = (
+                    source.complete([request()], Mode.SPECULATIVE)
+                    if count == 1
+                    else source.choices(request(), count, Mode.SPECULATIVE)
+                )
 
 
 def test_a_server_that_is_down_is_named_with_what_starts_it():

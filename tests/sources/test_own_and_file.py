@@ -117,6 +117,7 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain"}', "has neither text nor token_ids"),
         ('{"prompt_id": "a", "mode": "plain", "token_ids": [1.5]}', "has a token_ids that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": [3, -1]}', "has a token_ids that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": "0"}', "has a temperature that"),
         ("[" * 100_000, "line 1 is no JSON"),
@@ -125,6 +126,11 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
 def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
     with pytest.raises(ConfigError, match=problem):
         written(tmp_path, line)
+
+
+def test_a_path_that_is_a_number_is_named():
+    with pytest.raises(ConfigError, match=r"^source\.path=2024: not a path\. Put \./ before a name of digits"):
+        FileSource(2024)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

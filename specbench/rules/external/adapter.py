@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import arguments
-from specbench.core.errors import ArgumentError, NotInstalledError
+from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.core.rng import Stream, Streams, philox
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules.verifier import Limits
@@ -86,6 +86,13 @@ def load(module: str, verifier: str, extra: str) -> ModuleType:
             f"{module} cannot be imported ({error})",
             f"Install it: pip install 'specbench[{extra}]'.",
         ) from error
+
+
+def check_draft_probs(value: str) -> str:
+    """Returns it. Raises ConfigError for anything but "computed" or "kept"."""
+    if value not in ("computed", "kept"):
+        raise ConfigError("verifier.draft_probs", value, "unknown", "Use computed or kept.")
+    return value
 
 
 def triton_device() -> str | None:
@@ -149,9 +156,9 @@ class RowFacts:
         )
 
     @staticmethod
-    def sources(rows: LogitRows) -> list[Tensor]:
-        """Returns the tensors that the facts are derived from, for Memo."""
-        return [rows.temperature, rows.cutoff]
+    def sources(*sides: LogitRows | None) -> list[Tensor]:
+        """Returns the tensors that the facts of target and draft are derived from, for Memo; none of a draft's None."""
+        return [tensor for rows in sides if rows is not None for tensor in (rows.temperature, rows.cutoff)]
 
 
 def masked(rows: LogitRows, facts: RowFacts) -> Shaped[Tensor, "n V"]:

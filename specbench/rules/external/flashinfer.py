@@ -23,7 +23,6 @@ import torch
 from jaxtyping import Float32, Int32, Int64
 from torch import Tensor
 
-from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.external import adapter
@@ -59,19 +58,15 @@ class FlashinferVerifier(adapter.ExternalVerifier):
     limits = adapter.Limits(device="cuda", ragged=False, empty=False, batch_invariant=False)
 
     def __init__(self, draft_probs: str = "computed") -> None:
-        if draft_probs not in ("computed", "kept"):
-            raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
+        self.draft_probs = adapter.check_draft_probs(draft_probs)
         self._sampling = adapter.load("flashinfer.sampling", "external/flashinfer", "flashinfer")
-        self.draft_probs = draft_probs
         self._batch: adapter.Memo[_FlashinferBatch] = adapter.Memo()
         self._kept: adapter.Memo[Tensor] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
-        sources = [draft.token_ids, streams.seeds, streams.positions, *adapter.RowFacts.sources(target)]
-        if draft.rows is not None:
-            sources += adapter.RowFacts.sources(draft.rows)
+        sources = [draft.token_ids, streams.seeds, streams.positions, *adapter.RowFacts.sources(target, draft.rows)]
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         requests, gamma = batch.token_ids.shape
         p = self._softmax(target, batch.target).unflatten(0, (requests, gamma + 1))

@@ -60,9 +60,8 @@ class TransformersVerifier(adapter.ExternalVerifier):
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
-        sources = [draft.num_draft_tokens, streams.seeds, streams.positions, *adapter.RowFacts.sources(target)]
-        if draft.rows is not None:
-            sources += adapter.RowFacts.sources(draft.rows)
+        sources = [draft.num_draft_tokens, streams.seeds, streams.positions]
+        sources += adapter.RowFacts.sources(target, draft.rows)
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         shape = (len(batch.counts), draft.max_draft_tokens + 1)
         token_ids = torch.full(shape, PADDING, device=target.logits.device)

@@ -65,15 +65,13 @@ class VllmV1Verifier(adapter.ExternalVerifier):
     def __init__(self, seeding: str = "call", draft_probs: str = "computed") -> None:
         if seeding not in ("call", "request"):
             raise ConfigError("verifier.seeding", seeding, "unknown", "Use call or request.")
-        if draft_probs not in ("computed", "kept"):
-            raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
+        self.seeding, self.draft_probs = seeding, adapter.check_draft_probs(draft_probs)
         self._rejection = adapter.load("vllm.v1.sample.rejection_sampler", "external/vllm_v1", "vllm")
         self._metadata = adapter.load("vllm.v1.sample.metadata", "external/vllm_v1", "vllm")
         self._processors = adapter.load("vllm.v1.sample.logits_processor", "external/vllm_v1", "vllm")
         self._spec_metadata = adapter.load("vllm.v1.spec_decode.metadata", "external/vllm_v1", "vllm")
         self._sampler = adapter.load("vllm.v1.sample.sampler", "external/vllm_v1", "vllm").Sampler()
         self._rejection_sampler = self._rejection.RejectionSampler(self._sampler)
-        self.seeding, self.draft_probs = seeding, draft_probs
         request = seeding == "request"
         self.limits = adapter.Limits(adapter.triton_device(), batch_invariant=request, capturable=not request)
         self.interpreted = adapter.triton_device() is None

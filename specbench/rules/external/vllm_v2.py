@@ -79,9 +79,7 @@ class VllmV2Verifier(adapter.ExternalVerifier):
         """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
-        sources += adapter.RowFacts.sources(target)
-        if draft.rows is not None:
-            sources += adapter.RowFacts.sources(draft.rows)
+        sources += adapter.RowFacts.sources(target, draft.rows)
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         token_ids, num_emitted = self._utils.rejection_sample(
             self._processed(target, batch),
