@@ -2,13 +2,12 @@
 
 import pytest
 
-from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel, load_pair
+from specbench.decoding import Request
+from specbench.models import load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams, where
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 from tests.helpers.kernel_cases import DEVICE
 
 
@@ -26,15 +25,7 @@ def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sam
     requests = [Request(name, tuple(pair.encode(f"def {name}(")), 7, sampling, 5) for name in ("add", "mean")]
 
     def texts(gamma: int) -> list[list[int]]:
-        drafter = bound(ModelDrafter(), pair) if gamma else None
-        decoder = Decoder(
-            CachedModel(pair.target, pair.vocab_size, "target"),
-            drafter,
-            made() if gamma else None,
-            gamma,
-            pair.stop_ids,
-        )
-        return [list(each.token_ids) for each in decoder.run(requests)]
+        return [list(each.token_ids) for each in decoder(pair, gamma, verifier=made()).run(requests)]
 
     monkeypatch.setattr(where, "by_kernels", lambda _: False)
     plain = [texts(gamma) for gamma in (0, 2)]
