@@ -10,13 +10,13 @@ from torch.nn.functional import linear
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
-from specbench.decoding.engines.eager import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel, packed
 from tests.decoding.test_decoding import make_requests
-from tests.decoding.test_engines import decoder, logs
+from tests.decoding.test_engines import logs
+from tests.helpers.cases import decoder
 from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 
 CPU = torch.device("cpu")
@@ -65,9 +65,9 @@ def test_a_later_job_finds_its_models_compiled(pair):
 def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, request):
     """In float64 exactly. In float32 sums of another order may move a token, and moved none of these."""
     pair = request.getfixturevalue(dtype)
-    requests, name = make_requests(pair, 6), "model" if gamma else "plain"
-    compiled = decoder(pair, CompiledEngine(), name, gamma=gamma)
-    assert logs(compiled.run(requests, 1)) == logs(decoder(pair, EagerEngine(), name, gamma=gamma).run(requests, 1))
+    requests = make_requests(pair, 6)
+    compiled = decoder(pair, gamma, engine=CompiledEngine())
+    assert logs(compiled.run(requests, 1)) == logs(decoder(pair, gamma).run(requests, 1))
 
 
 @pytest.fixture

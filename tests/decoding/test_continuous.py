@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding import Decoder, Request, decoder
+from specbench.decoding import Request, decoder
 from specbench.drafters.model import ModelDrafter
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import STEPS, TEXTS, RunRow
@@ -26,6 +26,7 @@ from specbench.reports.winner import ONE_BATCH, fastest
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
+from tests.helpers import cases
 from tests.helpers.made_up_rows import frame, make_row
 
 LENGTHS = (2, 7, 2, 7, 3, 4)
@@ -90,11 +91,9 @@ def test_a_row_has_the_latency_of_its_requests(outcomes):
 
 def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
     """The clock ticks once an admission and once a step: a request that waited for a place waited outside of it."""
-    endless = frozenset()
     ticks = itertools.count()
     monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    plain = Decoder(CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, endless)
-    texts = plain.run(requests_of(pair), at_once=2)
+    texts = cases.decoder(pair, 0, stop_ids=()).run(requests_of(pair), at_once=2)
     assert [text.first_token - text.started for text in texts] == [1] * len(LENGTHS)
     assert texts[0].ended - texts[0].first_token == 1  # two tokens, and nobody admitted between them
     assert texts[2].started == 3  # after the two steps of the first

@@ -9,7 +9,6 @@ import torch
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import progress
-from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
 from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
@@ -18,30 +17,21 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel, ModelOutput
+from specbench.models import ModelOutput
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import bound, come_and_go
-
-DRAFTERS = {"model": ModelDrafter, "prompt_lookup": PromptLookupDrafter, "plain": None}
+from tests.helpers.cases import come_and_go, decoder
 
 
 class Ban:
-    """No token 5: a processor that only some requests have."""
+    """No token 5: a processor that only some requests have. Nothing of it comes from the host, so that a CUDA graph can
+    hold it."""
 
     def __call__(self, logits, history):
-        return logits.index_fill(1, torch.tensor([5]), -torch.inf)
-
-
-def decoder(pair, engine, drafter="model", verifier=None, gamma=3, stop_ids=None):
-    target, made = CachedModel(pair.target, pair.vocab_size, "target"), DRAFTERS[drafter]
-    stops = pair.stop_ids if stop_ids is None else stop_ids
-    if made is None:
-        return Decoder(target, None, None, 0, stops, engine)
-    return Decoder(target, bound(made(), pair), verifier or MaskedVerifier(), gamma, stops, engine)
+        return logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) == 5, -torch.inf)
 
 
 def various(pair, count):
@@ -61,36 +51,36 @@ def logs(completions):
 def alone(exact, thorough):
     """What each of 16 requests comes to by itself, or of 7; fewer requests are the first of these."""
     requests = various(exact, 16 if thorough else 7)
-    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in requests]
+    return [logs(decoder(exact).run([request]))[0] for request in requests]
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
-    ("drafter", "verifier"),
+    ("gamma", "drafter", "verifier"),
     [
-        *itertools.product(("model", "prompt_lookup"), (MaskedVerifier(), BlockVerifier())),
-        ("plain", None),  # which verifies nothing
+        *itertools.product((3,), (ModelDrafter(), PromptLookupDrafter()), (MaskedVerifier(), BlockVerifier())),
+        (0, None, None),
     ],
     ids=["model-token", "model-block", "prompt_lookup-token", "prompt_lookup-block", "plain"],
 )
-def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request):
+def test_static_steps_write_what_eager_ones_do(exact, gamma, drafter, verifier, request):
     """With requests that end at different times, so that rows are free, move, and batches shrink."""
-    requests = various(exact, 6)
-    expected = decoder(exact, EagerEngine(), drafter, verifier).run(requests)
+    requests, parts = various(exact, 6), {"drafter": drafter, "verifier": verifier}
+    expected = decoder(exact, gamma, **parts).run(requests)
     if isinstance(verifier, BlockVerifier):  # the types of static steps are checked with the other one
         request.getfixturevalue("unchecked")
-    static = decoder(exact, StaticEngine(), drafter, verifier)
+    static = decoder(exact, gamma, **parts, engine=StaticEngine())
     assert logs(static.run(requests)) == logs(expected)
     assert logs(static.run(requests[::-1])) == logs(expected[::-1])  # what the first left behind is not seen
     assert static.engine.batch_sizes == (1, 2, 4, 6)
-    few = decoder(exact, StaticEngine([2, 8]), drafter, verifier)
+    few = decoder(exact, gamma, **parts, engine=StaticEngine([2, 8]))
     assert logs(few.run(requests)) == logs(expected)
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
 def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
-    decoding, count = decoder(exact, engine), min(11, len(alone))
+    decoding, count = decoder(exact, engine=engine), min(11, len(alone))
     assert logs(decoding.run(various(exact, count), at_once=3)) == alone[:count]
     assert decoding.active == 0
 
@@ -101,11 +91,11 @@ def test_requests_come_and_go_as_they_like(exact, alone):
     """A soak: admitted at any time, longer than what there was room for, with processors and truncation midway."""
     requests, rng = various(exact, 16), random.Random(0)
     for engine in (StaticEngine(), EagerEngine()):
-        assert logs(come_and_go(decoder(exact, engine), requests, rng, 4)) == alone
+        assert logs(come_and_go(decoder(exact, engine=engine), requests, rng, 4)) == alone
 
 
 def test_what_is_under_way_is_told_when_asked(pair):
-    decoding = decoder(pair, StaticEngine())
+    decoding = decoder(pair, engine=StaticEngine())
     completion = decoding.start(make_requests(pair, 1))[0]
     decoding.step()
     assert not completion.token_ids
@@ -122,7 +112,7 @@ def test_what_is_under_way_is_told_when_asked(pair):
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
     requests = make_requests(pair, 3, max_new_tokens=24)
-    broken = decoder(pair, engine, stop_ids=frozenset())
+    broken = decoder(pair, engine=engine, stop_ids=frozenset())
     model = broken.components.target if name == "target" else broken.components.drafter.model
     extend, calls = model.extend, []
 
@@ -143,7 +133,7 @@ def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, mo
 def test_a_finished_request_moves_no_lengths_of_its_own(pair):
     """A row stays in the batch after its request has ended: nothing may grow there, step after step."""
     requests = make_requests(pair, 2)
-    decoding = decoder(pair, StaticEngine([2]), stop_ids=frozenset())
+    decoding = decoder(pair, engine=StaticEngine([2]), stop_ids=frozenset())
     decoding.run(
         [dataclasses.replace(requests[0], max_new_tokens=2), dataclasses.replace(requests[1], max_new_tokens=60)]
     )
@@ -152,11 +142,10 @@ def test_a_finished_request_moves_no_lengths_of_its_own(pair):
 
 
 def test_what_cannot_be_captured_is_refused_by_name(pair):
-    target = CachedModel(pair.target, pair.vocab_size, "target")
     with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
-        Decoder(target, None, None, 0, frozenset(), GraphEngine())
+        decoder(pair, 0, engine=GraphEngine())
     with pytest.raises(ConfigError, match=r"engine\.batch_sizes=\[1, 2\]: no place for 3 requests.*batch_size to 2"):
-        decoder(pair, StaticEngine([2, 1])).run(make_requests(pair, 3))
+        decoder(pair, engine=StaticEngine([2, 1])).run(make_requests(pair, 3))
     for wrong in ("all", [0], [1.5], 4):
         with pytest.raises(ConfigError, match=r"engine\.batch_sizes"):
             StaticEngine(wrong)
@@ -168,7 +157,7 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
 
 
 def test_auto_is_eager_without_a_gpu(pair):
-    assert decoder(pair, AutoEngine()).engine.name == "eager"
+    assert decoder(pair, engine=AutoEngine()).engine.name == "eager"
 
 
 def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
@@ -201,7 +190,7 @@ def test_bounded_texts(pair):
         dataclasses.replace(r, max_new_tokens=n) for r, n in zip(make_requests(pair, 4), (1, 2, 5, 9), strict=True)
     ]
     for completion, request in zip(
-        decoder(pair, StaticEngine(), stop_ids=frozenset()).run(requests), requests, strict=True
+        decoder(pair, engine=StaticEngine(), stop_ids=frozenset()).run(requests), requests, strict=True
     ):
         assert len(completion.token_ids) == request.max_new_tokens
-    assert texts(decoder(pair, StaticEngine()).run([])) == []
+    assert texts(decoder(pair, engine=StaticEngine()).run([])) == []

@@ -23,8 +23,9 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve, where
 from tests.decoding.test_decoding import texts
+from tests.helpers import cases
 from tests.helpers.by_definition import shaped_logits
-from tests.helpers.cases import bound, come_and_go, in_float64
+from tests.helpers.cases import come_and_go, in_float64
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 from tests.helpers.toy import toy_pair, toy_requests
 
@@ -68,7 +69,7 @@ def requests(tiny):
     """Greedy ones of various parameters, whose texts go on until min_tokens or a length stops them."""
     prompts = toy_requests((5, 9, 3, 12, 7, 4, 8, 11, 9))
     made = [dataclasses.replace(each, sampling=GREEDY, max_new_tokens=NEW) for each in prompts]
-    free = texts(Decoder(CachedModel(tiny.target, tiny.vocab_size, "target"), None, None, 0, frozenset()).run(made))
+    free = texts(cases.decoder(tiny, 0, stop_ids=()).run(made))
     # The last two begin to think in their prompts.
     begins = [free[7][2]] * 8 + [made[8].prompt[-2]]
     sampling = [
@@ -97,15 +98,13 @@ def one_at_a_time(tiny, requests):
 
 def decoder(pair, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    return Decoder(target, bound(drafter, pair), verifier, gamma, pair.stop_ids, engine)
+    return cases.decoder(pair, gamma, drafter=drafter, verifier=verifier, engine=engine)
 
 
 def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_at_a_time):
     """Else the comparisons below would compare nothing."""
     plain = [dataclasses.replace(each, sampling=GREEDY) for each in requests]
-    engine = CachedModel(tiny.target, tiny.vocab_size, "target")
-    free = texts(Decoder(engine, None, None, 0, tiny.stop_ids).run(plain))
+    free = texts(cases.decoder(tiny, 0).run(plain))
     differ = [text != other for text, other in zip(one_at_a_time, free, strict=True)]
     assert differ == [True] * 5 + [False] + [True] * 3
     assert len(one_at_a_time[4]) == 10, "ends as soon as it may"
@@ -126,8 +125,7 @@ def test_greedy_texts_are_those_of_one_token_at_a_time(tiny, requests, one_at_a_
 
 
 def test_plain_texts_are_too(tiny, requests, one_at_a_time):
-    engine = CachedModel(tiny.target, tiny.vocab_size, "target")
-    assert texts(Decoder(engine, None, None, 0, tiny.stop_ids, StaticEngine()).run(requests)) == one_at_a_time
+    assert texts(cases.decoder(tiny, 0, engine=StaticEngine()).run(requests)) == one_at_a_time
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
@@ -162,12 +160,10 @@ def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(
         dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=tokens)
         for each in (requests[i] for i in chosen)
     ]
-    target = CachedModel(small.target, small.vocab_size, "target")
     found = {}
     for kernels, verifier in ((False, MaskedVerifier()), (True, FusedVerifier())):
         monkeypatch.setattr(where, "by_kernels", lambda _, kernels=kernels: kernels)
-        decoding = Decoder(target, bound(ModelDrafter(), small), verifier, 3, small.stop_ids, StaticEngine())
-        found[type(verifier)] = texts(decoding.run(warm))
+        found[type(verifier)] = texts(cases.decoder(small, verifier=verifier, engine=StaticEngine()).run(warm))
     assert found[FusedVerifier] == found[MaskedVerifier]
 
 

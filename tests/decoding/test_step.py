@@ -8,7 +8,7 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.decoding import Decoder, step
+from specbench.decoding import step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
@@ -80,8 +80,7 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     completions = speculative.run(requests)
-    target = CachedModel(made.target, made.vocab_size, "target")
-    assert texts(completions) == texts(Decoder(target, None, None, 0, made.stop_ids).run(requests))
+    assert texts(completions) == texts(decoder(made, 0).run(requests))
 
 
 @both

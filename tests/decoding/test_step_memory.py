@@ -13,19 +13,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specbench.decoding import Decoder
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import resolve
 from specbench.sampling.shaping import Shaping
 from tests.decoding.test_decoding import make_requests
-from tests.helpers.cases import MIXED
+from tests.helpers.cases import MIXED, decoder
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 WAYS = {
@@ -106,12 +104,10 @@ def requests(pair, count, asked, most, stops):
 def decoded(pair, way, batches):
     """Batches of (how many, at once, wishes, tokens of each text, ids that end it), one after another."""
     drafter, verifier, gamma = WAYS[way]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    drafter = drafter and drafter.bind(pair, target)
-    decoder = Decoder(target, drafter, verifier, gamma, pair.stop_ids, Watched([2, 4]))
+    decoding = decoder(pair, gamma, drafter=drafter, verifier=verifier, engine=Watched([2, 4]))
     for count, at_once, *others in batches:
-        decoder.run(requests(pair, count, *others), at_once)
-    return decoder.engine
+        decoding.run(requests(pair, count, *others), at_once)
+    return decoding.engine
 
 
 @pytest.mark.cases(1, 2)

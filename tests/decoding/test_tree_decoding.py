@@ -9,7 +9,7 @@ import torch
 from specbench.core import arguments, trees
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
-from specbench.decoding import Decoder, step
+from specbench.decoding import step
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
 from specbench.metrics import ratios
@@ -23,6 +23,7 @@ from specbench.sampling.batch import RUNNING, Batch
 from tests.core.test_trees import IDS, PARENTS, PATHS, decoder
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_step import NoReading
+from tests.helpers import cases
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.protocols.test_honest_rows import context, protocol_of
 
@@ -31,7 +32,7 @@ from tests.protocols.test_honest_rows import context, protocol_of
 
 def test_greedy_texts_are_the_plain_ones(exact):
     requests = make_requests(exact, 4, GREEDY, max_new_tokens=14)
-    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    plain = cases.decoder(exact, 0).run(requests)
     for drafter in (TreeDrafter([2, 2, 1, 1]), TopTreeDrafter([1, 3])):
         found = decoder(exact, drafter).run(requests)
         assert texts(found) == texts(plain)
@@ -122,8 +123,7 @@ def test_a_step_waits_for_no_gpu():
         step.step(trees_of.engine._batch, trees_of.components)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    plain = Decoder(CachedModel(made.target, made.vocab_size, "target"), None, None, 0, made.stop_ids)
-    assert texts(trees_of.run(requests)) == texts(plain.run(requests))
+    assert texts(trees_of.run(requests)) == texts(cases.decoder(made, 0).run(requests))
 
 
 # --- Processors ---
@@ -165,7 +165,7 @@ def test_processors_see_the_path_to_each_token(exact):
     """And nothing else; the draft model's logits and the target's alike."""
     sampling = SamplingParams(temperature=0.0, processors=[Stirred()])
     requests = make_requests(exact, 2, sampling, max_new_tokens=14)
-    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    plain = cases.decoder(exact, 0).run(requests)
     same = dataclasses.replace(exact, draft=exact.target)
     found = decoder(same).run(requests)
     assert texts(found) == texts(plain)

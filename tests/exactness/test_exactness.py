@@ -101,7 +101,6 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["masked", pytest.param("naive", marks=pytest.mark.thorough)])
 def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
@@ -134,11 +133,15 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
-    """By what is located of them or by a test, within 100,000 steps; half_precision_draft's 8e-4 by location alone."""
+    """By what is located of them or by a test, within 100,000 steps; half_precision_draft's 8e-4 by location alone.
+
+    Two fixtures show most; the others are drawn from if these show nothing.
+    """
     verifier = FLAWED[name]
     assert not verifier.lossless
     assert type(verifier).__doc__
-    for kept in (tuple(FIXTURES[each] for each in ("chain", "mixed")), fixtures):  # two are enough for most
+    first = (FIXTURES["chain"], FIXTURES["mixed"])
+    for kept in (first, tuple(fixture for fixture in fixtures if fixture.name not in ("chain", "mixed"))):
         monkeypatch.setattr(suite, "small_fixtures", lambda kept=kept: kept)
         with torch.inference_mode():
             evidence = examine(verifier, HUNT, seed=2, device=CPU)

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from specbench.decoding import Decoder
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
@@ -12,7 +11,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.synthetic import SyntheticDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel, load_pair
+from specbench.models import load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.synthetic import SyntheticVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -20,6 +19,7 @@ from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
+from tests.helpers import cases
 from tests.helpers.cases import MIXED
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.vocabularies import relabelled
@@ -76,8 +76,7 @@ def asking(pair, count):
 
 def decoder(pair, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    return Decoder(target, drafter and drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
+    return cases.decoder(pair, gamma, drafter=drafter, verifier=verifier, engine=engine)
 
 
 @pytest.mark.parametrize("way", WAYS)

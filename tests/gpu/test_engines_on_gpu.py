@@ -18,20 +18,14 @@ from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
+from tests.decoding.test_engines import various as engine_requests
+from tests.helpers import cases
 from tests.helpers.cases import bound
 from tests.helpers.kernel_cases import on_a_gpu
 
 pytestmark = on_a_gpu
-
-
-class Ban:
-    """No token 5. Nothing of it comes from the host, so that a CUDA graph can hold it."""
-
-    def __call__(self, logits, history):
-        return logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) == 5, -torch.inf)
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +33,16 @@ def on_gpu():
     return load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
 
 
-def decoder(pair, engine, drafter=None, verifier=None, gamma=4, stop_ids=None):
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    stops = pair.stop_ids if stop_ids is None else stop_ids
-    if gamma == 0:
-        return Decoder(target, None, None, 0, stops, engine)
-    return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or FusedVerifier(), gamma, stops, engine)
+def decoder(pair, engine, drafter=None, verifier=None, gamma=4):
+    return cases.decoder(pair, gamma, drafter=drafter, verifier=verifier or FusedVerifier(), engine=engine)
 
 
 def various(pair, count):
     """Requests of several lengths; seeds for which no uniform is within float32's rounding of a threshold."""
-    requests = [
-        dataclasses.replace(r, seed=2000 + i, max_new_tokens=4 + 7 * (i % 6))
-        for i, r in enumerate(make_requests(pair, count))
+    return [
+        dataclasses.replace(request, seed=2000 + i, max_new_tokens=4 + 7 * (i % 6))
+        for i, request in enumerate(engine_requests(pair, count))
     ]
-    banned = SamplingParams(processors=(Ban(),))
-    return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 16])

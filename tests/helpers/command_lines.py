@@ -17,6 +17,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -167,6 +168,14 @@ def run_once(
     folder = once(factory, name, make)
     ended = [Ended(**each) for each in json.loads((folder / "ended.json").read_text())]
     return {name: Ran(each, folder / str(number)) for number, (name, each) in enumerate(zip(lines, ended, strict=True))}
+
+
+def fenced(page: str, heading: str) -> dict[str, str]:
+    """The fenced blocks of a section of a page, by language: one each."""
+    section = (ROOT / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
+    assert sorted(language for language, _ in blocks) == ["bash", "python", "yaml"]
+    return dict(blocks)
 
 
 def apart(module: str, arguments: Sequence[str], environment: Mapping[str, str], anew: bool = False) -> None:

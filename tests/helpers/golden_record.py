@@ -20,20 +20,20 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench.benchmark.floor import floor_bytes
-from specbench.decoding import Decoder, Request
+from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness import tables
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
 from specbench.metrics import results
-from specbench.models import CachedModel, Pair, load_pair
+from specbench.models import Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
 from specbench.rules.verifier import Verifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import FIXTURES, bound, in_float64
+from tests.helpers.cases import FIXTURES, decoder, in_float64
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 FOLDER = Path(__file__).parent / "golden"
@@ -71,16 +71,14 @@ RUNS: dict[str, tuple[str, str, str, int]] = {
 def decoded(pair: Pair, name: str) -> Any:
     """Texts and step logs of two prompts at each seed, in one batch, of one of ``RUNS``."""
     verifier_name, drafter, sampler, gamma = RUNS[name]
-    verifier, sampling = _verifier(verifier_name), _samplers()[sampler] if sampler else SamplingParams()
+    sampling = _samplers()[sampler] if sampler else SamplingParams()
     prompts = load_prompts("embedded:embedded.jsonl", 2)
     requests = [
         Request(prompt.name, tuple(pair.encode(prompt.text)), seed, sampling, 14 + 3 * i)
         for seed in SEEDS
         for i, prompt in enumerate(prompts)
     ]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    made = bound(DRAFTERS[drafter], pair) if gamma else None
-    found = Decoder(target, made, verifier if gamma else None, gamma, pair.stop_ids).run(requests)
+    found = decoder(pair, gamma, drafter=DRAFTERS[drafter], verifier=_verifier(verifier_name)).run(requests)
     return [
         [c.token_ids, [[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in c.steps], c.finished] for c in found
     ]

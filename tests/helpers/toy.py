@@ -11,13 +11,13 @@ from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel, Pair
+from specbench.models import Pair
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.helpers import families
-from tests.helpers.cases import MIXED
+from tests.helpers.cases import MIXED, decoder
 
 DRAFTS = {
     "model": (ModelDrafter, MaskedVerifier, 3),
@@ -54,7 +54,4 @@ def toy_decoder(
 ) -> Decoder:
     """A decoder of the toy pair; plain for gamma 0, and None takes the largest gamma of its kind."""
     drafter, verifier, most = DRAFTS[draft]
-    target, gamma = CachedModel(pair.target, pair.vocab_size, "target"), most if gamma is None else gamma
-    if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, drafter().bind(pair, target), verifier(), gamma, pair.stop_ids, engine)
+    return decoder(pair, most if gamma is None else gamma, drafter=drafter(), verifier=verifier(), engine=engine)

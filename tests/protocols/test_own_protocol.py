@@ -7,21 +7,16 @@ import pandas as pd
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.metrics.results import read_results
 from specbench.protocols.settings import check_conditions, unused
-from tests.helpers.command_lines import ROOT
+from tests.helpers.command_lines import fenced
 from tests.protocols.test_honest_rows import context
 from tests.tree.test_own_verifier import shell
-
-SECTION = "## Add a protocol"
 
 
 @pytest.fixture
 def blocks(tmp_path) -> dict[str, str]:
     """The fenced blocks of the section by language, one each; module and yaml lie in a folder of the reader's own."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
-    found = dict(re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE))
-    assert set(found) == {"python", "yaml", "bash"}
+    found = fenced("CONTRIBUTING.md", "Add a protocol")
     (tmp_path / "my own" / "conf" / "protocol").mkdir(parents=True)
     (tmp_path / "my own" / "conf" / "protocol" / "stops.yaml").write_text(found["yaml"])
     (tmp_path / "my own" / "stops.py").write_text(found["python"])
@@ -31,14 +26,14 @@ def blocks(tmp_path) -> dict[str, str]:
 @pytest.mark.thorough
 def test_a_protocol_from_outside_of_the_tree_leaves_its_rows(blocks, tmp_path):
     folder, line = tmp_path / "my own", f"{blocks['bash'].strip()} tracking.mode=disabled"
-    ended = shell(line, folder)
-    assert ended.status == 0, ended.text
-    assert re.search(r"[0-4] of 4 texts stop", ended.text)
-    ends = pd.read_parquet(ended.folder / "ends.parquet")
+    got = shell(line, folder)
+    assert got.ended.status == 0, got.ended.text
+    assert re.search(r"[0-4] of 4 texts stop", got.ended.text)
+    ends = got.table("ends.parquet")
     assert len(ends) == 4
     assert ends["tokens"].between(1, 8).all()
     assert ((ends["finished"] == "stop") | (ends["tokens"] == 8)).all()
-    row = read_results(ended.folder.parent).iloc[0]
+    row = got.rows.iloc[0]
     assert (row["protocol"], row["batch_size"], row["max_new_tokens"]) == ("stops", 4, 8)
     for name in ("gamma", "verifier", "lossless", "drafter"):
         assert pd.isna(row[name]), name

@@ -1,13 +1,12 @@
 """What CONTRIBUTING.md says of a drafter and a processor of one's own: run as it stands there, outside of the tree."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_lines import ROOT, Ran, run_once
+from tests.helpers.command_lines import Ran, fenced, run_once
 
 QUICK = (
     *("tracking.mode=disabled", "protocol.check.draws=64", "protocol.check.prefixes=1"),
@@ -19,25 +18,17 @@ PARTS = {
 }
 
 
-def blocks(section: str) -> dict[str, str]:
-    """The fenced blocks of a section, by language: one each."""
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
-    return dict(found)
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     lines = {}
     for group, (section, _, _) in PARTS.items():
-        python, flag, module, option, conf, *rest = shlex.split(blocks(section)["bash"])
+        python, flag, module, option, conf, *rest = shlex.split(fenced("CONTRIBUTING.md", section)["bash"])
         assert (python, flag, module, option, conf) == ("python", "-m", "specbench", "--config-dir", "conf")
         lines[group] = (("--config-dir", "../conf", *rest, *QUICK), True)
 
     def prepare(folder: Path) -> None:
         for section, module, yaml in PARTS.values():
-            found = blocks(section)
+            found = fenced("CONTRIBUTING.md", section)
             (folder / module).write_text(found["python"])
             (folder / "conf" / yaml).parent.mkdir(parents=True)
             (folder / "conf" / yaml).write_text(found["yaml"])

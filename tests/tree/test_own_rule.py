@@ -9,10 +9,9 @@ import pytest
 
 from analysis import replay_sweep
 from tests.helpers.cli_cases import AS_SLOW_CODE
-from tests.helpers.command_lines import ROOT, Ran, run_once
+from tests.helpers.command_lines import Ran, fenced, run_once
 from tests.helpers.made_up_rows import said
 
-SECTION = "## Add a rule"
 OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
@@ -58,33 +57,29 @@ LINES: dict[str, tuple[tuple[str, ...], bool]] = {
 }
 
 
+@pytest.fixture(scope="module")
 def blocks() -> dict[str, str]:
-    """The fenced blocks of the section, by language: one each."""
-    section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
-    assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
-    return dict(found)
+    return fenced("docs/verifier.md", "Add a rule")
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, Ran]:
+def ran(tmp_path_factory: pytest.TempPathFactory, blocks: dict[str, str], thorough: bool) -> dict[str, Ran]:
     chosen = {name: line for name, line in LINES.items() if thorough or name not in ("certified", "refuted")}
 
     def prepare(folder: Path) -> None:
-        given = blocks()
         (folder / "conf" / "verifier").mkdir(parents=True)
-        (folder / "conf" / "verifier" / "lazy.yaml").write_text(given["yaml"])
-        (folder / "lazy.py").write_text(given["python"])
-        assert given["python"].count(SOUND) == 1
-        (folder / "wrong.py").write_text(given["python"].replace(SOUND, WRONG))
+        (folder / "conf" / "verifier" / "lazy.yaml").write_text(blocks["yaml"])
+        (folder / "lazy.py").write_text(blocks["python"])
+        assert blocks["python"].count(SOUND) == 1
+        (folder / "wrong.py").write_text(blocks["python"].replace(SOUND, WRONG))
         (folder / "named.py").write_text(NAMED)
 
     lines = {name: (("--config-dir", "../conf", *line, *OFF), loads) for name, (line, loads) in chosen.items()}
     return run_once(tmp_path_factory, "own_rule", lines, prepare)
 
 
-def test_the_command_is_the_one_that_is_run():
-    assert blocks()["bash"].split()[3:] == [
+def test_the_command_is_the_one_that_is_run(blocks):
+    assert blocks["bash"].split()[3:] == [
         *("--config-dir", "conf", "protocol=exactness", "verifier=lazy", "protocol.suite=quick", "threads=1"),
     ]
 

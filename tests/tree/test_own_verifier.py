@@ -1,100 +1,89 @@
 """What docs/verifier.md says of a verifier of one's own: its module, yaml and command, run as they stand there."""
 
-import json
 import os
 import re
-import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.cli_cases import AS_SLOW_CODE
-from tests.helpers.command_lines import ROOT, clean_environment
+from tests.helpers.command_lines import ROOT, Ended, Ran, clean_environment, fenced, run_once
 
-SECTION = "## Certify a verifier of your own"
-# So much is drawn, however busy the machine is: 0 is no limit of time.
-UNTIMED = [f"protocol.{part}=0" for part in ("seconds", "input_seconds", "call_seconds")]
+SECTION = "Certify a verifier of your own"
+COMMAND = ("protocol=exactness", "verifier=mine", "protocol.suite=quick", "threads=1")
 SMALL = (
     *("tracking.mode=disabled", "protocol.draws=10000", "protocol.serial_draws=0", "protocol.row_vocabulary=50"),
-    *("protocol.calls=300", "protocol.use_calls=50", "protocol.inputs_seed=1", *UNTIMED),
+    *("protocol.calls=300", "protocol.use_calls=50", "protocol.inputs_seed=1"),
+    # So much is drawn, however busy the machine is: 0 is no limit of time.
+    *(f"protocol.{part}=0" for part in ("seconds", "input_seconds", "call_seconds")),
 )
 LOCATED = "protocol.locating_seconds=0"  # thresholds are looked for without a limit of time
-SOUND = "residual = batched.residual(p, q)"
-FIRST = "arguments.check(draft, target, streams)"
+LINES = {
+    "sound": (*COMMAND, *SMALL, AS_SLOW_CODE),
+    "wrong": (*COMMAND, *SMALL, LOCATED, "verifier._target_=wrong.Mine"),
+    "faulty": (*COMMAND, *SMALL, AS_SLOW_CODE, "verifier._target_=faulty.Mine"),
+}
 # Headlines that the section explains; what follows the first words depends on the run.
 LOSSLESS, REFUTED, BROKEN = "lossless up to", "not lossless: TV", "broken: "
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended, and the job's folder that it left."""
+@pytest.fixture(scope="module")
+def modules() -> dict[str, str]:
+    """The section's module, and two with a mistake."""
+    sound = fenced("docs/verifier.md", SECTION)["python"]
 
-    status: int
-    text: str
-    folder: Path
+    def changed(old: str, new: str) -> str:
+        assert sound.count(old) == 1
+        return sound.replace(old, new)
 
-    @property
-    def page(self) -> str:
-        return (self.folder / "certificate.md").read_text()
-
-    @property
-    def certificate(self) -> dict:
-        return json.loads((self.folder / "certificate.json").read_text())
+    return {
+        "mine": sound,
+        "wrong": changed("residual = batched.residual(p, q)", "residual = p"),
+        "faulty": changed("arguments.check(draft, target, streams)", 'raise IndexError("no such row")'),
+    }
 
 
 @pytest.fixture(scope="module")
-def blocks() -> dict[str, str]:
-    """The fenced blocks of the section, by language: one each."""
-    _, _, rest = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")
-    section = rest.partition("\n## ")[0]
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
-    assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
-    return dict(found)
+def ran(tmp_path_factory: pytest.TempPathFactory, modules: dict[str, str], thorough: bool) -> dict[str, Ran]:
+    """The command in the newcomer's folder, whose name has to be quoted in a shell."""
+
+    def prepare(folder: Path) -> None:
+        (folder / "conf" / "verifier").mkdir(parents=True)
+        (folder / "conf" / "verifier" / "mine.yaml").write_text(fenced("docs/verifier.md", SECTION)["yaml"])
+        for name, module in modules.items():
+            (folder / f"{name}.py").write_text(module)
+
+    chosen = LINES if thorough else {"sound": LINES["sound"]}
+    lines = {name: (("--config-dir", "../conf", *line), False) for name, line in chosen.items()}
+    return run_once(tmp_path_factory, "my own", lines, prepare)
 
 
-@pytest.fixture
-def folder(tmp_path, blocks) -> Path:
-    """The newcomer's folder, with the yaml; its name has to be quoted in a shell."""
-    own = tmp_path / "my own"
-    (own / "conf" / "verifier").mkdir(parents=True)
-    (own / "conf" / "verifier" / "mine.yaml").write_text(blocks["yaml"])
-    return own
-
-
-def shell(line: str, place: Path) -> Ended:
-    """Runs a line in a shell whose ``python`` is this one; the newest job of the newcomer's folder is its."""
-    home = place if place.name == "my own" else place / "my own"
-    environment = clean_environment(home)
+def shell(line: str, place: Path) -> Ran:
+    """Runs a line in a shell whose ``python`` is this one."""
+    environment = clean_environment(place)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(["bash", "-c", line], cwd=place, env=environment, capture_output=True, text=True, check=False)
-    latest = (home / "outputs" / "adhoc" / "latest").resolve()
-    return Ended(done.returncode, done.stdout + done.stderr, latest / "0")
+    return Ran(Ended(done.returncode, done.stdout + done.stderr, False, []), place)
 
 
-def certified(module: str, blocks: dict[str, str], folder: Path, thresholds: str = AS_SLOW_CODE) -> Ended:
-    """Runs the section's command, with smaller settings, on a module."""
-    (folder / "mine.py").write_text(module)
-    return shell(f"{blocks['bash'].strip()} {shlex.join((*SMALL, thresholds))}", folder)
+def test_the_command_is_the_one_that_is_run():
+    words = fenced("docs/verifier.md", SECTION)["bash"].split()
+    assert words == ["python", "-m", "specbench", "--config-dir", "conf", *COMMAND]
 
 
-def changed(module: str, old: str, new: str) -> str:
-    assert module.count(old) == 1
-    return module.replace(old, new)
-
-
-def test_the_module_as_it_stands_is_lossless(blocks, folder):
+def test_the_module_as_it_stands_is_lossless(ran):
     """10,000 requests on each small pair and 300 calls drawn from D are enough for the word."""
-    ended = certified(blocks["python"], blocks, folder)
-    assert ended.status == 0, ended.text
-    headline = ended.certificate["headline"]
+    got = ran["sound"]
+    assert got.ended.status == 0, got.ended.text
+    headline = got.certificate["headline"]
     assert headline.startswith(LOSSLESS)
-    assert headline in ended.text
-    assert f"certificate: {ended.folder.relative_to(folder)}/certificate.md" in ended.text  # as the section prints it
-    assert f"**{headline}** (declared lossless; rule token)" in ended.page
-    assert "failed" not in ended.text
+    assert headline in got.ended.text
+    folder = got.sweep.resolve().relative_to(got.folder)
+    assert f"certificate: {folder}/0/certificate.md" in got.ended.text  # as the section prints it
+    assert f"**{headline}** (declared lossless; rule token)" in got.page
+    assert "failed" not in got.ended.text
 
 
 def without_uniforms(text: str) -> str:
@@ -102,15 +91,15 @@ def without_uniforms(text: str) -> str:
 
 
 @pytest.mark.thorough
-def test_a_refused_token_replaced_by_a_plain_draw_is_refuted(blocks, folder):
+def test_a_refused_token_replaced_by_a_plain_draw_is_refuted(ran):
     """The bug of the section, declared lossless: exit status 1, why, and the example and cause that it prints."""
-    ended = certified(changed(blocks["python"], SOUND, "residual = p"), blocks, folder, LOCATED)
-    assert ended.status == 1
-    headline = ended.certificate["headline"]
+    got = ran["wrong"]
+    assert got.ended.status == 1
+    headline = got.certificate["headline"]
     assert headline.startswith(REFUTED)
-    assert headline in ended.text
-    assert f"failed: it is declared lossless and is {headline}" in ended.text
-    _, _, example = ended.page.partition("## The simplest failing example\n")
+    assert headline in got.ended.text
+    assert f"failed: it is declared lossless and is {headline}" in got.ended.text
+    _, _, example = got.page.partition("## The simplest failing example\n")
     assert example
     section = (ROOT / "docs/verifier.md").read_text()
     printed = [line for line in example.partition("\n## ")[0].splitlines() if line.startswith("    ")]
@@ -122,28 +111,30 @@ def test_a_refused_token_replaced_by_a_plain_draw_is_refuted(blocks, folder):
 
 
 @pytest.mark.thorough
-def test_a_fault_is_called_broken_and_its_repeat_command_pastes(blocks, folder):
-    fault = changed(blocks["python"], FIRST, 'raise IndexError("no such row")')
-    ended = certified(fault, blocks, folder)
-    assert ended.status == 1
-    number = fault[: fault.index("raise IndexError")].count("\n") + 1
-    headline = ended.certificate["headline"]
+def test_a_fault_is_called_broken_and_its_repeat_command_pastes(ran, modules, monkeypatch):
+    got = ran["faulty"]
+    assert got.ended.status == 1
+    number = modules["faulty"].partition("raise IndexError")[0].count("\n") + 1
+    headline = got.certificate["headline"]
     assert headline.startswith(BROKEN)
-    assert f"IndexError: no such row ({folder}/mine.py, line {number})" in headline
-    assert headline in ended.text
-    assert "Shown by a request of seed" in ended.page
-    assert "Traceback" not in ended.text
+    folder = got.folder.parent
+    assert f"IndexError: no such row ({folder}/faulty.py, line {number})" in headline
+    assert headline in got.ended.text
+    assert "Shown by a request of seed" in got.page
+    assert "Traceback" not in got.ended.text
 
-    (line,) = re.findall(r"^    (.* -m specbench .*)$", ended.page, flags=re.MULTILINE)
+    (line,) = re.findall(r"^    (.* -m specbench .*)$", got.page, flags=re.MULTILINE)
+    first = got.sweep.resolve()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     again = shell(line, folder.parent)
-    assert again.folder != ended.folder, again.text
-    assert again.status == 1
-    assert again.certificate["headline"] == headline
-    assert again.certificate["command"] == line
+    assert got.sweep.resolve() != first, again.ended.text
+    assert again.ended.status == 1
+    assert got.certificate["headline"] == headline
+    assert got.certificate["command"] == line
 
 
 def test_headlines_are_those_that_the_section_explains():
-    section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/verifier.md").read_text().partition(f"## {SECTION}\n")[2].partition("\n## ")[0]
     explained = re.findall(r"^\| `([^`]*)`", section, flags=re.MULTILINE)
     for start in (
         LOSSLESS,
