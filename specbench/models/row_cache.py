@@ -17,7 +17,7 @@ class RowCache:
 
     Attributes:
         layout: changes whenever a tensor that a step reads is allocated anew, which makes captured graphs invalid.
-        feeds_fixed: whether prompts can be fed in fixed shapes (:meth:`specbench.models.CachedModel.feed_fixed`).
+        feeds_fixed: whether prompts can be fed in fixed shapes (``CachedModel.feed_fixed``).
     """
 
     layout: int = 0
