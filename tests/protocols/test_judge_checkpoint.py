@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,9 @@ from specbench.exactness.two_sample.bets import CLASSES
 from specbench.exactness.two_sample.forks import BY_CHECKPOINT, MARGIN
 from specbench.exactness.zoo.bugs import flawed
 from specbench.metrics.findings import DIFFERENCE, OF_GREEDY
+from specbench.models import load_pair
 from specbench.protocols.judge import JudgeProtocol
-from specbench.protocols.judging import speed
+from specbench.protocols.judging import checks, speed, text_scorer
 from specbench.protocols.judging.checkpoint import QUESTION, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
@@ -30,14 +32,27 @@ from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, TextRequest
+from specbench.sources import Completion, Mode, TextRequest, own
 from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.made_up_engines import Engine
 from tests.protocols.test_judge import certificate, context, judged
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 PAIR = ("embedded:target", "embedded:draft")
 SCORED: dict[str, Any] = {"target": PAIR[0], "draft": PAIR[1], "greedy_length": 0, "rounds": 0, "length": 5}
+
+
+_loaded = functools.cache(load_pair)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair is loaded once, and few prompts are checked, which test_judge.py is about."""
+    for part in (text_scorer, own):
+        monkeypatch.setattr(part, "load_pair", _loaded)
+    monkeypatch.setattr(checks, "PROMPTS", 1)
+    monkeypatch.setattr(checks, "LENGTH", 4)
 
 
 class Own(OwnSource):
@@ -50,17 +65,16 @@ class Own(OwnSource):
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
         sampling = [dataclasses.replace(each.sampling, temperature=self.warmer) for each in requests]
-        changed = [dataclasses.replace(each, sampling=own) for each, own in zip(requests, sampling, strict=True)]
+        changed = [dataclasses.replace(each, sampling=other) for each, other in zip(requests, sampling, strict=True)]
         return super().complete(changed, mode)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("source", "texts", "verdict"),
     [
-        pytest.param(Own(), 200, NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
+        pytest.param(Own(), 128, NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
         pytest.param(Own(flawed("clamped_residual")), 300, REFUTED, id="clamped_residual"),
-        pytest.param(Own(warmer=1.6), 100, CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
+        pytest.param(Own(warmer=1.6), 64, CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
     ],
 )
 def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
@@ -75,7 +89,6 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_a_wrong_repetition_penalty_of_transformers_is_seen():
     """Texts with the penalty follow the checkpoint under it; those that were drawn without it are refuted."""
     source = TransformersSource(PAIR[0], method="prompt_lookup", gamma=3, device="cpu")
@@ -98,7 +111,6 @@ def test_a_wrong_repetition_penalty_of_transformers_is_seen():
         assert judge_checkpoint(checkpoint, 1e-4, 0.99).verdict == verdict
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_our_own_decoder_is_judged_under_processors_and_structures():
     """Every text holds a token that a processor, or a structure, forces; other engines are refused them by name."""
     forced = 300
@@ -117,7 +129,6 @@ def test_our_own_decoder_is_judged_under_processors_and_structures():
         protocol.run(context(Engine(), **given))
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "verdict"), [(flawed("accepts_everything"), REFUTED), (MaskedVerifier(), NOT_REFUTED)]
 )
@@ -213,12 +224,11 @@ def test_texts_that_cannot_be_scored_are_refused():
         judged(Own(), draft=PAIR[1])
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_replay_predicts_what_the_engine_counts(monkeypatch):
     """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
     monkeypatch.setattr(speed, "BATCHES", 1)  # the same texts, decoded side by side
-    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 6}
-    outcome = judged(Own(), texts=32, prompts=16, **given)
+    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 3}
+    outcome = judged(Own(), texts=4, prompts=16, **given)
     rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}
     for name in ("acceptance rate", "acceptance length"):
         drawn, likeliest = (rows[f"{name}, {PREDICTED}, drafts {drafts}"] for drafts in ("drawn", "likeliest"))
