@@ -32,10 +32,11 @@ from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
+from specbench.runs.combinations import combinations, with_every_bug
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
-from specbench.runs.overrides import combinations, in_quotes, key_of, labels_of, with_every_bug
+from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled

@@ -37,7 +37,7 @@ from specbench.rules.rule import rule_of
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
-from specbench.runs.overrides import with_every_bug
+from specbench.runs.combinations import with_every_bug
 from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 

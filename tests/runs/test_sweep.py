@@ -11,8 +11,8 @@ from omegaconf import OmegaConf, open_dict
 
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
+from specbench.runs.combinations import combinations
 from specbench.runs.commandline import parse_command
-from specbench.runs.overrides import combinations
 from specbench.runs.state import Status, read_state
 from specbench.runs.sweep import Planner, Sweep
 
