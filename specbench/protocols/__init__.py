@@ -11,7 +11,12 @@ __all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "RunContext", "Tabl
 
 
 def __getattr__(name: str) -> object:
-    """Imports ModelContext when it is first used: transformers comes with it, and most protocols need no model."""
+    """Imports ModelContext when it is first used: transformers comes with it, and most protocols need no model.
+
+    OwnConditions and Prechecked are names of 0.2.0 for what a MeasurementProtocol may have; they end with 0.3.0.
+    """
+    if name in ("OwnConditions", "Prechecked"):
+        return MeasurementProtocol
     if name != "ModelContext":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from specbench.protocols.model_context import ModelContext

@@ -1,11 +1,12 @@
 """What CONTRIBUTING.md says of a protocol of one's own: its module, yaml and command, run as they stand there."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
 
+from specbench import protocols
 from specbench.core.errors import ConfigError
 from specbench.protocols.settings import check_conditions, unused
 from tests.helpers.command_lines import fenced
@@ -49,3 +50,15 @@ def test_the_protocol_counts_stops_and_refuses_what_it_ignores(blocks, pair):
     assert {table.schema for table in outcome.tables.values()} == {module["ENDS"]}
     with pytest.raises(ConfigError, match="gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave"):
         check_conditions({"gamma": "2"}, unused(made), "stops")
+
+
+@pytest.mark.parametrize("name", ["OwnConditions", "Prechecked"])
+def test_a_protocol_with_a_base_of_the_last_release_says_what_it_ignores(name):
+    base: Any = getattr(protocols, name)
+
+    class Written(base):
+        needs_models = True
+        own_conditions: ClassVar = {"gamma": "Texts are decoded plainly."}
+
+    with pytest.raises(ConfigError, match="would ignore it. Texts are decoded plainly"):
+        check_conditions({"gamma": "2"}, unused(Written()), "written")
