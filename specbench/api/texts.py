@@ -135,8 +135,8 @@ def _compared(
 
 
 def _overlap(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> dict[str, Any]:
-    """Columns of sum min(p, q) at the positions of the texts; None if the drafter has no probabilities."""
-    if not context.drafter.has_probabilities:
+    """Columns of sum min(p, q) at the positions of the texts; None if q is not known there."""
+    if not context.drafter.rates_any_text:
         return columns("overlap", None)
     texts = [completion.token_ids for completion in completions]
     scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])

@@ -70,7 +70,7 @@ class Drafter:
             the number of a layer, from 1.
         caches: its memory with a row for each request, the cache of a draft model included; set when it is bound. The
             target's cache does not belong here, even if the drafter shares it.
-        model: the model that q comes from; None if there is none.
+        model: the model that q comes from; None if there is none, or if q comes from hidden states of the target.
         temperature: of the drafts alone; None is the target's.
         policy: when a draft ends although more tokens may be drafted.
         source: what q is the distribution of, in words, with {target} and {draft} for the names of the models.
@@ -88,6 +88,11 @@ class Drafter:
     temperature: float | None = None
     policy: LengthPolicy = FIXED
     source: str = "{draft}"
+
+    @property
+    def rates_any_text(self) -> bool:
+        """Whether q is known at the tokens of any text, not of drafts alone; once bound."""
+        return self.has_probabilities and self.model is not None
 
     def bind(self, pair: Pair, target: CachedModel) -> Drafter:
         """Returns a drafter with these settings for these models.

@@ -128,7 +128,7 @@ class DecodeProtocol:
         requests = [completion.request for completion in completions]  # in the order in which they were decoded
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
-        scored = recorded(context, requests, completions) if context.drafter.has_probabilities else None
+        scored = recorded(context, requests, completions) if context.drafter.rates_any_text else None
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         rounds = by_category(steps, timed)
         categories = {CATEGORIES: Table(rounds, CATEGORY_SCHEMA)} if rounds else {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import specbench
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import console
 from specbench.decoding import Decoder, Request
@@ -239,3 +240,24 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
 @pytest.mark.usefixtures("unchecked")
 def test_without_others_the_protocol_decode_leaves_no_table(context: ModelContext):
     assert "baselines.parquet" not in DecodeProtocol(1, 1, 0, 0, CHECK).run(context).tables
+
+
+class Head(ModelDrafter):
+    """Has probabilities, and no model that would rate texts which it did not draft."""
+
+    def _attach(self, pair, target):
+        super()._attach(pair, target)
+        self._inner, self.model = self.model, None
+
+    @property
+    def _bound_model(self):
+        return self._inner
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_drafter_with_probabilities_and_no_model_leaves_all_but_the_overlap(context: ModelContext):
+    head = dataclasses.replace(context, drafter=Head().bind(context.pair, context.target))
+    measured = DecodeProtocol(1, 1, 0, 0, CHECK).run(head).measured
+    assert (measured["overlap"], measured["weight_bytes_draft"]) == (None, None)
+    assert measured["acceptance_rate"] == DecodeProtocol(1, 1, 0, 0, CHECK).run(context).measured["acceptance_rate"]
+    assert specbench.decode(context.pair, "def f(", drafter=Head(), max_new_tokens=4, overlap=True).overlap is None
