@@ -16,7 +16,7 @@ from typing import Any
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
 
 DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
 LONGEST = 16 * 2**20  # bytes of a line
@@ -98,20 +98,17 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
     if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
     wrong = [name for name, kind in _KINDS.items() if name in line and not isinstance(line[name], kind)]
-    wrong += [name for name in ("token_ids", "logprobs") if not _numbers(line.get(name), name == "token_ids")]
-    wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _numbers([line.get(name, 0)])]
+    wrong += [] if is_token_ids(line.get("token_ids", [])) else ["token_ids"]
+    wrong += [] if _is_numbers(line.get("logprobs", [])) else ["logprobs"]
+    wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _is_numbers([line.get(name, 0)])]
     if wrong:
         return f"has a {wrong[0]} that cannot be read"
     lines.append(line)
     return None
 
 
-def _numbers(values: Any, ids: bool = False) -> bool:
-    if values is None or not isinstance(values, list):
-        return values is None
-    if ids:
-        return all(type(value) is int and value >= 0 for value in values)
-    return all(type(value) in (int, float) for value in values)
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(number) in (int, float) for number in value)
 
 
 class FileSource:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from specbench.core.errors import ConfigError
+from specbench.sources.base import is_token_ids
 
 RETRIED = (429, 502, 503, 504)  # too many requests, or a server that is still loading its model
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -72,7 +73,7 @@ class Server:
         """The list ``tokens`` of a reply. Raises as ``json`` does, and for another reply."""
         reply = self.json(path, body)
         ids = reply.get("tokens") if isinstance(reply, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(token, int) and token >= 0 for token in ids):
+        if not is_token_ids(ids):
             raise self.error(f"{path} returned no token ids: {self.shown(repr(reply))}", "Is it the server you mean?")
         return tuple(ids)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ConfigError
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
 from specbench.sources.http import MEBIBYTE, Server
 from specbench.sources.parameters import check_supported
 from specbench.sources.prometheus import Counters
@@ -183,7 +183,7 @@ class Reply:
     def token_ids(self, name: str, remedy: str) -> tuple[int, ...]:
         """A list of token ids."""
         ids = self.get(name, list, remedy)
-        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
+        if not is_token_ids(ids):
             self.get(name, _Nothing, remedy)
         return tuple(ids)
 

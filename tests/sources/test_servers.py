@@ -173,7 +173,7 @@ def test_a_parameter_that_the_server_does_not_take_is_refused(dialect, sampling,
         assert len(server.asked) == asked
 
 
-@pytest.mark.parametrize("reply", [{"tokens": [7, 8]}, {"tokens": ["The"]}, {}, []], ids=str)
+@pytest.mark.parametrize("reply", [{"tokens": [7, 8]}, {"tokens": ["The"]}, {"tokens": [True]}, {}, []], ids=str)
 def test_token_ids_of_prompts_are_the_servers_own(reply):
     """llama-server and vLLM tell them; other servers, and those that apply a template, are not asked."""
     asked: list[Any] = []
