@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from specbench.core.types import PADDING
 from specbench.sampling import RowParams, SamplingParams
-from specbench.sampling.batch import FULL, Batch
+from specbench.sampling.batch import FULL, NUMBERS, Batch
 
 
 class Slots:
@@ -56,18 +56,13 @@ class Slots:
         self.batch.tokens[rows, :width] = requests.tokens
         spare = self.batch.stop_ids.shape[1] - requests.stop_ids.shape[1]
         self.batch.stop_ids[rows] = pad(requests.stop_ids, (0, spare), value=PADDING)
-        for name in ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished"):
+        for name in NUMBERS:
             getattr(self.batch, name)[rows] = getattr(requests, name)
         self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
 
     def leading(self, rows: int) -> Batch:
         """Returns the first rows, in the same memory."""
-        whole = self.batch
-        if rows == len(whole):
-            return whole
-        names = ("tokens", "prompt_lengths", "lengths", "limits", "gammas", "seeds")
-        parts = (getattr(whole, name)[:rows] for name in names)
-        return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], whole.stop_ids[:rows], fixed=True)
+        return self.batch if rows == len(self.batch) else self.batch.select(slice(rows))
 
     @torch.inference_mode()
     def take(self, after: Batch) -> None:

@@ -21,7 +21,7 @@ from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
 
 # Batch.finished: not yet, by a stop token, by max_new_tokens, by logits from which no token can be sampled
 RUNNING, STOPPED, FULL, FAILED = 0, 1, 2, 3
-_NUMBERS = ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished")  # one a request
+NUMBERS = ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished")  # one a request
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ class Batch:
             history = History(texts, prompt_lengths, lengths, path.flatten(0, 1), places, offset.flatten())
         return logit_rows(logits, params, history, in_place=True)
 
-    def select(self, rows: Int64[Tensor, " m"]) -> Batch:
-        """Returns the given requests, in that order."""
-        parts = {name: getattr(self, name)[rows] for name in ("tokens", "stop_ids", *_NUMBERS)}
+    def select(self, rows: Int64[Tensor, " m"] | slice) -> Batch:
+        """Returns the given requests, in that order; those of a slice in the same memory."""
+        parts = {name: getattr(self, name)[rows] for name in ("tokens", "stop_ids", *NUMBERS)}
         return Batch(**parts, params=self.params.select(rows), fixed=self.fixed)
 
     def joined(self, other: Batch) -> Batch:
         """Returns these requests, then the other's."""
-        parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _NUMBERS}
+        parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in NUMBERS}
         parts["tokens"] = _stacked(self.tokens, other.tokens, 0)
         parts["stop_ids"] = _stacked(self.stop_ids, other.stop_ids, PADDING)
         return Batch(**parts, params=self.params.joined(other.params), fixed=self.fixed)

@@ -100,10 +100,6 @@ class RowParams:
         parts = (part.expand(width) if len(part) == 1 else part.repeat_interleave(width) for part in numbers)
         return RowParams(*(part.contiguous() for part in parts), truncates=self.truncates)
 
-    def leading(self, n: int) -> RowParams:
-        """Returns the first n rows, in the same memory."""
-        return self.select(slice(n))
-
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
         """Replaces the given rows by the other's, in the same memory; chains of these rows stay."""
         for name in NUMBERS:

@@ -109,7 +109,7 @@ def test_all_logits_of_rows_without_requests_are_penalised():
     case = case_of("penalties")
     parts = (getattr(case.history, name)[:0] for name in ("texts", "prompt_lengths", "text_lengths", "drafted"))
     history = History(*parts, case.history.request[:0], case.history.offset[:0])
-    rows = logit_rows(case.target_logits[:0], case.target_params.leading(0), history, in_place=True)
+    rows = logit_rows(case.target_logits[:0], case.target_params.select(slice(0)), history, in_place=True)
     assert rows.logits.shape == (0, 300)
 
 
