@@ -29,12 +29,17 @@ def widths():
 
 
 @pytest.fixture
-def fixed(widths):
-    def capture(run, width):
+def capture(widths):
+    def captured(run, width):
         run()  # as trials before a capture do
         return lambda: (widths.append(width), run())
 
-    return FixedPrompts(capture)
+    return captured
+
+
+@pytest.fixture
+def fixed():
+    return FixedPrompts()
 
 
 def text(tokens: int) -> list[int]:
@@ -50,25 +55,25 @@ def assert_cached(cache: CachedModel, texts: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(1, [32]), (33, [32]), (34, [64]), (150, [128, 32]), (170, [128, 64])])
-def test_a_prompt_is_cached_whatever_its_row_held(cache, fixed, widths, tokens, passes):
+def test_a_prompt_is_cached_whatever_its_row_held(cache, fixed, capture, widths, tokens, passes):
     prompts = [text(tokens), text(40)]
     pieces = [prompt[:-1] for prompt in prompts]
     assert fixed.takes(cache, pieces)
-    fixed.prepare(cache, 2, 0)
+    fixed.prepare(cache, 2, 0, capture)
     fixed.feed(cache, pieces, [2, 0], [0, 0])
     assert widths == [*passes, 64]
     assert_cached(cache, [prompts[1], text(21), prompts[0]])
 
 
 @pytest.mark.parametrize("capacity", [CAPACITY, 2 * CAPACITY], ids=["same_memory", "memory_grows"])
-def test_pieces_follow_one_another(cache, fixed, capacity):
+def test_pieces_follow_one_another(cache, fixed, capture, capacity):
     """The second piece would fit into one pass as wide as the first cache."""
     whole, other = text(201), text(5)
-    fixed.prepare(cache, 0, 0)
+    fixed.prepare(cache, 0, 0, capture)
     fixed.feed(cache, [whole[:40], other[:-1]], [0, 2], [0, 0])
     cache.reserve(ROWS, capacity)
     fixed.forget()
-    fixed.prepare(cache, 0, 40)
+    fixed.prepare(cache, 0, 40, capture)
     fixed.feed(cache, [whole[40:200]], [0], [40])
     cache.show(ROWS)
     assert_cached(cache, [whole, text(21), other])

@@ -1,7 +1,9 @@
 """Captured steps on a GPU: the texts of eager ones, errors by name, memory that does not grow."""
 
 import dataclasses
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -118,6 +120,41 @@ def test_memory_does_not_grow_and_no_text_differs(on_gpu):
             assert logs([completion])[0] == expected[completion.request.name]
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() - before < 2**20
+
+
+class Collecting(FusedVerifier):
+    """Drops a decoder in a cycle of references during a capture, and collects it as Python itself might."""
+
+    def __init__(self, lost):
+        super().__init__()
+        self.lost = [lost]
+
+    def verify(self, draft, target, streams):
+        if torch.cuda.is_current_stream_capturing():
+            self.lost.clear()
+            if gc.isenabled():
+                gc.collect()
+        return super().verify(draft, target, streams)
+
+
+def test_graphs_that_nothing_uses_do_not_end_a_capture(on_gpu):
+    """They are freed at once; those in a cycle of references, such as a traceback makes, not while others are made."""
+    requests = various(on_gpu, 2)
+    gc.collect()
+    gc.disable()
+    try:
+        lost = decoder(on_gpu, engine=GraphEngine())
+        expected, graphs = logs(lost.run(requests)), weakref.ref(lost.engine._fixed_prompts)
+        del lost
+        assert graphs() is None
+    finally:
+        gc.enable()
+    lost = decoder(on_gpu, engine=GraphEngine())
+    lost.run(requests)
+    lost.itself = lost
+    collecting = decoder(on_gpu, verifier=Collecting(lost), engine=GraphEngine())
+    del lost
+    assert logs(collecting.run(requests)) == expected
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])

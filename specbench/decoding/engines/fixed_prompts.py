@@ -38,14 +38,9 @@ class _Passes:
 
 
 class FixedPrompts:
-    """Feeds pieces of prompts to caches that can be fed in fixed shapes.
+    """Feeds pieces of prompts to caches that can be fed in fixed shapes."""
 
-    Args:
-        capture: see ``Capture``.
-    """
-
-    def __init__(self, capture: Capture):
-        self._capture = capture
+    def __init__(self) -> None:
         self._passes: dict[int, _Passes] = {}
 
     def forget(self) -> None:
@@ -59,10 +54,11 @@ class FixedPrompts:
         return sum(len(_cut(len(piece), cache.capacity)) for piece in pieces) <= MOST_PASSES
 
     @torch.inference_mode()
-    def prepare(self, cache: CachedModel, row: int, first: int) -> None:
+    def prepare(self, cache: CachedModel, row: int, first: int, capture: Capture) -> None:
         """Captures the passes of a cache, unless that is done.
 
         Args:
+            capture: see ``Capture``. It is not kept: a cycle of references would hold graphs until Python collects it.
             row: whose request has ``first`` tokens in the cache; what lies behind them may be overwritten.
         """
         if id(cache) in self._passes:
@@ -73,7 +69,7 @@ class FixedPrompts:
         passes: dict[int, Pass] = {}
         for width in reversed(_widths(cache.capacity)):  # passes share memory, and the largest needs most
             tokens = inputs[3 : 3 + width][None]
-            passes[width] = self._capture(partial(cache.feed_fixed, tokens, at, begin, count), width)
+            passes[width] = capture(partial(cache.feed_fixed, tokens, at, begin, count), width)
         self._passes[id(cache)] = _Passes(inputs, passes)
 
     @torch.inference_mode()

@@ -6,6 +6,7 @@ last few ways are kept, since requests may come in any mix and each graph takes 
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -74,7 +75,7 @@ class GraphEngine(StaticEngine):
         self._stream = torch.cuda.Stream(self._device)
         self._buffers: dict[int, list[Tensor]] = {}
         self._steps = 0
-        self._fixed_prompts = FixedPrompts(self._captured_pass)
+        self._fixed_prompts = FixedPrompts()
 
     def _make_room(self) -> None:
         super()._make_room()
@@ -103,7 +104,7 @@ class GraphEngine(StaticEngine):
         with self._preparing():
             for cache in self.components.caches:
                 if self._feeds_fixed(cache, pieces):
-                    self._fixed_prompts.prepare(cache, rows[0], first[0])
+                    self._fixed_prompts.prepare(cache, rows[0], first[0], self._captured_pass)
         super()._feed(pieces, rows, first)
 
     def _feed_cache(
@@ -156,7 +157,10 @@ class GraphEngine(StaticEngine):
             torch.cuda.current_stream(device).wait_stream(self._stream)
             # A thread of NCCL queries the GPU meanwhile, which a capture in mode "global" forbids.
             mode = "global" if self.components.target.compare_ranks is None else "thread_local"
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+            with (
+                _not_collecting(),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode),
+            ):
                 result = run()
         except torch.OutOfMemoryError as error:
             raise ModelError(
@@ -185,6 +189,18 @@ class GraphEngine(StaticEngine):
             return StepReport.unpacked(copy.tolist(), size)
 
         return read
+
+
+@contextmanager
+def _not_collecting() -> Generator[None]:
+    """Keeps Python from collecting cycles of references: to free another graph would end a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _place(error: BaseException) -> str:
