@@ -29,6 +29,7 @@ from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
+from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
 from specbench.replay.cost.forecast import Forecast, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
@@ -136,9 +137,10 @@ class PredictProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: contexts of protocol.cost that leave no room for its steps.
+            ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
         """
         rule, size = rule_of(context.verifier), context.batch_size
+        draft_model(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)

@@ -20,7 +20,9 @@ from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
 from specbench.protocols import ModelContext, rounds
 from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
+from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import DecodeProtocol
+from specbench.protocols.predict import PredictProtocol
 from specbench.protocols.rounds import Timed, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
@@ -261,3 +263,12 @@ def test_a_drafter_with_probabilities_and_no_model_leaves_all_but_the_overlap(co
     assert (measured["overlap"], measured["weight_bytes_draft"]) == (None, None)
     assert measured["acceptance_rate"] == DecodeProtocol(1, 1, 0, 0, CHECK).run(context).measured["acceptance_rate"]
     assert specbench.decode(context.pair, "def f(", drafter=Head(), max_new_tokens=4, overlap=True).overlap is None
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_prediction_with_such_a_drafter_is_refused_before_anything_is_timed(context: ModelContext, monkeypatch):
+    monkeypatch.setattr(CostProtocol, "measure", lambda *_: pytest.fail("timed"))
+    head = dataclasses.replace(context, drafter=Head().bind(context.pair, context.target))
+    cost = {"batches": [1, 2], "gammas": [0, 1, 2], "contexts": [48], "steps": 3, "rounds": 1}
+    with pytest.raises(ConfigError, match="has no probabilities that could be recorded"):
+        PredictProtocol([1, 2], [1], 1, 0, cost).run(head)
