@@ -43,10 +43,10 @@ def _number_of_values(override: Override) -> int:
     if not override.is_discrete_sweep():
         value = str(override.input_line).partition("=")[2]
         raise ConfigError(override.key_or_group, value, "not a list of values", "Use commas or range(start,stop).")
-    given = override.value()
-    if isinstance(given, RangeSweep) and given.start is not None and given.stop is not None and given.step:
-        return max(0, math.ceil((given.stop - given.start) / given.step))
-    return len(given.list) if isinstance(given, ChoiceSweep) else 1
+    values = override.value()
+    if isinstance(values, RangeSweep) and values.start is not None and values.stop is not None and values.step:
+        return max(0, math.ceil((values.stop - values.start) / values.step))
+    return len(values.list) if isinstance(values, ChoiceSweep) else 1
 
 
 def with_every_bug(override: str) -> str:
