@@ -129,15 +129,15 @@ class Trace:
         return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self))
 
     @property
-    def room(self) -> Int64[np.ndarray, " T"]:
+    def draft_limits(self) -> Int64[np.ndarray, " T"]:
         """The most tokens that a block which starts at each one drafts, one less than may still be emitted."""
         spare = np.zeros(len(self.lengths), dtype=np.int64) if self.limits is None else self.limits - self.lengths
         return self.remaining - 1 + np.repeat(spare, self.lengths)
 
     @property
-    def known(self) -> Int64[np.ndarray, " T"]:
+    def acceptance_limits(self) -> Int64[np.ndarray, " T"]:
         """Of those, the ones that the text tells of. Nothing is known behind a stop token."""
-        return np.minimum(self.room, self.remaining)
+        return np.minimum(self.draft_limits, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
         """A column that not every trace has.
