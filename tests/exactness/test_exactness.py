@@ -26,7 +26,7 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
@@ -82,7 +82,7 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
             settings, draws=min(settings.draws, 2000), serial_draws=0, calls=min(settings.calls, 12), use_calls=0
         )
     with torch.inference_mode():
-        evidence = examine(verifier, settings, seed=1, device=CPU, inputs_seed=1)
+        evidence = Examination(verifier, settings, seed=1, device=CPU, inputs_seed=1).run()
     assert evidence.fault is None
     assert not evidence.rejected
     assert all(row.rejected_at is None for row in evidence.rows)
@@ -117,7 +117,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     def numbers(pace: int) -> Evidence:
         monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
         with torch.inference_mode():
-            found = examine(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1)
+            found = Examination(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1).run()
         row, use = (dataclasses.replace(part, seconds=0.0) for part in (found.row, found.long_use))
         return dataclasses.replace(found, tallies={}, seconds=0.0, row=row, long_use=use)
 
@@ -144,7 +144,7 @@ def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
     for kept in (first, tuple(fixture for fixture in fixtures if fixture.name not in ("chain", "mixed"))):
         monkeypatch.setattr(suite, "small_fixtures", lambda kept=kept: kept)
         with torch.inference_mode():
-            evidence = examine(verifier, HUNT, seed=2, device=CPU)
+            evidence = Examination(verifier, HUNT, seed=2, device=CPU).run()
         assert evidence.fault is None
         located = any(bound.least > TOLERANCE for bound in evidence.bounds)
         if caught := located or any(row.rejected_at is not None for row in evidence.rows):
