@@ -236,7 +236,7 @@ class Examination:
         self.ahead = [_EXAMPLE]
         self._conclude()
         if names_another_rule(self.evidence):
-            arguments = (self.fixtures, self.seed, self.device, self.pace.compared)
+            arguments = (self.fixtures, self.seed, self.pace.compared)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
                 self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *arguments)
                 self.evidence.follows = followed_rule(self.verifier, *arguments)

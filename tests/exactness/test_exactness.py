@@ -249,8 +249,8 @@ class RefusesOneHot(accept.Lenient):
 
 def test_the_first_fork_with_a_rule_is_told_in_a_line():
     kept = [FIXTURES[name] for name in ("one_hot", "chain")]
-    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0, CPU) is None
-    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0, CPU)
+    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0) is None
+    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0)
     form = (
         r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
         r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
@@ -259,13 +259,13 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
     token, uniform, threshold, emitted, wanted = re.fullmatch(form, line).groups()
     assert float(threshold) < float(uniform) < float(threshold) / 0.8
     assert len(emitted.split(",")) > int(token) == len(wanted.split(","))
-    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0, CPU)
+    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0)
     assert "the form of the result (structural); of the draft" in malformed
 
 
 def test_a_known_rule_is_named_if_all_tokens_are_its():
     kept = [FIXTURES[name] for name in ("deep", "chain", "one_hot", "mixed")]
-    rule, requests = followed_rule(OfBlock(), kept, 0, CPU)
+    rule, requests = followed_rule(OfBlock(), kept, 0)
     assert (rule, requests) == (BLOCK.name, 4 * (64 + 512 + 4096))
     for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
-        assert followed_rule(bug, kept, 0, CPU) is None
+        assert followed_rule(bug, kept, 0) is None

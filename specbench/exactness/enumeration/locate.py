@@ -36,7 +36,7 @@ _REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes 
 _FOLLOWED = 400  # points not predicted that are followed up at once
 
 
-def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effort: float = 1.0) -> Model | None:
+def locate(verifier: Verifier, fixture: Fixture, count: int, effort: float = 1.0) -> Model | None:
     """The model of code with drafts of ``count`` tokens.
 
     Args:
@@ -50,7 +50,7 @@ def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effo
     tree = Tree.of(verifier, fixture, count)
     if tree is None:
         return None
-    search = _Search(verifier, fixture, count, tree, seed, effort)
+    search = _Search(verifier, fixture, count, tree, 0, effort)
     owner = torch.arange(len(tree.paths)).repeat_interleave(max(2, int(effort * _BASES / len(tree.paths))))
     return search.run(search.random(owner), owner)
 
