@@ -56,31 +56,25 @@ def _of_requests(
     subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
 ) -> Failure | None:
     verifier = subject.verifier
-    points = sorted(_in_models(verifier, probes), key=lambda probe: probe.point.count)
-    if points:
-        # The shortest draft, and of those the largest box.
-        simplest = max(
-            (probe for probe in points if probe.point.count == points[0].point.count), key=lambda probe: probe.share
-        )
-        used = points[:FOR_THE_CAUSE]
-        right = [point for probe in used for point in probe.beside][:_BESIDE]
-        cause = likely_cause(verifier, [probe.point for probe in used], right)
-        return _of_point(subject, simplest.point, cause)
+    located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.count)
+    if located:
+        simplest = min(located, key=lambda wrong: (wrong.point.count, -wrong.share))  # of short drafts the largest box
+        used = located[:FOR_THE_CAUSE]
+        right = [point for wrong in used for point in wrong.beside][:_BESIDE]
+        return _of_point(subject, simplest.point, likely_cause(verifier, [wrong.point for wrong in used], right))
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
         return _of_point(subject, extremes[0], likely_cause(verifier, extremes))
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
-    example = min(drawn, key=lambda probe: probe.point.count)
-    return _of_point(subject, example.point, likely_cause(verifier, [probe.point for probe in drawn]), example)
+    example = min(drawn, key=lambda example: example.point.count)
+    return _of_point(subject, example.point, likely_cause(verifier, [one.point for one in drawn]), example)
 
 
 def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:
-    worst = [row.fixture for row in sorted(evidence.rejected, key=lambda row: row.p_value) if row.test in (JOINT, FORM)]
-    for name in worst:
-        tally = evidence.tallies.get(name)
-        if tally is not None:
-            return _of_counts(tally)
+    for row in sorted(evidence.rejected, key=lambda row: row.p_value):
+        if row.test in (JOINT, FORM) and row.fixture in evidence.tallies:
+            return _of_counts(evidence.tallies[row.fixture])
     models = [model for probe in probes.values() for model in probe.models.values() if model.fixture.enumerable]
     biased = max(models, key=lambda model: model.tv, default=None)
     return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)

@@ -157,11 +157,8 @@ class CostModel:
 
     def describe(self) -> dict[str, object]:
         """The fit as plain numbers, for a JSON file."""
-        return {
-            name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
-            for name, value in vars(self).items()
-            if name not in ("batches", "gammas", "correction")
-        } | {name: getattr(self, name).tolist() for name in ("batches", "gammas", "correction")}
+        values = asdict(self).items()
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values}
 
 
 def fit(rows: pd.DataFrame) -> CostModel:
