@@ -269,3 +269,18 @@ class Verification:
     token_ids: Int64[Tensor, "B width"]
     num_accepted: Int64[Tensor, " B"]
     path: Int64[Tensor, "B depth"] | None = None
+
+    def select(self, requests: Int64[Tensor, " m"]) -> Verification:
+        """Returns the outcomes of the given requests, in that order."""
+        path = None if self.path is None else self.path[requests]
+        return Verification(self.token_ids[requests], self.num_accepted[requests], path)
+
+    @staticmethod
+    def join(parts: Sequence[Verification]) -> Verification:
+        """Returns the outcomes of several batches of chains, of one width, as those of one batch."""
+        tokens, accepted = zip(*((part.token_ids, part.num_accepted) for part in parts), strict=True)
+        return Verification(torch.cat(tokens), torch.cat(accepted))
+
+    def differs(self, other: Verification) -> Bool[Tensor, " B"]:
+        """Returns True for each request whose tokens or accepted length differ."""
+        return (self.token_ids != other.token_ids).any(dim=1) | (self.num_accepted != other.num_accepted)
