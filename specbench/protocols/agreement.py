@@ -29,8 +29,8 @@ from specbench.exactness import tables
 from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.protocol import Outcome, RunContext, Table
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
@@ -70,7 +70,7 @@ class AgreementProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """Compares; see :class:`specbench.protocols.base.MeasurementProtocol`.
+        """Compares; see :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: no other verifier is named, and the rule has no reference; processors, which need texts.

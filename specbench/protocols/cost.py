@@ -24,9 +24,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
+from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
 from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, fit
 from specbench.reports.plots import cost as plots
@@ -68,7 +68,7 @@ class CostProtocol:
         check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: contexts that leave no room for the steps in the pair's context.

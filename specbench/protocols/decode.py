@@ -31,11 +31,11 @@ from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.metrics.speed import speed_of
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
-from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.protocol import Outcome, RunContext, Table
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
     ROUND_SCHEMA,
@@ -109,7 +109,7 @@ class DecodeProtocol:
             raise ConfigError("protocol.group", self.group, problem, remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
+        """Decodes, measures, checks; see :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         groups, baselines, shared = self._groups(context), [], {}
         if self.together and context.together is not None:
             rounds = shared_rounds(context, groups, self.rounds.seconds, self.warmup)

@@ -27,8 +27,8 @@ from specbench.exactness.settings import settings_of
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.metrics.run_row import emptied
-from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.protocol import Outcome, RunContext, Table
 from specbench.reports.plots import exactness as plots
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -64,7 +64,7 @@ class ExactnessProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         question = self._question(context)
 
         def save(evidence: Evidence) -> None:

@@ -32,8 +32,8 @@ from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
-from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
+from specbench.protocols.protocol import Outcome, RunContext, Table
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of
@@ -114,7 +114,7 @@ class LatencyProtocol:
         return base, specs
 
     def run(self, context: RunContext) -> Outcome:
-        """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
+        """Times every case; see :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.

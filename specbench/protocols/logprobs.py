@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from specbench.decoding import Completion
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.results import schema_of
-from specbench.protocols.base import Table
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.protocol import Table
 
 LOGPROBS = "logprobs.parquet"
 

@@ -23,10 +23,10 @@ from specbench.decoding import Request
 from specbench.metrics.intervals import columns
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
+from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.protocols.scoring import draft_model
@@ -120,7 +120,7 @@ class PredictProtocol:
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
@@ -134,7 +134,7 @@ class PredictProtocol:
             raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.

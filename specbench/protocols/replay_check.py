@@ -22,9 +22,9 @@ from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
+from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded
@@ -92,7 +92,7 @@ class ReplayCheckProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay.

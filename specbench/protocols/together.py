@@ -35,9 +35,9 @@ from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
-from specbench.protocols.base import Together
 from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.protocol import Together
 from specbench.protocols.rounds import DecoderFacts, TimedRounds, request_times_of, times_of
 from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
