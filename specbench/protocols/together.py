@@ -35,10 +35,9 @@ from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
-from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
-from specbench.protocols.rounds import DecoderFacts, TimedRounds, request_times_of, times_of
+from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds, request_times_of, times_of
 from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
@@ -140,10 +139,8 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
             if together.number in decoded:
-                timed, plain = (
-                    timed_of(decoded[job], groups[number], context.pair.tokenizer) for job in (together.number, PLAIN)
-                )
-                live.decoded(timed.completions, timed.seconds, (plain.tokens, plain.seconds))
+                ways = (PLAIN, together.number)
+                live.add(*(timed_of(decoded[way], groups[number], context.pair.tokenizer) for way in ways))
             if (standing := shared.standing()).number > shown:
                 shown = standing.number
                 _show(shared, standing)
