@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.progress import say
@@ -126,8 +124,8 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
     from specbench.metrics import results
     from specbench.reports.writing import write
 
-    exp, rows = status.plan.exp, results.read_rows(folder)
-    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
+    exp = status.plan.exp
+    analysis = analysis_of(exp, results.read_rows(folder))
     is_own = analysis_module(exp) is None
     single, report = is_own and len(status.states) == 1, None
     try:
