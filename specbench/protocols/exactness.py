@@ -42,7 +42,7 @@ class ExactnessProtocol:
     Args:
         suite: the name of a set of settings, exactness.settings.SUITES.
         inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
-        given: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
+        settings: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -54,9 +54,9 @@ class ExactnessProtocol:
         self,
         suite: str = "default",
         inputs_seed: int | None = None,
-        **given: Any,
+        **settings: Any,
     ):
-        self.suite, self.settings = suite, settings_of(suite, **given)
+        self.suite, self.settings = suite, settings_of(suite, **settings)
         self.inputs_seed = (
             None if inputs_seed is None else check_count("protocol.inputs_seed", inputs_seed, 0, LARGEST_SEED)
         )

@@ -35,6 +35,7 @@ from specbench.runs.config import Config
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
+from specbench.runs.overrides import values_of
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
@@ -43,7 +44,7 @@ from specbench.runs.state import (
     JobState,
     Status,
     clear_attempt,
-    held,
+    locked,
     write_ending,
     write_state,
     written_state,
@@ -65,7 +66,7 @@ def run_job(config: Config) -> None:
         follow(lambda: _measured(config, job, device_of_rank(config.device), None))
         return
     try:
-        with interruptible(), held(job.folder):
+        with interruptible(), locked(job.folder):
             state = written_state(job.folder)
             if state is None:
                 _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
@@ -118,9 +119,9 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         _write_end(job, state.ending(Status.FAILED, interrupted(error)), "")  # the sweep's end tracks it
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
-        known = isinstance(error, SpecbenchError)
-        reason = str(error) if known else f"{cause_of(error)} (see {job.folder}/error.txt)"
-        details = str(error) if known else traceback.format_exc()
+        expected = isinstance(error, SpecbenchError)
+        reason = str(error) if expected else f"{cause_of(error)} (see {job.folder}/error.txt)"
+        details = str(error) if expected else traceback.format_exc()
         _end(job, state.ending(Status.FAILED, reason), details, words_of(error), tracked)
         return
     warnings = _shown(job, outcome, done, tracked)
@@ -176,8 +177,10 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     ignored = unused(protocol)
-    named = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
-    check_conditions({**job.given, **named}, ignored, job.choices["protocol"])
+    values = values_of(job.overrides)
+    source = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
+    check_conditions({**values, **source}, ignored, job.choices["protocol"])
+    names_pair = any(key.partition(".")[0] == "pair" for key in values)
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
@@ -192,7 +195,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
-        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if job.names_pair else None,
+        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if names_pair else None,
         folder=job.folder,
         source=build_source(config.source),
         journal=Journal(None if tracked is None else job.folder),

@@ -41,23 +41,12 @@ class JobInfo:
     beside: bool  # whether others of its sweep may run on this machine at the same time
     in_turn: bool  # whether its sweep's jobs run one after the other in this process alone
 
-    @property
-    def given(self) -> dict[str, str]:
-        """The values that the command line gives, by key."""
-        return {key_of(override): override.partition("=")[2] for override in self.overrides}
-
-    @property
-    def names_pair(self) -> bool:
-        """Whether the command line says anything of a pair."""
-        return any(key.partition(".")[0] == "pair" for key in self.given)
-
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
         chosen = {key: value for key, value in hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if not key.startswith("hydra/")}
-        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-        overrides: list[str] = given
+        overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         folder = Path(hydra.runtime.output_dir)
         plan = read_plan(folder.parent)
         return JobInfo(

@@ -113,12 +113,12 @@ def read_state(folder: Path) -> JobState | None:
     """What the folder says, with running or died for a job that has started."""
     state = written_state(folder)
     if state is not None and state.status is Status.STARTED:
-        return dataclasses.replace(state, status=Status.RUNNING if _is_held(folder) else Status.DIED)
+        return dataclasses.replace(state, status=Status.RUNNING if _is_locked(folder) else Status.DIED)
     return state
 
 
 @contextmanager
-def held(folder: Path) -> Generator[None]:
+def locked(folder: Path) -> Generator[None]:
     """Holds the job; the system lets it go if this process dies, whatever kills it.
 
     Raises:
@@ -154,7 +154,7 @@ def clear_attempt(folder: Path) -> None:
                 entry.unlink()
 
 
-def _is_held(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     if not (folder / LOCK).exists():
         return False
     try:

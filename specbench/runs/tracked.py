@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -36,11 +36,8 @@ from specbench.runs.status import SweepStatus
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
     """The W&B run of an attempt that begins."""
-    given = config.tracking
-    workspace = WandbWorkspace(
-        mode=given.mode, project=given.project, entity=given.entity, group=group_of(job.exp, job.folder.parent),
-        texts=given.texts, live=given.live,
-    )  # fmt: skip
+    settings: Any = OmegaConf.to_container(cast("Any", config.tracking), resolve=True)
+    workspace = WandbWorkspace(**settings, group=group_of(job.exp, job.folder.parent))
     return _run(workspace, job.folder, job.label, job.choices, state)
 
 
@@ -179,13 +176,11 @@ def group_of(exp: str, sweep: Path) -> str:
 def _workspace(status: SweepStatus, folder: Path, online: bool) -> WandbWorkspace | None:
     """As the job's configuration says, or that of the first job that began; None if none did, or if it was disabled."""
     places = (folder, *(status.folder / str(job.number) for job in status.plan.jobs))
-    given = next(
-        (configuration["tracking"] for place in places if "tracking" in (configuration := _configuration(place))), None
-    )
-    if given is None or given["mode"] == "disabled":
+    settings = next(filter(None, (_configuration(place).get("tracking") for place in places)), None)
+    if settings is None or settings["mode"] == "disabled":
         return None
-    there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
-    workspace = WandbWorkspace(**there if online else {**there, "mode": "offline"})
+    workspace = WandbWorkspace(**settings, group=group_of(status.plan.exp, status.folder))
+    workspace = workspace if online else dataclasses.replace(workspace, mode="offline")
     try:
         check_settings(workspace.mode, workspace.project, workspace.entity)
     except ConfigError:  # the jobs have said so
