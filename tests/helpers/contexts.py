@@ -1,0 +1,34 @@
+"""What protocols get, with small settings: a RunContext, and a ModelContext of a pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
+from specbench.models import CachedModel, Pair
+from specbench.protocols import ModelContext, RunContext
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+
+
+def run_context(**changes: Any) -> RunContext:
+    """A run on the CPU without models."""
+    return RunContext(**_settings(changes))
+
+
+def model_context(pair: Pair, drafter: Drafter | None = None, **changes: Any) -> ModelContext:
+    """A run on the CPU with a pair and a drafter, which is bound to it; the draft model is the default."""
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    models = {"pair": pair, "target": target, "drafter": (drafter or ModelDrafter()).bind(pair, target)}
+    return ModelContext(**_settings(models | changes))
+
+
+def _settings(changes: dict[str, Any]) -> dict[str, Any]:
+    settings = {
+        "verifier": MaskedVerifier(), "verifier_name": "masked", "sampling": SamplingParams(), "gamma": 3,
+        "batch_size": 2, "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "", "command": "",
+    }  # fmt: skip
+    return settings | changes
