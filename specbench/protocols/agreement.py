@@ -81,7 +81,8 @@ class AgreementProtocol:
         divergences = [divergence for comparison in compared for divergence in comparison.divergences[:LISTED]]
         first = _first(compared)
         row, counts = self._on_draws(context, other) if self.draws else (None, DrawCounts())
-        headline = [*([_words(compared, _name(other))] if compared else []), *([_counted(row)] if row else [])]
+        name = type(other).__name__
+        headline = [*([_words(compared, name)] if compared else []), *([_counted(row)] if row else [])]
         return Outcome(
             "; ".join(headline),
             {},
@@ -92,7 +93,7 @@ class AgreementProtocol:
                 tables.DIVERGENCES: Table(divergences, tables.DIVERGENCES_SCHEMA),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
-            failure=_failure(compared, row, _name(other)),
+            failure=_failure(compared, row, name),
         )
 
     def _other(self, context: RunContext) -> Verifier:
@@ -148,10 +149,6 @@ def _first(compared: Sequence[Comparison]) -> Divergence | None:
     divergences = [divergence for comparison in compared for divergence in comparison.divergences]
     wrong = (divergence for divergence in divergences if divergence.cause == STRUCTURAL)
     return next(wrong, divergences[0] if divergences else None)
-
-
-def _name(verifier: Verifier) -> str:
-    return type(verifier).__name__
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCounts, seconds: float) -> AgreementRow:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError, message_of
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report, html
@@ -119,8 +119,8 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     except SpecbenchError as error:
         return Entry(name, "", exp, "", trouble=str(error))
     except Exception as error:  # one faulty sweep must not hide the others
-        say(f"{sweep}: {type(error).__name__}: {error}", style="bold red")
-        return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
+        say(f"{sweep}: {message_of(error)}", style="bold red")
+        return Entry(name, "", exp, "", trouble=message_of(error))
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
     question = next(

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError, message_of
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.progress import say
 from specbench.reports import Report
@@ -57,8 +57,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
             report = part(folder, status)
         except Exception as error:
             whole = False
-            words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
-            say(f"{part.__name__.strip('_')}: {words}", style="bold red")
+            say(f"{part.__name__.strip('_')}: {message_of(error)}", style="bold red")
     if publishing:
         whole &= _publish(status, report)
     else:

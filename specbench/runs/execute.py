@@ -36,7 +36,7 @@ from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.overrides import values_of
-from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
+from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
 from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
@@ -113,7 +113,7 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         done = state.ending(Status.DONE, verdict=outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
-        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_of(error), tracked)
+        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_for_ranks(error), tracked)
         return
     except KeyboardInterrupt as error:
         _write_end(job, state.ending(Status.FAILED, interrupted(error)), "")  # the sweep's end tracks it
@@ -122,7 +122,7 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         expected = isinstance(error, SpecbenchError)
         reason = str(error) if expected else f"{cause_of(error)} (see {job.folder}/error.txt)"
         details = str(error) if expected else traceback.format_exc()
-        _end(job, state.ending(Status.FAILED, reason), details, words_of(error), tracked)
+        _end(job, state.ending(Status.FAILED, reason), details, words_for_ranks(error), tracked)
         return
     warnings = _shown(job, outcome, done, tracked)
     ended = state.ending(Status.DONE, verdict=outcome.failure, warnings=warnings)

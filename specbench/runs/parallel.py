@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError, message_of
 from specbench.core.machine import ranks
 from specbench.core.machine.ranks import RankError
 from specbench.core.machine.signals import ENDING, Interrupted
@@ -49,23 +49,23 @@ def follow(work: Callable[[], object]) -> None:
     try:
         work()
     except (Exception, SystemExit) as error:
-        message = words_of(error)
+        message = words_for_ranks(error)
         if not isinstance(error, SpecbenchError):
             traceback.print_exc()
     settle(message)
 
 
-def words_of(error: BaseException) -> str:
+def words_for_ranks(error: BaseException) -> str:
     """How a rank tells the others of an error: the same words on all, unless it came of waiting for one of them."""
-    message = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
-    return _of_rank(ranks.rank(), message) if _of_waiting(error) else message
+    return _of_rank(ranks.rank(), message_of(error)) if _of_waiting(error) else message_of(error)
 
 
 def cause_of(error: BaseException) -> str:
     """Why a job failed on this rank: what another one has said already, if it failed in waiting for it."""
     if not _of_waiting(error):
-        return words_of(error)
-    return heard(words_of(error)) or f"another rank has ended, it seems ({words_of(error)})"
+        return message_of(error)
+    words = words_for_ranks(error)
+    return heard(words) or f"another rank has ended, it seems ({words})"
 
 
 def _of_waiting(error: BaseException) -> bool:
