@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.machine.devices import DTYPES
 from specbench.core.sampling_params import NUMBERS, SHAPING
 from specbench.sampling import SamplingParams
 
 AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
 LIMITS = {"batch_size": (1, 65_536), "vocabulary": (2, 2**24), "gamma": (0, 64), "context": (1, 2**20)}
-DTYPES = ("bfloat16", "float16", "float32")
 PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
 
 

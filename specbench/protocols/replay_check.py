@@ -32,6 +32,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
 from specbench.rules import RuleInfo
+from specbench.rules.rule import rule_of
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
 
@@ -87,17 +88,13 @@ class ReplayCheckProtocol:
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """Raises ConfigError as run does."""
+        """Raises ConfigError for a verifier of a rule that has no replay, or a drafter without a model."""
         check_survival(context)
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: a verifier of a rule that has no replay.
-        """
-        rule = check_survival(context)
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
+        rule = rule_of(context.verifier)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             context.decoder(max(self.decoded)).run(requests[: context.batch_size])

@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from rich.table import Table
 from rich.text import Text
 
 from specbench.core.errors import SpecbenchError, message_of
-from specbench.core.machine.disk import writing
+from specbench.core.machine.disk import locked
 from specbench.core.machine.journal import TOGETHER
 from specbench.core.machine.progress import console, progress, say
 from specbench.core.machine.provenance import environment
@@ -81,18 +80,13 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
     now = environment(context.device)
     where = {key: str(now[key]) for key in SAME}
     path = _found(together, where) or together.sweep / str(together.number) / TOGETHER
-    with writing(path):
-        lock = FileLock(path.with_suffix(".lock"))
-        lock.acquire()
-    try:
+    with locked(path.with_suffix(".lock")):
         shared = Shared.read(path) if path.exists() else None
         if shared is None or shared.where != where:
             path.unlink(missing_ok=True)
             shared = Shared(path, where)
         if not shared.ended:
             _decode(shared, context, together, groups, seconds, warmup)
-    finally:
-        lock.release()
     return _part(shared, together.number, groups, context.pair.tokenizer)
 
 

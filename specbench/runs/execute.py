@@ -44,7 +44,7 @@ from specbench.runs.state import (
     JobState,
     Status,
     clear_attempt,
-    locked,
+    locked_job,
     write_ending,
     write_state,
     written_state,
@@ -66,7 +66,7 @@ def run_job(config: Config) -> None:
         follow(lambda: _measured(config, job, device_of_rank(config.device), None))
         return
     try:
-        with interruptible(), locked(job.folder):
+        with interruptible(), locked_job(job.folder):
             state = written_state(job.folder)
             if state is None:
                 _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")

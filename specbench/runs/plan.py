@@ -6,14 +6,11 @@ import dataclasses
 import os
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import WriteError, beside, read_json, write_json, writing
@@ -112,18 +109,6 @@ def write_plan(sweep: Path, plan: Plan) -> None:
         if not (folder / STATE).exists():
             write_state(folder, JobState(job.id))
     write_json(sweep / PLAN, dataclasses.asdict(plan))
-
-
-@contextmanager
-def planning(sweep: Path) -> Generator[None]:
-    """While one process changes the plan, others wait. Raises WriteError."""
-    lock = FileLock(sweep / LOCK)
-    with writing(sweep):
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def claim(folder: Path, chosen: bool) -> Path:

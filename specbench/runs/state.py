@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
-from specbench.core.machine.disk import WriteError, read_json, write_json, writing
+from specbench.core.machine.disk import WriteError, locked, read_json, write_json, writing
 from specbench.core.machine.journal import TOGETHER
 from specbench.sources.base import SAMPLED
 
@@ -118,25 +118,21 @@ def read_state(folder: Path) -> JobState | None:
 
 
 @contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """Holds the job; the system lets it go if this process dies, whatever kills it.
+def locked_job(folder: Path) -> Generator[None]:
+    """Holds the lock of a job.
 
     Raises:
         JobRunning: another process holds it.
         WriteError: the folder cannot be written.
     """
-    lock = FileLock(folder / LOCK)
-    with writing(folder):
+    with ExitStack() as stack:
         try:
-            lock.acquire(timeout=PATIENCE)
+            stack.enter_context(locked(folder / LOCK, PATIENCE))
         except Timeout:
             state = read_state(folder)
             who = f"process {state.pid} on {state.host}" if state else "another process"
             raise JobRunning(f"{who} runs it already") from None
-    try:
         yield
-    finally:
-        lock.release()
 
 
 def clear_attempt(folder: Path) -> None:

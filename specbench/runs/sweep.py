@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
-from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
+from specbench.core.machine.disk import WriteError, clear_temporaries, locked, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
@@ -37,7 +37,7 @@ from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
-from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
+from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled
 
@@ -148,7 +148,7 @@ class Planner:
         chosen = any(key_of(override) == "hydra.sweep.dir" for override in hydra.overrides.hydra)
         folder = claim(Path(hydra.sweep.dir), chosen) if resume is None else resume
         exp = str(hydra.runtime.choices.get("exp") or "adhoc")
-        with planning(folder):
+        with locked(folder / LOCK):  # while one process changes the plan, others wait
             plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
             refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
             if resume is not None:

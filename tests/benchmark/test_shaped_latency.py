@@ -211,7 +211,7 @@ def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
 def test_an_engines_own_verifier_is_not_timed_with_penalties():
     rows = protocol(rounds=1).run(context(Broken("none", "its own"), dtype=torch.float32)).tables[LATENCY]
     assert [row.skipped is None for row in rows.rows] == [True, False, False, False]
-    assert "its engine penalises and bans in ways of its own" in rows.rows[1]["skipped"]
+    assert "its engine penalises and bans in ways of its own" in rows.rows[1].skipped
 
 
 # --- The report ---
