@@ -17,7 +17,7 @@ from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.results import read_rows
-from specbench.metrics.run_row import NO_DRAFT
+from specbench.metrics.run_row import NO_DRAFT, RunRow
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
@@ -171,16 +171,12 @@ def _threads(context: RunContext, config: Config, target: CachedModel) -> Thread
 
 
 def _threads_of_sweep(context: RunContext, target: str) -> tuple[int, str] | None:
-    rows = None if context.folder is None else read_rows(context.folder.parent)
+    table = None if context.folder is None else read_rows(context.folder.parent)
     here = (target, str(context.device), str(context.dtype).removeprefix("torch."))
-    return next(
-        (
-            (row["threads"], row["threads_reason"])
-            for row in ([] if rows is None else rows.to_pylist())
-            if (row["target"], row["device"], row["dtype"]) == here and (row["threads_reason"] or "").startswith(TIMED)
-        ),
-        None,
-    )
+    for row in [] if table is None else (RunRow(**row) for row in table.to_pylist()):
+        if (row.target, row.device, row.dtype) == here and (row.threads_reason or "").startswith(TIMED):
+            return row.threads, str(row.threads_reason)
+    return None
 
 
 def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str | None]) -> None:
