@@ -7,7 +7,6 @@ by term, so that a miss has an address: steps taken, seconds a step, seconds a p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,7 +17,6 @@ import pandas as pd
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
-from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.metrics.intervals import columns
 from specbench.metrics.results import schema_of
@@ -142,7 +140,7 @@ class PredictProtocol:
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)
-        kept = record(context, [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests])
+        kept = record(context, requests, independent=True)
         prompts = {request.name: len(request.prompt) for request in requests}
         prompt = float(np.mean(list(prompts.values())))
         predicted = [

@@ -94,13 +94,18 @@ def repeated(context: ModelContext, samples: int) -> list[Request]:
     ]
 
 
-def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
+def record(context: ModelContext, requests: Sequence[Request], independent: bool = False) -> Recorded:
     """Samples a text for each request and scores it.
+
+    Args:
+        independent: whether texts have other seeds than those that are decoded of the same requests.
 
     Raises:
         ConfigError: a drafter without a model.
     """
     draft_model(context)  # fails before anything is sampled
+    if independent:
+        requests = [dataclasses.replace(request, seed=request_seed(request.seed, "record")) for request in requests]
     decoder, completions = context.decoder(0), []
     started = time.perf_counter()
     for batch in track(context.batches(requests), "sampling"):

@@ -9,7 +9,6 @@ counted, since the text does not tell of it (replay/summary.py says which number
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import pandas as pd
 
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
-from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
 from specbench.protocols.model_context import ModelContext
@@ -98,8 +96,7 @@ class ReplayCheckProtocol:
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             context.decoder(max(self.decoded)).run(requests[: context.batch_size])
-        independent = [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests]
-        kept = record(context, independent)
+        kept = record(context, requests, independent=True)
         started = time.perf_counter()
         rows = replay_rows(kept.trace, replay(kept.trace, rule, self.gammas))
         without = [

@@ -122,8 +122,5 @@ def workload_name(workload: WorkloadConfig) -> str:
 
 def _with(name: str, settings: Mapping[str, Any]) -> str:
     """A name, and in brackets the settings, as a command line gives them: ``true`` and ``null``, not Python's words."""
-    words = {
-        key: json.dumps(value) if value is None or isinstance(value, bool) else value for key, value in settings.items()
-    }
-    words_of_settings = [f"{key}={word}" for key, word in words.items()]
-    return f"{name}[{','.join(words_of_settings)}]" if words_of_settings else name
+    words = [f"{key}={json.dumps(v) if v is None or isinstance(v, bool) else v}" for key, v in settings.items()]
+    return f"{name}[{','.join(words)}]" if words else name
