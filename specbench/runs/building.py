@@ -135,14 +135,14 @@ def _tokens(context: RunContext, config: Config, texts: int) -> int:
 
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
     """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
-    plan = read_plan(job.folder.parent)
-    this_job = next((other for other in plan.jobs if other.number == job.number), None) if plan else None
-    if plan is None or this_job is None or not this_job.together:
+    jobs = job.plan.jobs if job.plan else []
+    settings = next((other.together for other in jobs if other.number == job.number), {})
+    if not settings:
         return None
     if not job.in_turn:
         say(f"protocol.together: job {job.number} is timed by itself, since jobs do not take turns in one process.")
         return None
-    planned = {other.number: other for other in plan.jobs if other.together.get("rest") == this_job.together["rest"]}
+    planned = {other.number: other for other in jobs if other.together.get("rest") == settings["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
     return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))

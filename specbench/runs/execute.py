@@ -37,7 +37,7 @@ from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.overrides import values_of
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
-from specbench.runs.plan import point_latest, read_plan
+from specbench.runs.plan import point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
     JobRunning,
@@ -91,10 +91,10 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     state = before.begun()
     write_state(job.folder, state)
     ranks.broadcast_from_rank0(lambda: True)
-    plan = read_plan(job.folder.parent)
-    name_job(f"job {job.number}" if plan and len(plan.jobs) > 1 else "")
-    if plan and len(plan.jobs) > 1:
-        say(f"job {job.number} ({job.label}) begins; {len(plan.jobs)} jobs in all")
+    jobs = len(job.plan.jobs) if job.plan else 1
+    name_job(f"job {job.number}" if jobs > 1 else "")
+    if jobs > 1:
+        say(f"job {job.number} ({job.label}) begins; {jobs} jobs in all")
     tracked = job_run(config, job, state)
     try:
         _run(config, job, state, tracked)

@@ -19,7 +19,7 @@ from specbench.core.machine.files import clipped
 from specbench.runs.checks import launcher_of, shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.overrides import FAMILIES, key_of
-from specbench.runs.plan import read_plan
+from specbench.runs.plan import Plan, read_plan
 from specbench.runs.repeat import command_line
 
 HF = "hf"  # of conf/pair: any two models of a user's own
@@ -38,6 +38,7 @@ class JobInfo:
     choices: dict[str, str]
     command: str
     overrides: tuple[str, ...]  # of the command line
+    plan: Plan | None  # of its sweep; None if it was moved away
     beside: bool  # whether others of its sweep may run on this machine at the same time
     in_turn: bool  # whether its sweep's jobs run one after the other in this process alone
 
@@ -57,6 +58,7 @@ class JobInfo:
             choices,
             command_line(overrides, plan.config_dir if plan else None, os.getcwd(), os.environ.get("PYTHONPATH", "")),
             tuple(overrides),
+            plan,
             shares_machine(hydra),
             launcher_of(hydra) == "basic" and ranks.size() == 1,
         )
