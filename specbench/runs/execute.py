@@ -113,16 +113,15 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         done = state.ending(Status.DONE, verdict=outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
-        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_for_ranks(error), tracked)
+        _end(job, state.ending(Status.SKIPPED, str(error)), error, tracked)
         return
     except KeyboardInterrupt as error:
-        _write_end(job, state.ending(Status.FAILED, interrupted(error)), "")  # the sweep's end tracks it
+        _write_end(job, state.ending(Status.FAILED, interrupted(error)))  # the sweep's end tracks it
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         expected = isinstance(error, SpecbenchError)
         reason = str(error) if expected else f"{cause_of(error)} (see {job.folder}/error.txt)"
-        details = str(error) if expected else traceback.format_exc()
-        _end(job, state.ending(Status.FAILED, reason), details, words_for_ranks(error), tracked)
+        _end(job, state.ending(Status.FAILED, reason), error, tracked)
         return
     warnings = _shown(job, outcome, done, tracked)
     ended = state.ending(Status.DONE, verdict=outcome.failure, warnings=warnings)
@@ -138,27 +137,28 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _end(job: JobInfo, state: JobState, details: str, words: str, tracked: JobRun) -> None:
-    """Writes how an attempt ended, says it, tells the other ranks in these words, and tracks it.
+def _end(job: JobInfo, state: JobState, error: BaseException, tracked: JobRun) -> None:
+    """Writes how an attempt ended, says it, tells the other ranks, and tracks it.
 
     Ranks are told first: they wait for some seconds, and W&B may take longer.
     """
-    _write_end(job, state, details)
-    settle(words)
+    _write_end(job, state, error)
+    settle(words_for_ranks(error))
     if warning := track(tracked, state):
         say(f"job {job.number}: {warning}", style="yellow")
 
 
-def _write_end(job: JobInfo, state: JobState, details: str) -> None:
-    """Writes how an attempt ended, and says it."""
+def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None) -> None:
+    """Writes how an attempt ended, and says it; ``error.txt`` has the error, if there is one."""
     word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
     say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
     try:
         write_ending(job.folder, state)
-        if details:
+        if error is not None:
+            details = str(error) if isinstance(error, SpecbenchError) else "".join(traceback.format_exception(error))
             write_text(job.folder / "error.txt", details)
-    except WriteError as error:
-        say(f"job {job.number}: {error}", style="red")
+    except WriteError as problem:
+        say(f"job {job.number}: {problem}", style="red")
 
 
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Outcome:
