@@ -79,7 +79,7 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
     groups = [groups[place] for place in np.random.default_rng(context.seed).permutation(len(groups))]
     now = environment(context.device)
     where = {key: str(now[key]) for key in SAME}
-    path = _found(together, where) or together.sweep / str(together.number) / TOGETHER
+    path = _rounds_file(together, where) or together.sweep / str(together.number) / TOGETHER
     with locked(path.with_suffix(".lock")):
         shared = Shared.read(path) if path.exists() else None
         if shared is None or shared.where != where:
@@ -90,7 +90,7 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
     return _part(shared, together.number, groups, context.pair.tokenizer)
 
 
-def _found(together: Together, where: dict[str, Any]) -> Path | None:
+def _rounds_file(together: Together, where: dict[str, Any]) -> Path | None:
     """The file of rounds in which the job takes part; None if there is none, or of another machine or version."""
     for path in sorted(together.sweep.glob(f"*/{TOGETHER}")):
         shared = Shared.read(path)

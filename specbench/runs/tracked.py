@@ -98,7 +98,7 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     workspace = _workspace(status, status.folder / "0", online)
     if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
         return
-    jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
+    jobs = [_job_facts(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
     facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
     shared = set.intersection(*(set(tags_of(tags)) for tags in facts))
     try:
@@ -151,7 +151,7 @@ def _write_report(status: SweepStatus, report: Report, workspace: WandbWorkspace
     write_report(described, status.folder, workspace, varied(status.plan))
 
 
-def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
+def _job_facts(job: PlannedJob, state: JobState) -> dict[str, Any]:
     facts = {"job": job.number, "label": job.label, "status": str(state.status), "reason": state.reason}
     return {**facts, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
 
