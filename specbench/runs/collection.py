@@ -110,7 +110,10 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         exp = plan.exp if plan is not None else str(next(iter(frame["exp"]), ""))
         analysis = analysis_of(exp, rows)
         if analysis is None:
-            return Entry(name, "", exp, "", trouble="; ".join(filter(None, [NO_ANALYSIS, _unfinished(sweep)])))
+            status = SweepStatus.of(sweep)
+            whole = status is None or status.complete
+            trouble = NO_ANALYSIS if whole else f"{NO_ANALYSIS}; {status.sentence()}. {status.remedy()}"
+            return Entry(name, "", exp, "", trouble=trouble)
         report: Report = analysis.build(sweep)
         stem = file_name(name)
         numbered = (f"{stem}_{number}" for number in itertools.count(2))
@@ -127,12 +130,6 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         (sentence for sentence in _sentences(literal(report.question)) if sentence.endswith("?")), report.title
     )
     return Entry(name, page, question, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
-
-
-def _unfinished(sweep: Path) -> str:
-    """How far a sweep is whose jobs are not all done, and how to go on; empty if they are, or if no plan says."""
-    status = SweepStatus.of(sweep)
-    return "" if status is None or status.complete else f"{status.sentence()}. {status.remedy()}"
 
 
 def answer_of(report: Report) -> str:
