@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, RunContext
@@ -14,16 +13,16 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 
 
-def run_context(**changes: Any) -> RunContext:
+def run_context(kind: type[RunContext] = RunContext, **changes: Any) -> RunContext:
     """A run on the CPU without models."""
-    return RunContext(**_settings(changes))
+    return kind(**_settings(changes))
 
 
-def model_context(pair: Pair, drafter: Drafter | None = None, **changes: Any) -> ModelContext:
-    """A run on the CPU with a pair and a drafter, which is bound to it; the draft model is the default."""
+def model_context(pair: Pair, kind: type[ModelContext] = ModelContext, **changes: Any) -> ModelContext:
+    """A run on the CPU with a pair and its draft model."""
     target = CachedModel(pair.target, pair.vocab_size, "target")
-    models = {"pair": pair, "target": target, "drafter": (drafter or ModelDrafter()).bind(pair, target)}
-    return ModelContext(**_settings(models | changes))
+    models = {"pair": pair, "target": target, "drafter": ModelDrafter().bind(pair, target)}
+    return kind(**_settings(models | changes))
 
 
 def _settings(changes: dict[str, Any]) -> dict[str, Any]:
