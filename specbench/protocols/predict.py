@@ -207,8 +207,8 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     steps = [len(c.steps) for _, run in pairs for c in run.completions]
     widest = sum(max(len(c.steps) for c in run.completions) for _, run in pairs)
     plain_widest = sum(max(len(c.steps) for c in run.completions) for run, _ in pairs)
-    phases: Any = columns("speedup", speed.speedup)
-    phases |= {f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")}
+    seconds_of = speculative.stopwatch.seconds
+    speedup: Any = columns("speedup", speed.speedup)
     return MeasuredRow(
         gamma=gamma,
         batch=size,
@@ -220,7 +220,10 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         start_seconds=speculative.prompt_seconds / len(batches),
         batches=len(batches),
         batch_seconds=seconds / len(batches),
-        **phases,
+        seconds_draft=seconds_of["draft"],
+        seconds_target=seconds_of["target"],
+        seconds_verify=seconds_of["verify"],
+        **speedup,
     )
 
 
