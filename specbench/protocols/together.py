@@ -135,8 +135,8 @@ def _decode(
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
             if together.number in decoded:
-                ways = (PLAIN, together.number)
-                live.add(*(timed_of(decoded[way], groups[number], context.pair.tokenizer) for way in ways))
+                both = (decoded[PLAIN], decoded[together.number])
+                live.add(*(timed_of(group, groups[number], context.pair.tokenizer) for group in both))
             if (standing := shared.standing()).number > shown:
                 shown = standing.number
                 _show(shared, standing)
