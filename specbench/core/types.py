@@ -47,8 +47,8 @@ class Mask:
 
     def select(self, rows: Int64[Tensor, " n"]) -> Mask:
         """Returns the mask of the given rows, one set a row."""
-        own = rows // self.rows
-        return Mask(self.restricted[own], self.bits[own], 1)
+        sets = rows // self.rows
+        return Mask(self.restricted[sets], self.bits[sets], 1)
 
     def banned(self, vocabulary: int) -> Bool[Tensor, "n V"]:
         """Returns True for each token that a row bans."""
@@ -93,9 +93,9 @@ class LogitRows:
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """Returns copies of the given rows, in that order."""
-        known = None if self.log_normalizer is None else self.log_normalizer[rows]
+        normalizer = None if self.log_normalizer is None else self.log_normalizer[rows]
         allowed = None if self.allowed is None else self.allowed.select(rows)
-        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], known, allowed)
+        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], normalizer, allowed)
 
     @staticmethod
     def interleave(steps: Sequence[LogitRows]) -> LogitRows:

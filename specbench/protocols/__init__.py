@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench.protocols.base import MeasurementProtocol, Outcome, RunContext, Table
+from specbench.protocols.protocol import MeasurementProtocol, Outcome, RunContext, Table
 
 if TYPE_CHECKING:
     from specbench.protocols.model_context import ModelContext

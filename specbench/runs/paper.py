@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from specbench import __version__
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
@@ -89,8 +87,7 @@ def built(run: Path) -> Report:
     """
     plan = read_plan(run)
     exp = plan.exp if plan is not None else run.resolve().parent.name
-    rows = results.read_rows(run)
-    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
+    analysis = analysis_of(exp, results.read_rows(run))
     if analysis is None:
         remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep, or vary the same."
         raise ConfigError("RUN", run, f"a run of {exp}, which has no report", remedy)
