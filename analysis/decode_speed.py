@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from specbench.metrics import results
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, winner
 from specbench.reports.cells import NONE, number, plain
@@ -18,7 +17,7 @@ from specbench.rules import rules_followed
 
 from .command import main
 from .decoding import latency, settings_of
-from .folder import read_rows
+from .folder import read_rows, read_table
 from .page import page, words
 
 BASELINES = "baselines.parquet"
@@ -53,7 +52,8 @@ class Size(NamedTuple):
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir, "engine", "speedup").sort_values([*SETTINGS, "job"], kind="stable", ignore_index=True)
-    lines = baselines(run_dir, rows)
+    lines = read_table(run_dir, BASELINES, rows, ["gamma"], required=False)
+    lines = lines.reindex(columns=COLUMNS) if lines.empty else lines
     others = list(by_setting(lines))
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
     levels = pd.DataFrame([decoder[:4] for decoder in others], columns=["name", "batch", "gamma", "tokens_per_second"])
@@ -78,12 +78,6 @@ def build(run_dir: Path) -> Report:
         sizes=[best_of(group, others) for _, group in rows.groupby("batch_size")],
         machine=winner.machine(rows),
     )
-
-
-def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Every line of the jobs' baselines.parquet with the gamma of its job; empty where nothing else was timed."""
-    baselines = results.read_jobs(run_dir, BASELINES)
-    return pd.DataFrame(columns=COLUMNS) if baselines.empty else baselines.merge(rows[["job", "gamma"]], on="job")
 
 
 def by_setting(lines: pd.DataFrame) -> Iterator[Other]:

@@ -29,8 +29,8 @@ from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
 
 from .command import main
-from .folder import read_rows, read_whole
-from .page import filled, page
+from .folder import read_rows, read_table
+from .page import page
 from .parameters import parameters_of
 
 QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
@@ -54,10 +54,7 @@ def build(run_dir: Path, *others: Path) -> Report:
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
     shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)}
     refuted = lines[lines["refuted"]]
-    if not files:
-        return page(run_dir, "engines", shown, results=lines, refuted=refuted)
-    title, question, sections = filled("engines", shown, results=lines, refuted=refuted)
-    return Report("engines", title, question, tuple(sections))
+    return page(None if files else run_dir, "engines", shown, results=lines, refuted=refuted)
 
 
 def certified(path: Path) -> pd.DataFrame:
@@ -81,11 +78,7 @@ def certified(path: Path) -> pd.DataFrame:
 def judged(run_dir: Path) -> pd.DataFrame:
     """The rows of a sweep with what each run found: verdicts by question, and numbers."""
     rows = read_rows(run_dir, "source")
-    findings = read_whole(run_dir, FINDINGS, schema_of(FindingRow))
-    if findings.empty:
-        raise ConfigError(
-            "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
-        )
+    findings = read_table(run_dir, FINDINGS, schema=schema_of(FindingRow))
     shares = read_jobs(run_dir, SHARES)
     summaries = []
     for job in rows["job"]:

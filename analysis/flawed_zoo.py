@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.core.errors import ConfigError
-from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table
 from specbench.reports.plots import exactness as plots
 
 from .command import main
-from .folder import read_rows
+from .folder import read_rows, read_table
 from .page import page
 
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
-    names = read_rows(run_dir).set_index("job")["verifier"]
+    rows = read_rows(run_dir)
     tests, bounds, bias = (
-        _read(run_dir, name).assign(verifier=lambda rows: rows["job"].map(names))
-        for name in ("sensitivity", "bounds", "bias")
+        read_table(run_dir, f"{name}.parquet", rows, ["verifier"]) for name in ("sensitivity", "bounds", "bias")
     )
     table = sensitivity_table(tests, bounds, bias)
     short = tests.assign(
@@ -32,13 +29,6 @@ def build(run_dir: Path) -> Report:
         "sensitivity": plots.sensitivity(short),
     }
     return page(run_dir, "flawed_zoo", shown, table=table)
-
-
-def _read(run_dir: Path, name: str) -> pd.DataFrame:
-    rows = read_jobs(run_dir, f"{name}.parquet")
-    if rows.empty:
-        raise ConfigError("RUN_DIR", run_dir, f"no {name}.parquet in its jobs", "Give a run of +exp=flawed_zoo.")
-    return rows.sort_values("job", kind="stable")
 
 
 def sensitivity_table(tests: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame) -> pd.DataFrame:

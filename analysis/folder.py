@@ -1,8 +1,8 @@
-"""What an analysis reads of a sweep's folder, and the report that says what of the sweep is there."""
+"""Reads a sweep's folder for an analysis: its rows, and tables of its jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +10,7 @@ import pyarrow as pa
 
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
-from specbench.reports import Report, Section, markdown
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
-from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
 
 AGAIN = "Give a run of this experiment; if it is one, run it again, or read it with the version that wrote it."
@@ -66,78 +64,31 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
     raise ConfigError("RUN_DIR", run_dir, "no results.parquet in it", remedy)
 
 
-def read_table(run_dir: Path, name: str, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of all jobs, each line with the given columns of its job's row.
+def read_table(
+    run_dir: Path,
+    name: str,
+    rows: pd.DataFrame | None = None,
+    columns: Sequence[str] = (),
+    schema: pa.Schema | None = None,
+    required: bool = True,
+) -> pd.DataFrame:
+    """A table of all jobs, job by job, with the given columns of each job's row.
+
+    Args:
+        rows, columns: the rows of the run, and the columns that each line gets of its job's; all jobs' without rows.
+        schema: the columns that this version writes; None accepts any.
+        required: whether no table is an error; it is without lines otherwise.
 
     Raises:
-        ConfigError: no job left such a table.
+        ConfigError: no job left such a table, or columns are missing, as in a table of an older version.
     """
     table = results.read_jobs(run_dir, name)
     if table.empty:
-        raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", "Give the folder of a run of this experiment.")
-    return table.merge(rows[["job", *columns]], on="job")
-
-
-def read_whole(run_dir: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
-    """A table of all jobs as this version writes it; without rows if no job left one.
-
-    Raises:
-        ConfigError: columns are missing, as in a table of an older version.
-    """
-    table = results.read_jobs(run_dir, name)
-    missing = [] if table.empty else [column for column in schema.names if column not in table]
-    if missing:
+        if required:
+            remedy = "Give the folder of a run of this experiment."
+            raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", remedy)
+        return table
+    if missing := [column for column in schema.names if column not in table] if schema is not None else []:
         problem = f"no {', '.join(missing)} in its {name}, which is of another version of specbench"
         raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
-    return table
-
-
-def report_of(
-    run_dir: Path,
-    name: str,
-    title: str,
-    question: str,
-    sections: Iterable[Section],
-    rules: Iterable[str] = (),
-    data: Mapping[str, pd.DataFrame] | None = None,
-    headlines: Mapping[str, str] | None = None,
-    warning: str = "",
-) -> Report:
-    """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
-
-    Args:
-        run_dir: the sweep's folder.
-        name, title, question, sections, rules, data, headlines: of :class:`specbench.reports.Report`.
-        warning: what keeps the numbers from being taken at their word; jobs that are missing are added.
-    """
-    status = SweepStatus.of(run_dir)
-    partial = "" if status is None else status.partial()
-    return Report(
-        name,
-        title,
-        question,
-        (*sections, *_missing(status), *_repeat(status, name)),
-        " ".join(filter(None, [partial, warning])),
-        tuple(dict.fromkeys(rules)),
-        data or {},
-        headlines or {},
-    )
-
-
-def _missing(status: SweepStatus | None) -> list[Section]:
-    if status is None or not status.partial():
-        return []
-    sentences = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
-    texts = [
-        markdown.escape(f"{status.sentence()}."),
-        markdown.bullets(sentences),
-        markdown.escape(status.remedy() or ""),
-    ]
-    return [Section("What is missing", tuple(filter(None, texts)))]
-
-
-def _repeat(status: SweepStatus | None, name: str) -> list[Section]:
-    if status is None:
-        return []
-    again = f"The report again, from the rows: `python -m specbench.analysis.{name} FOLDER`."
-    return [Section("How to repeat it", (markdown.lines(commands(status.plan)), again))]
+    return table if rows is None else table.merge(rows[["job", *columns]], on="job")

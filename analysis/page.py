@@ -28,14 +28,14 @@ from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, cells, markdown
-
-from .folder import report_of
+from specbench.runs.repeat import commands
+from specbench.runs.status import SweepStatus
 
 Shown = Table | Figure | None  # what a page places; None is left out
 
 
 def page(
-    run_dir: Path,
+    run_dir: Path | None,
     name: str,
     shown: Mapping[str, Shown],
     rules: Iterable[str] = (),
@@ -44,43 +44,48 @@ def page(
     headlines: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Report:
-    """The report of an experiment, by the template of its name.
+    """The report of an experiment, by the template of its name; its end says what jobs lack and how to repeat them.
 
     Args:
-        run_dir: the sweep's folder.
+        run_dir: the sweep's folder; None, or one without a plan, has no such end.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, warning, data, headlines: of :func:`analysis.folder.report_of`.
+        rules, data, headlines: of :class:`specbench.reports.Report`.
+        warning: Markdown: why the numbers cannot be taken at their word. Missing jobs are added.
         values: of the template's macro ``page``.
-    """
-    title, question, sections = filled(name, shown, **values)
-    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
-
-
-def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, str, list[Section]]:
-    """Title, question and sections of a page.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    title, question, sections, left = "", "", [], dict(shown)
-    for place, heading, blocks in _parts(_macro(f"{name}.page")(**values)):
-        if place == "h1":
-            title = heading
-            question = " ".join(blocks)
-        elif place == "h2":
-            sections.append(Section(heading, tuple(blocks)))
-        elif place == "more":
-            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
+    status = None if run_dir is None else SweepStatus.of(run_dir)
+    text = _macro(f"{name}.page")(**values)
+    if status is not None:
+        text += "\n" + _macro("shared.end")(name, status, markdown.lines(commands(status.plan)))
+    title, question, sections, unplaced = "", "", list[Section](), dict(shown)
+    for level, heading, texts in _parts(text):
+        if level == "h1":
+            title, question = heading, " ".join(texts)
+        elif level == "h2":
+            sections.append(Section(heading, tuple(texts)))
         else:
-            which, _, words = heading.partition(": ")
-            if which not in left:
-                raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
-            block = _placed(which, words, left.pop(which), blocks)
-            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
-    if unplaced := [which for which, value in left.items() if value is not None]:
-        raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
-    return title, question, [section for section in sections if section.blocks]
+            place, _, words = heading.partition(": ")
+            if level == "h3" and place not in unplaced:
+                raise ArgumentError(f"{name}.md: {place!r} is no table or figure of the page. Pass it, or None.")
+            blocks = _placed(place, words, unplaced.pop(place), texts) if level == "h3" else texts
+            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
+    if left := [place for place, value in unplaced.items() if value is not None]:
+        raise ArgumentError(f"{name}.md: has no place for {left[0]!r}. Add a line: ### {left[0]}")
+    warnings = ["" if status is None else status.partial(), markdown.literal(warning)]
+    return Report(
+        name,
+        title,
+        question,
+        tuple(section for section in sections if section.blocks),
+        " ".join(filter(None, warnings)),
+        tuple(dict.fromkeys(rules)),
+        data or {},
+        headlines or {},
+    )
 
 
 def words(macro: str, *values: Any) -> Markup:
@@ -90,11 +95,6 @@ def words(macro: str, *values: Any) -> Markup:
         macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.theory``.
     """
     return Markup(" ".join(text for _, _, blocks in _parts(_macro(macro)(*values)) for text in blocks))
-
-
-def section_of(macro: str, *values: Any) -> Section:
-    """The first section of what a macro says."""
-    return next(Section(heading, tuple(blocks)) for place, heading, blocks in _parts(_macro(macro)(*values)) if place)
 
 
 def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list[Block]:

@@ -17,7 +17,7 @@ from specbench.reports.plots import latency as plots
 from specbench.rules import RULES, TOKEN
 
 from .command import main
-from .folder import read_rows, read_whole
+from .folder import read_rows, read_table
 from .page import page
 
 GOAL = 1.15  # of times with penalties or bans over times without
@@ -67,7 +67,7 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    cases = read_whole(run_dir, LATENCY, LATENCY_SCHEMA)
+    cases = read_table(run_dir, LATENCY, schema=LATENCY_SCHEMA, required=False)
     if cases.empty or cases["skipped"].notna().all():
         raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
     cases = cases.sort_values(["job", "case"], kind="stable", ignore_index=True)
