@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Table, winner
+from specbench.reports import Report, Table, cells, winner
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
 from specbench.rules import rules_followed
 
 from .command import main
-from .decoding import latency, settings_of
+from .decoding import latency
 from .folder import read_rows, read_table
 from .page import page, words
 
@@ -119,9 +119,8 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
         "batch": plain(row["batch_size"]),
         "decoder": plain(row["engine"]),
         "gamma": plain(row["gamma"]),
-        **settings_of(row, settings),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
+        **cells.settings(row, settings),
+        **cells.measured(row, "tokens/s", "plain tokens/s"),
         "ms a step": number(ms),
         "floors": number(ms / floor_ms(row), ".1f"),
         "plain ms a step": number(step_ms(row, "plain_")),

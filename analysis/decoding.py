@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -38,32 +38,26 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
 
 
-def settings_of(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
-    """Settings of a row as cells of a table."""
-    return {name: plain(row[name]) for name in names}
-
-
 def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The rows of read_run as text, ready to be printed."""
     settings = [axis, "verifier", *distinguishing_columns(results, axis, "verifier")]
     if not results["lossless"].all():
         settings.append("lossless")
-    return cells.shown(results, lambda row: {**settings_of(row, settings), **_measured(row)})
+    speeds = ("acceptance rate", "acceptance length", "overlap", "tokens/s", "plain tokens/s", "speedup")
+    return cells.shown(
+        results,
+        lambda row: {
+            **cells.settings(row, settings),
+            **cells.measured(row, *speeds, "check TV"),
+            "noise mean / q99": _noise(row),
+            **cells.measured(row, "p"),
+        },
+    )
 
 
-def _measured(row: pd.Series) -> dict[str, str]:
+def _noise(row: pd.Series) -> str:
     noise = f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
-    return {
-        "acceptance rate": interval(row, "acceptance_rate"),
-        "acceptance length": interval(row, "acceptance_length"),
-        "overlap": interval(row, "overlap"),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
-        "speedup": interval(row, "speedup"),
-        "check TV": number(row["check_tv"], ".3f"),
-        "noise mean / q99": NONE if pd.isna(row["check_tv"]) else noise,
-        "p": number(row["check_p_value"], ".3f"),
-    }
+    return NONE if pd.isna(row["check_tv"]) else noise
 
 
 def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
@@ -75,7 +69,7 @@ def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
     }
     shown = cells.shown(
         results,
-        lambda row: settings_of(row, settings) | {name: number(row[column]) for name, column in names.items()},
+        lambda row: cells.settings(row, settings) | {name: number(row[column]) for name, column in names.items()},
     )
     return {"latency": Table("latency", shown, left=("verifier", "drafter", "draft"))}
 
@@ -120,11 +114,8 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
         rows,
         lambda row: {
             "category": row["category"],
-            **settings_of(row, [*settings, "prompts", "texts"]),
-            "tokens drafted": interval(row, "drafted_per_step"),
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length"),
-            "speedup": interval(row, "speedup"),
+            **cells.settings(row, [*settings, "prompts", "texts"]),
+            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length", "speedup"),
         },
     )
 
@@ -132,7 +123,7 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
         own = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
         speedups = {name: interval(row, "speedup") for name, row in own.iterrows()}
         both = {"all": interval(run, "speedup"), "tokens a step": interval(run, "acceptance_length")}
-        return {**settings_of(run, settings), **speedups, **both}
+        return {**cells.settings(run, settings), **speedups, **both}
 
     wide = 1 < len(names) <= MOST_COLUMNS and rows["speedup"].notna().any()
     return {

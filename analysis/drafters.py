@@ -10,11 +10,11 @@ import pandas as pd
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import interval, number, plain
+from specbench.reports.cells import number, plain
 from specbench.reports.plots.comparisons import speedup_by_category
 
 from .command import main
-from .decoding import by_category, latency, read_categories, settings_of
+from .decoding import by_category, latency, read_categories
 from .folder import read_rows
 from .page import page, words
 
@@ -67,12 +67,10 @@ def overall_table(rows: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
     return cells.shown(
         rows,
         lambda row: {
-            **settings_of(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
-            "tokens drafted": interval(row, "drafted_per_step"),
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length"),
+            **cells.settings(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
+            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length"),
             "draft share": number(row["seconds_draft"] / row["seconds"], ".1%"),
-            "speedup": interval(row, "speedup"),
+            **cells.measured(row, "speedup"),
         },
     )
 

@@ -13,11 +13,11 @@ from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import interval, number, plain
+from specbench.reports.cells import number, plain
 from specbench.reports.plots import comparisons as plots
 
 from .command import main
-from .decoding import latency, settings_of
+from .decoding import latency
 from .folder import read_rows
 from .page import page
 
@@ -87,11 +87,10 @@ def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
         lambda row: {
             "sampler": row["sampler"],
             "asks for": parameters_of(row),
-            **settings_of(row, beside),
-            **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
-            "acceptance length": interval(row, "acceptance_length"),
+            **cells.settings(row, beside),
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
             "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-            "p": number(row["check_p_value"], ".3f"),
+            **cells.measured(row, "p"),
         },
     )
 
@@ -130,7 +129,7 @@ def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComp
         if len(others):
             above = others[others["overlap_low"] > own["overlap_high"]]
             below = others[others["overlap_high"] < own["overlap_low"]]
-            comparisons.append(ParameterComparison(own, settings_of(own, beside), above, below))
+            comparisons.append(ParameterComparison(own, cells.settings(own, beside), above, below))
     return comparisons
 
 

@@ -12,10 +12,9 @@ import pandas as pd
 from specbench.metrics.results import TEXTS
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, interval
+from specbench.reports.cells import NONE
 
 from .command import main
-from .decoding import settings_of
 from .folder import read_rows, read_table
 from .page import page
 from .parameters import STRUCTURE, structure
@@ -82,13 +81,12 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return cells.shown(
         rows,
         lambda row: {
-            **settings_of(row, settings),
+            **cells.settings(row, settings),
             "ended": f"{row['ended']} of {row['texts']}",
             "keep to it": _of(row["kept"], row["ended"]),
             "as plain": _of(row["as_plain"], row["texts"]),
-            "overlap": interval(row, "overlap") if row["gamma"] else NONE,
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length") if row["gamma"] else NONE,
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
+            **({} if row["gamma"] else {"overlap": NONE, "acceptance length": NONE}),
         },
     )
 

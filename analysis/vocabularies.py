@@ -9,10 +9,10 @@ import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, interval, number, plain
+from specbench.reports.cells import NONE, interval, plain
 
 from .command import main
-from .decoding import latency, settings_of
+from .decoding import latency
 from .folder import read_rows
 from .page import page
 
@@ -40,14 +40,10 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
     other = pd.notna(row["shared_mass"])
     return {
-        **settings_of(row, [*SETTINGS, *beside]),
+        **cells.settings(row, [*SETTINGS, *beside]),
         "shared tokens": plain(row["shared_tokens"]) if other else "all",
         "shared mass": interval(row, "shared_mass") if other else NONE,
-        "overlap": interval(row, "overlap"),
-        "acceptance rate": interval(row, "acceptance_rate"),
-        "acceptance length": interval(row, "acceptance_length"),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "speedup": interval(row, "speedup"),
+        **cells.measured(row, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup"),
     }
 
 

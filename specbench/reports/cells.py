@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -39,6 +39,30 @@ def plain(value: object) -> str:
 def values(results: pd.DataFrame, column: str) -> str:
     """Every value that a column has, in order."""
     return ", ".join(dict.fromkeys(results[column].map(plain)))
+
+
+# The columns that several tables of results.RunRow have: how a cell is made of a row, by the column's heading.
+_COLUMNS: dict[str, Callable[[pd.Series], str]] = {
+    "tokens drafted": lambda row: interval(row, "drafted_per_step"),
+    "acceptance rate": lambda row: interval(row, "acceptance_rate"),
+    "acceptance length": lambda row: interval(row, "acceptance_length"),
+    "overlap": lambda row: interval(row, "overlap"),
+    "tokens/s": lambda row: number(row["tokens_per_second"], ".1f"),
+    "plain tokens/s": lambda row: number(row["plain_tokens_per_second"], ".1f"),
+    "speedup": lambda row: interval(row, "speedup"),
+    "check TV": lambda row: number(row["check_tv"], ".3f"),
+    "p": lambda row: number(row["check_p_value"], ".3f"),
+}
+
+
+def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
+    """Settings of a row as cells of a table, by name."""
+    return {name: plain(row[name]) for name in names}
+
+
+def measured(row: pd.Series, *headings: str) -> dict[str, str]:
+    """Measured numbers of a row as cells of a table, by heading."""
+    return {heading: _COLUMNS[heading](row) for heading in headings}
 
 
 def shown(rows: pd.DataFrame, line: Callable[[pd.Series], Mapping[str, str]]) -> pd.DataFrame:
