@@ -10,8 +10,8 @@ from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
 from .command import main
-from .decoding import Shown, build_sweep
-from .page import words
+from .decoding import build_sweep
+from .page import Shown, words
 
 
 def build(run_dir: Path) -> Report:

@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report
-from specbench.reports.latex import figures, folder
+from specbench.reports.latex import folder
 from specbench.reports.plots.style import drawn_for
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.reporting import analysis_module, analysis_of
@@ -40,7 +40,7 @@ def paper(arguments: Sequence[str]) -> int:
     runs = [found_run(run) for run in options.runs]
     for run in runs:
         check_whole(run, options.partial)
-    pages = figures.pages(options.column, options.wide, options.font)
+    pages = folder.pages(options.column, options.wide, options.font)
     reports: dict[str, list[Report]] = {}
     for end, page in pages.items():
         with drawn_for(page):

@@ -1,13 +1,14 @@
-"""What a document needs of a paper's folder, and a small document that includes it."""
+"""What a document needs of a paper's folder: preamble, words, BibTeX of rules; a small document that includes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from specbench.reports.latex import bibliography
+from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import Numbers
-from specbench.reports.latex.text import block, words
+from specbench.reports.latex.numbers import Numbers, block, words
 from specbench.reports.model import Picture, Report, Section, Table
 from specbench.reports.plots.style import Page
 from specbench.rules import RULES
@@ -28,6 +29,14 @@ PREAMBLE = rf"""{MARK}% In the preamble of your document:
 \input{{\specbenchpath/numbers}}
 """
 TIMES = ("STIXGeneral", "Times New Roman", "Nimbus Roman", "TeX Gyre Termes", "Liberation Serif")
+SPECBENCH_ENTRY = """\
+@misc{{specbench,
+  author = {{{{the specbench authors}}}},
+  title  = {{specbench: a laboratory for speculative decoding, version {version}}},
+  year   = {{2026}},
+}}
+"""
+_ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),\n.*?\n\}", re.DOTALL)
 
 
 def remark(report: Report, numbers: Numbers) -> str:
@@ -83,6 +92,38 @@ def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:
     )
 
 
+def bibtex_entries() -> dict[str, str]:
+    """The entries of references.bib and of registered rules, by key."""
+    text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")
+    texts = [text, *(info.bibtex for info in RULES.values())]
+    return {entry["key"]: f"{entry.group()}\n" for text in texts for entry in _ENTRY.finditer(text)}
+
+
+def bibliography(rules: Iterable[str], version: str) -> str:
+    """refs.bib: specbench, and the papers of rules by name. A name that is not registered adds nothing."""
+    entries = bibtex_entries()
+    cited = dict.fromkeys(key for rule in rules for key in citation_keys(rule, with_trees=True))
+    return "\n".join([SPECBENCH_ENTRY.format(version=version), *(entries[key] for key in cited)])
+
+
+def citation_keys(rule: str, with_trees: bool = False) -> list[str]:
+    """The BibTeX keys of a rule's papers; none for a name that is not registered.
+
+    Raises:
+        ArgumentError: the rule names a paper without an entry.
+    """
+    if rule not in RULES:
+        return []
+    info, entries = RULES[rule], bibtex_entries()
+    keys = [*info.papers, *(info.tree_papers if with_trees else ())]
+    for key in keys:
+        if key not in entries:
+            raise ArgumentError(
+                f"rule={rule}: papers has {key!r}, of which there is no BibTeX entry. Add it to the rule's `bibtex`."
+            )
+    return keys
+
+
 def _body(report: Report) -> list[str]:
     floats = [*report.tables[:1], *report.pictures[:1]]
     others = [item for item in (*report.tables, *report.pictures) if item not in floats]
@@ -104,7 +145,7 @@ def _input(report: Report, shown: Table | Picture) -> str:
 
 def _cited(reports: Sequence[Report]) -> list[str]:
     rules = dict.fromkeys(rule for report in reports for rule in report.rules)
-    cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := bibliography.keys(rule))]
+    cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := citation_keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
     return [f"Verifiers follow {listed}."] if cited else []
 

@@ -217,7 +217,7 @@ def _points(wr: Any, drawn: Message) -> Any:
 
 
 def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
-    """A block of reports/wandb.py as one of W&B's."""
+    """A block of reports.to_wandb as one of W&B's."""
 
     def image() -> Any:
         shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
