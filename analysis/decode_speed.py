@@ -145,8 +145,8 @@ def _other(other: Other, settings: list[str]) -> dict[str, str]:
 def best_of(rows: pd.DataFrame, others: list[Other]) -> Size:
     """The highest speeds of the rows of one batch size, and of the others at it."""
     fast, slow = (rows.loc[rows[name].idxmax()] for name in ("tokens_per_second", "plain_tokens_per_second"))
-    known = [other for other in others if other.batch == fast["batch_size"] and pd.notna(other.speed)]
-    return Size(fast, slow, max(known, key=lambda other: other.speed, default=None))
+    rivals = [other for other in others if other.batch == fast["batch_size"] and pd.notna(other.speed)]
+    return Size(fast, slow, max(rivals, key=lambda other: other.speed, default=None))
 
 
 if __name__ == "__main__":

@@ -61,15 +61,15 @@ def certified(path: Path) -> pd.DataFrame:
     """The line of a certificate. Raises ConfigError for another file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        given, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
+        sampling, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
         shares = [row for rows in findings["rows"] for row in rows.get(SHARES, ())]
         findings["numbers"] = findings["numbers"].map(json.dumps)
     except (OSError, ValueError, LookupError, TypeError) as error:
         remedy = "Give certificate.json of a run of protocol=judge."
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
-    changed = {name: value for name, value in given.items() if name != "temperature" and value != DEFAULTS[name]}
+    changed = {name: value for name, value in sampling.items() if name != "temperature" and value != DEFAULTS[name]}
     cuts = [f"{name}={value:g}" if isinstance(value, int | float) else name for name, value in changed.items()]
-    asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), content.get("method") or NONE
+    asks, how = " ".join([f"T={sampling['temperature']:g}", *cuts]), content.get("method") or NONE
     finding = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
     name = f"{short(content['engine'])}, {how}, {asks}"
     return pd.DataFrame([{**finding, "method": how, "asks": asks, "name": name, "certificate": path.name}])
@@ -158,8 +158,9 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
 
 def _verdict(row: pd.Series, question: str, evidence: str) -> str:
     verdict = row[f"{question}_verdict"]
-    known = isinstance(verdict, str)
-    return NONE if not known else f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
+    if not isinstance(verdict, str):
+        return NONE
+    return f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
 
 
 if __name__ == "__main__":

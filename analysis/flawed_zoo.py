@@ -36,10 +36,10 @@ def sensitivity_table(tests: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFr
     rows = []
     for name, its in tests.groupby("verifier", sort=False):
         caught = its[its["rejected_at"].notna()]
-        known = bounds[bounds["verifier"] == name]
-        first = _strongest(caught, known)
-        enumerated = known[(known["method"] == "located") & (known["differing"] == 0)]["located"]
-        tv = enumerated.max() if len(enumerated) > len(known) // 2 else float("nan")
+        fixtures = bounds[bounds["verifier"] == name]
+        first = _strongest(caught, fixtures)
+        enumerated = fixtures[(fixtures["method"] == "located") & (fixtures["differing"] == 0)]["located"]
+        tv = enumerated.max() if len(enumerated) > len(fixtures) // 2 else float("nan")
         observed = bias[bias["verifier"] == name]["observed_tv"].max()
         rows.append(
             {

@@ -19,7 +19,6 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -136,21 +135,20 @@ def _templates() -> jinja2.Environment:
 def _parts(text: str) -> Iterator[tuple[str, str, list[Markup]]]:
     """Each heading with the blocks below it: its level, such as ``h2``, and its words; of a rule all are empty."""
     level, heading, blocks = "", "", list[Markup]()
-    for node in SyntaxTreeNode(markdown.READER.parse(str(text))):
-        if node.type == "heading":
+    for tag, texts in markdown.blocks(text):
+        if tag in ("h1", "h2", "h3"):
             if level or blocks:
                 yield level, heading, blocks
-            level, heading, blocks = node.tag, markdown.literal(node.children[0].content), []
-        elif node.type == "hr" or (level == "h3" and node.type != "paragraph"):
+            level, heading, blocks = tag, markdown.literal(texts[0]), []
+        elif tag == "hr" or (level == "h3" and tag != "p"):
             yield level, heading, blocks
             level, heading, blocks = "more", "", []
-        if node.type == "paragraph":
-            blocks.append(markdown.line(node.children[0].content))
-        elif node.type == "bullet_list":
-            items = (item.children[0].children[0] for item in node.children)
-            blocks.append(markdown.bullets(Markup(item.content) for item in items))
-        elif node.type == "fence":
-            blocks.append(markdown.lines(node.content.removesuffix("\n").split("\n")))
+        if tag == "p":
+            blocks.append(markdown.line(texts[0]))
+        elif tag == "ul":
+            blocks.append(markdown.bullets(map(Markup, texts)))
+        elif tag == "code":
+            blocks.append(markdown.lines(texts))
     yield level, heading, blocks
 
 

@@ -111,9 +111,9 @@ def parameters_of(row: pd.Series) -> str:
 
 def structure(row: pd.Series) -> dict[str, str]:
     """What the texts of a row have to be, by its kind; empty for anything."""
-    given = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
-    wanted = given.get(STRUCTURE) or {}
-    return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
+    sampling = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
+    structures = sampling.get(STRUCTURE) or {}
+    return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in structures.items()}
 
 
 def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComparison]:
@@ -122,14 +122,14 @@ def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComp
     Args:
         beside: columns in which rows have to be alike to be compared.
     """
-    known = results[results["overlap"].notna()]
-    alike, comparisons = known.groupby(["temperature", *beside], dropna=False).ngroup(), []
-    for place, own in known[own_bases(known)].iterrows():
-        others = known[~own_bases(known) & (alike == alike[place])]
+    rows = results[results["overlap"].notna()]
+    alike, comparisons = rows.groupby(["temperature", *beside], dropna=False).ngroup(), []
+    for place, base in rows[own_bases(rows)].iterrows():
+        others = rows[~own_bases(rows) & (alike == alike[place])]
         if len(others):
-            above = others[others["overlap_low"] > own["overlap_high"]]
-            below = others[others["overlap_high"] < own["overlap_low"]]
-            comparisons.append(ParameterComparison(own, cells.settings(own, beside), above, below))
+            above = others[others["overlap_low"] > base["overlap_high"]]
+            below = others[others["overlap_high"] < base["overlap_low"]]
+            comparisons.append(ParameterComparison(base, cells.settings(base, beside), above, below))
     return comparisons
 
 

@@ -110,8 +110,8 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
         job, rule = key  # ty: ignore[not-iterable]
         gammas = sorted(decoded["gamma"].unique().tolist())
         # A rule that is not registered was replayed by the run; here its name is all that is known of it.
-        known = rule in [info.name for info in replayable()]
-        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if known else {}
+        is_replayable = rule in [info.name for info in replayable()]
+        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if is_replayable else {}
         for gamma in gammas:
             result = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
             about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
@@ -160,9 +160,9 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
 
 def joint_tests(points: pd.DataFrame) -> list[JointTest]:
     """Both tests over all settings; a p-value of NaN where none is known."""
-    known = {name: points[name].dropna().tolist() for name in TESTS}
+    p_values = {name: points[name].dropna().tolist() for name in TESTS}
     return [
-        JointTest(what, len(known[name]), joint_p_value(known[name]) if known[name] else math.nan)
+        JointTest(what, len(p_values[name]), joint_p_value(p_values[name]) if p_values[name] else math.nan)
         for name, what in TESTS.items()
     ]
 

@@ -21,10 +21,10 @@ def build(run_dir: Path) -> Report:
 
 def overlap_range(results: pd.DataFrame) -> str:
     """The temperatures of the lowest and highest overlap; empty where no drafter had probabilities."""
-    known = results[results["overlap"].notna()]
-    if known["temperature"].nunique() < 2:
+    rows = results[results["overlap"].notna()]
+    if rows["temperature"].nunique() < 2:
         return ""
-    lowest, highest = (known.loc[place] for place in (known["overlap"].idxmin(), known["overlap"].idxmax()))
+    lowest, highest = (rows.loc[place] for place in (rows["overlap"].idxmin(), rows["overlap"].idxmax()))
     return words("temperature_sweep.overlaps", lowest, highest)
 
 

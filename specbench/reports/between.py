@@ -163,11 +163,11 @@ def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> str:
     gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
     numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
-    given = numbers | shaped
+    sampler = numbers | shaped
     command = [
         *("python", "-m", "specbench", "protocol=replay", f"protocol.trace={path}", f"protocol.planned=[{gammas}]"),
         *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
-        *(f"sampler.{name}={value}" for name, value in given.items()),
+        *(f"sampler.{name}={value}" for name, value in sampler.items()),
     ]
     return f"; {code(shlex.join(command))} compares them on the same texts"
 

@@ -7,12 +7,13 @@ that it is read as nothing more than its text. What a function here returns as M
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 
 from specbench.reports.model import Block, Report, Table
@@ -107,6 +108,14 @@ def line(markdown: str) -> Markup:
         else:
             made += code(token.content) if token.type == "code_inline" else token.markup
     return Markup(made.strip())
+
+
+def blocks(markdown: str) -> Iterator[tuple[str, list[str]]]:
+    """Each block: the HTML tag of its kind (h1, p, ul, code, hr), and its texts, which are items of a list, lines of a
+    listing, and else one Markdown paragraph."""
+    for node in SyntaxTreeNode(READER.parse(str(markdown))):
+        listing = node.content.removesuffix("\n").split("\n") if node.type == "fence" else []
+        yield node.tag, [inline.content for inline in node.walk() if inline.type == "inline"] or listing
 
 
 def inlines(markdown: str) -> list[Token]:

@@ -79,9 +79,9 @@ def write(files: Mapping[str, bytes], out: Path) -> list[str]:
         raise ConfigError("--out", out, "is not a folder", "Name another one.")
     earlier = _written(out)
     if earlier is None and out.is_dir() and any(out.iterdir()):
-        held = ", ".join(sorted(entry.name for entry in out.iterdir())[:3])
+        contents = ", ".join(sorted(entry.name for entry in out.iterdir())[:3])
         remedy = "Name a folder that is not there yet, such as paper/specbench."
-        raise ConfigError("--out", out, f"holds what specbench paper did not write ({held})", remedy)
+        raise ConfigError("--out", out, f"holds what specbench paper did not write ({contents})", remedy)
     earlier = earlier or {}
     kept = [KEPT] if KEPT in earlier and _changed(out, KEPT, earlier) else []
     foreign = [path for path in sorted({*files, *earlier} - set(kept)) if _changed(out, path, earlier)]

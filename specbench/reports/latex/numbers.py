@@ -13,11 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from markdown_it.tree import SyntaxTreeNode
-
 from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import code, escape
-from specbench.reports.markdown import READER, inlines
+from specbench.reports.markdown import blocks, inlines
 
 DEFINITION = r"""% \specbench{NAME} prints a number of this file. It may stand in headings and captions.
 \protected\def\specbench#1{%
@@ -146,15 +144,13 @@ def words(markdown: str, place: str, numbers: Numbers) -> str:
 def block(markdown: str, place: str, numbers: Numbers) -> str:
     """A paragraph, a list, or lines as they stand."""
     parts = []
-    for node in SyntaxTreeNode(READER.parse(str(markdown))):
-        if node.type == "bullet_list":
-            texts = (item.children[0].children[0].content for item in node.children if item.children)
+    for tag, texts in blocks(markdown):
+        if tag == "ul":
             items = [rf"  \item {words(text, place, numbers)}" for text in texts]
             parts.append("\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]))
-        elif node.type == "fence":
-            lines = [code(line) for line in node.content.removesuffix("\n").split("\n")]
-            listed = (f"{line}\\\\" for line in lines)
-            parts.append("\n".join([r"\begin{flushleft}\footnotesize", *listed, r"\end{flushleft}"]))
+        elif tag == "code":
+            lines = [f"{code(line)}\\\\" for line in texts]
+            parts.append("\n".join([r"\begin{flushleft}\footnotesize", *lines, r"\end{flushleft}"]))
         else:
-            parts.append(words(node.children[0].content, place, numbers))
+            parts.append(words(texts[0], place, numbers))
     return "\n\n".join(parts)

@@ -185,12 +185,12 @@ def report(first: Message, _second: object) -> None:
     }
     path = Path(first["path"])
     owner = {name: written[name] for name in ("entityName", "projectName")}
-    if known := _saved_as(path, owner):
-        written["id"] = known
+    if report_id := _saved_as(path, owner):
+        written["id"] = report_id
     _replace(path, written)
     if first["save"]:
         online = made(entity, settings["project"])
-        online.id = known
+        online.id = report_id
         _replace(path, written | {"id": online.save().id})
 
 
@@ -238,8 +238,8 @@ def main() -> None:
 
     def read() -> None:
         # Not sys.stdin: Python aborts if it finds that locked, by a thread that still reads, when it ends.
-        with open(0, "rb", closefd=False) as given:
-            for line in given:
+        with open(0, "rb", closefd=False) as messages_in:
+            for line in messages_in:
                 messages.put(json.loads(line))
         messages.put(None)
 
