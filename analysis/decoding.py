@@ -25,15 +25,21 @@ NO_CATEGORY = "(none)"
 MOST_COLUMNS = 8  # categories side by side
 
 
-def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
-    """The rows of a run by the axis, with a column ``series``: the verifier, and what else differs between rows.
+def read_run(run_dir: Path, axis: str, part: str = "verifier", needed: str = "acceptance_histogram") -> pd.DataFrame:
+    """The rows of a run by the axis, with a column ``series``: a row's part, and what else differs between rows.
+
+    Args:
+        run_dir: the sweep's folder.
+        axis: the column that the sweep varies.
+        part: the column that names a series first.
+        needed: a column without which there is nothing to report, beside these and the speedup.
 
     Raises:
         ConfigError: a folder without results.
     """
-    results = with_settings(read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup"))
-    results["series"] = results["verifier"]
-    for column in distinguishing_columns(results, axis, "verifier"):
+    results = with_settings(read_rows(run_dir, axis, part, needed, "speedup"))
+    results["series"] = results[part]
+    for column in distinguishing_columns(results, axis, part):
         results["series"] += f", {column} " + results[column].map(plain)
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
 
