@@ -28,6 +28,7 @@ PREAMBLE = rf"""{MARK}% In the preamble of your document:
   \else \usebox\specbenchbox \fi}}
 \input{{\specbenchpath/numbers}}
 """
+MATHPTMX = r"\usepackage{mathptmx} % Times, which goes with the letters of the figures"
 TIMES = ("STIXGeneral", "Times New Roman", "Nimbus Roman", "TeX Gyre Termes", "Liberation Serif")
 SPECBENCH_ENTRY = """\
 @misc{{specbench,
@@ -66,30 +67,20 @@ def whole(report: Report, numbers: Numbers) -> str:
 def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:
     """main.tex: an example, each report with its first table and its first figure."""
     column, wide = pages["column"], pages["wide"]
-    times = r"\usepackage{mathptmx} % Times, which goes with the letters of the figures"
-    fonts = [times] if column.font in TIMES else []
-    body = [part for report in reports for part in _body(report)]
-    return "\n".join(
-        [
-            "% An example of a document that includes this folder. Change it as you like: it is kept.",
-            r"\documentclass[twocolumn]{article}",
-            rf"\usepackage[textwidth={wide.width}in,textheight=9.4in,columnsep={wide.width - 2 * column.width:.3f}in]"
-            r"{geometry}",
-            *fonts,
-            r"\newcommand\specbenchpath{.}",
-            r"\input{\specbenchpath/specbench}",
-            r"\begin{document}",
-            "",
-            r"Numbers are macros of \texttt{numbers.tex}; they were measured with specbench~\cite{specbench}.",
-            *_cited(reports),
-            "",
-            *body,
-            r"\bibliographystyle{plain}",
-            r"\bibliography{\specbenchpath/refs}",
-            r"\end{document}",
-            "",
-        ]
-    )
+    fonts = f"{MATHPTMX}\n" if column.font in TIMES else ""
+    return rf"""% An example of a document that includes this folder. Change it as you like: it is kept.
+\documentclass[twocolumn]{{article}}
+\usepackage[textwidth={wide.width}in,textheight=9.4in,columnsep={wide.width - 2 * column.width:.3f}in]{{geometry}}
+{fonts}\newcommand\specbenchpath{{.}}
+\input{{\specbenchpath/specbench}}
+\begin{{document}}
+
+Numbers are macros of \texttt{{numbers.tex}}; they were measured with specbench~\cite{{specbench}}.
+{_cited(reports)}
+{"".join(map(_body, reports))}\bibliographystyle{{plain}}
+\bibliography{{\specbenchpath/refs}}
+\end{{document}}
+"""
 
 
 def bibtex_entries() -> dict[str, str]:
@@ -124,18 +115,17 @@ def citation_keys(rule: str, with_trees: bool = False) -> list[str]:
     return keys
 
 
-def _body(report: Report) -> list[str]:
-    floats = [*report.tables[:1], *report.pictures[:1]]
-    others = [item for item in (*report.tables, *report.pictures) if item not in floats]
-    return [
+def _body(report: Report) -> str:
+    tables, pictures = report.tables, report.pictures
+    lines = [
         rf"\section*{{{escape(report.title)}}}",
-        *(_input(report, item) for item in floats),
-        *(f"% {_input(report, item)}" for item in others),
+        *(_input(report, shown) for shown in (*tables[:1], *pictures[:1])),
+        *(f"% {_input(report, shown)}" for shown in (*tables[1:], *pictures[1:])),
         rf"\input{{\specbenchpath/{report.name}/answer}}",
-        *(f"Table~\\ref{{tab:{report.name}-{table.name}}} has the numbers." for table in report.tables[:1]),
-        *(f"Figure~\\ref{{fig:{report.name}-{picture.name}}} shows them." for picture in report.pictures[:1]),
-        "",
+        *(f"Table~\\ref{{tab:{report.name}-{table.name}}} has the numbers." for table in tables[:1]),
+        *(f"Figure~\\ref{{fig:{report.name}-{picture.name}}} shows them." for picture in pictures[:1]),
     ]
+    return "\n".join(lines) + "\n\n"
 
 
 def _input(report: Report, shown: Table | Picture) -> str:
@@ -143,11 +133,11 @@ def _input(report: Report, shown: Table | Picture) -> str:
     return rf"\input{{\specbenchpath/{report.name}/{kind}-{shown.name}}}"
 
 
-def _cited(reports: Sequence[Report]) -> list[str]:
+def _cited(reports: Sequence[Report]) -> str:
     rules = dict.fromkeys(rule for report in reports for rule in report.rules)
     cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := citation_keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
-    return [f"Verifiers follow {listed}."] if cited else []
+    return f"Verifiers follow {listed}.\n" if cited else ""
 
 
 def _words(sections: Sequence[Section], name: str, numbers: Numbers) -> list[str]:

@@ -51,21 +51,18 @@ def table_float(table: Table, experiment: str, numbers: Numbers, remark: str = "
     place = f"{experiment}/{table.name}"
     env = "table" if _characters(table.shown) <= COLUMN else "table*"
     caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
-    first = [rf"\caption{{{caption}}}", rf"\label{{tab:{experiment}-{table.name}}}"]
-    further = [r"\addtocounter{table}{-1}", r"\caption{Continued.}"]
-    floats = [
-        [
-            rf"\begin{{{env}}}[t]",
-            *(further if number else first),
-            r"\smallskip",
-            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            r"\specbenchfit{%",
-            part + "}",
-            rf"\end{{{env}}}",
-        ]
+    first = f"\\caption{{{caption}}}\n\\label{{tab:{experiment}-{table.name}}}"
+    further = "\\addtocounter{table}{-1}\n\\caption{Continued.}"
+    return "\n".join(
+        rf"""\begin{{{env}}}[t]
+{further if number else first}
+\smallskip
+\centering\footnotesize\setlength{{\tabcolsep}}{{4pt}}
+\specbenchfit{{%
+{part}}}
+\end{{{env}}}"""
         for number, part in enumerate(tabulars(table, place, numbers))
-    ]
-    return "\n".join(line for table_lines in floats for line in table_lines)
+    )
 
 
 def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: str = "") -> str:
@@ -77,16 +74,12 @@ def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: st
     env, page = ("figure", "column") if len(picture.figure.axes) == 1 else ("figure*", "wide")
     question = rf"\emph{{{escape(picture.question)}}}"
     reading = words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)
-    return "\n".join(
-        [
-            rf"\begin{{{env}}}[t]",
-            r"\centering",
-            rf"\includegraphics[width=\linewidth]{{\specbenchpath/{experiment}/{picture.name}-{page}.pdf}}",
-            rf"\caption{{{remark}{question} {reading}}}",
-            rf"\label{{fig:{experiment}-{picture.name}}}",
-            rf"\end{{{env}}}",
-        ]
-    )
+    return rf"""\begin{{{env}}}[t]
+\centering
+\includegraphics[width=\linewidth]{{\specbenchpath/{experiment}/{picture.name}-{page}.pdf}}
+\caption{{{remark}{question} {reading}}}
+\label{{fig:{experiment}-{picture.name}}}
+\end{{{env}}}"""
 
 
 def row_names(table: Table) -> list[str]:
