@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -153,11 +153,7 @@ def telling(results: pd.DataFrame) -> tuple[pd.Series, str] | None:
 
 
 def build_sweep(
-    run_dir: Path,
-    name: str,
-    axis: str,
-    findings: Callable[[pd.DataFrame], str],
-    figures: Callable[[Path, pd.DataFrame], dict[str, Shown]],
+    run_dir: Path, name: str, axis: str, results: pd.DataFrame, findings: str, figures: dict[str, Shown]
 ) -> Report:
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.
 
@@ -165,13 +161,10 @@ def build_sweep(
         run_dir: a folder with results.parquet.
         name: of the experiment.
         axis: the column of the results that the sweep varies.
+        results: of :func:`read_run`.
         findings: sentences of this sweep alone.
-        figures: figures of this sweep alone, of its folder and rows; those of every sweep come after them.
-
-    Raises:
-        ConfigError: a folder without results.
+        figures: figures of this sweep alone, before those of every sweep.
     """
-    results = read_run(run_dir, axis)
     common = [axis, *distinguishing_columns(results, axis, "verifier")]
     settings = [axis, "verifier", *common[1:]]
     categories, drawn = read_categories(run_dir, results, settings), read_jobs(run_dir, EMPIRICAL)
@@ -181,7 +174,7 @@ def build_sweep(
         "table": Table("table", table(results, axis), raw=results[RESULT_SCHEMA.names], left=left),
         **latency(results, settings),
         **by_category(categories, results, settings),
-        **figures(run_dir, results),
+        **figures,
         "time_split": plots.time_split(results, axis),
         "acceptance_histograms": plots.acceptance_histograms(results, axis),
     }
@@ -196,7 +189,7 @@ def build_sweep(
             results, [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
         ),
         "verdicts": tokens_a_step(run_dir, results, common),
-        "findings": findings(results),
+        "findings": findings,
         "machine": winner.machine(results),
         "agreement": agreement(results, axis),
         "few": cells.few_units({"prompts": prompts_of(run_dir, results)}),

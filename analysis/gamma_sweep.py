@@ -20,7 +20,7 @@ from specbench.reports.markdown import literal
 from specbench.reports.plots import decode as plots
 
 from .command import main
-from .decoding import build_sweep
+from .decoding import build_sweep, read_run
 from .folder import read_table
 from .page import Shown, words
 
@@ -37,9 +37,9 @@ class ClosedForm(NamedTuple):
 
 def build(run_dir: Path) -> Report:
     """The report of a gamma sweep."""
-    return build_sweep(
-        run_dir, "gamma_sweep", "gamma", lambda results: words("gamma_sweep.theory", closed_form(results)), figures
-    )
+    results = read_run(run_dir, "gamma")
+    theory = words("gamma_sweep.theory", closed_form(results))
+    return build_sweep(run_dir, "gamma_sweep", "gamma", results, theory, figures(run_dir, results))
 
 
 def closed_form(results: pd.DataFrame) -> ClosedForm | None:

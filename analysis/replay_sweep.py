@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from specbench.replay.agreement import Agreement, agreement, joint_p_value
+from specbench.metrics.intervals import columns
+from specbench.replay.agreement import agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
@@ -114,8 +114,18 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
         independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if is_replayable else {}
         for gamma in gammas:
             result = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
-            about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
-            lines.append({**about, **_columns(result, float(lengths.loc[job, rule, gamma]))})
+            line = {
+                "rule": rule,
+                "temperature": decoded["temperature"].iloc[0],
+                "gamma": gamma,
+                "replayed": float(lengths.loc[job, rule, gamma]),
+                **columns("acceptance_length", result.decoded),
+                **columns("same_text", result.same_text),
+                "width_ratio": result.width_ratio,
+                "difference_p": result.difference_p,
+                "same_text_p": result.same_text_p,
+            }
+            lines.append(line)
     return pd.DataFrame(lines).sort_values(["rule", "temperature", "gamma"], ignore_index=True)
 
 
@@ -124,20 +134,6 @@ def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.nda
     trace = read_trace(path)
     tokens, steps = by_prompt(trace, replay(trace, rule, gammas))
     return {gamma: (tokens, steps[:, i]) for i, gamma in enumerate(gammas)}
-
-
-def _columns(result: Agreement, replayed: float) -> dict[str, Any]:
-    def named(name: str, values: dict[str, float]) -> dict[str, float]:
-        return {name if key == "value" else f"{name}_{key}": value for key, value in values.items()}
-
-    return {
-        "replayed": replayed,
-        **named("acceptance_length", asdict(result.decoded)),
-        **named("same_text", asdict(result.same_text)),
-        "width_ratio": result.width_ratio,
-        "difference_p": result.difference_p,
-        "same_text_p": result.same_text_p,
-    }
 
 
 def rendered(points: pd.DataFrame) -> pd.DataFrame:

@@ -10,13 +10,18 @@ from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
 from .command import main
-from .decoding import build_sweep
+from .decoding import build_sweep, read_run
 from .page import Shown, words
 
 
 def build(run_dir: Path) -> Report:
     """The report of a temperature sweep."""
-    return build_sweep(run_dir, "temperature_sweep", "temperature", overlap_range, figures)
+    results = read_run(run_dir, "temperature")
+    figures: dict[str, Shown] = {
+        "acceptance_against_temperature": plots.acceptance_against_temperature(results),
+        "speedup_against_temperature": plots.speedup_against_temperature(results),
+    }
+    return build_sweep(run_dir, "temperature_sweep", "temperature", results, overlap_range(results), figures)
 
 
 def overlap_range(results: pd.DataFrame) -> str:
@@ -26,14 +31,6 @@ def overlap_range(results: pd.DataFrame) -> str:
         return ""
     lowest, highest = (rows.loc[place] for place in (rows["overlap"].idxmin(), rows["overlap"].idxmax()))
     return words("temperature_sweep.overlaps", lowest, highest)
-
-
-def figures(_: Path, results: pd.DataFrame) -> dict[str, Shown]:
-    """The figures of this sweep alone."""
-    return {
-        "acceptance_against_temperature": plots.acceptance_against_temperature(results),
-        "speedup_against_temperature": plots.speedup_against_temperature(results),
-    }
 
 
 if __name__ == "__main__":

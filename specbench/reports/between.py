@@ -75,15 +75,10 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
     """
     comparisons = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
     tail = (1 - CONFIDENCE) / 2 / max(len(comparisons), 1)
-    pairs = dict.fromkeys((comparison.other["rule"], comparison.row["rule"]) for comparison in comparisons)
-    return [
-        _verdict(
-            [comparison for comparison in comparisons if (comparison.other["rule"], comparison.row["rule"]) == pair],
-            tail,
-            run_dir,
-        )
-        for pair in pairs
-    ]
+    by_rules: dict[tuple[str, str], list[RunComparison]] = {}
+    for comparison in comparisons:
+        by_rules.setdefault((comparison.other["rule"], comparison.row["rule"]), []).append(comparison)
+    return [_verdict(pair, tail, run_dir) for pair in by_rules.values()]
 
 
 def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:

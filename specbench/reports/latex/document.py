@@ -9,7 +9,7 @@ from pathlib import Path
 from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import escape
 from specbench.reports.latex.numbers import Numbers, block, words
-from specbench.reports.model import Picture, Report, Section, Table
+from specbench.reports.model import Picture, Report, Table
 from specbench.reports.plots.style import Page
 from specbench.rules import RULES
 
@@ -48,7 +48,13 @@ def remark(report: Report, numbers: Numbers) -> str:
 def answer(report: Report, numbers: Numbers, remark: str) -> str:
     """The question, and the words of the first section."""
     question = remark + words(report.question, f"{report.name}/question", numbers)
-    return "\n\n".join([question, *_words(report.sections[:1], report.name, numbers)]) + "\n"
+    texts = (
+        block(content, f"{report.name}/{section.heading}", numbers)
+        for section in report.sections[:1]
+        for content in section.blocks
+        if isinstance(content, str)
+    )
+    return "\n\n".join([question, *texts]) + "\n"
 
 
 def whole(report: Report, numbers: Numbers) -> str:
@@ -138,12 +144,3 @@ def _cited(reports: Sequence[Report]) -> str:
     cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := citation_keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
     return f"Verifiers follow {listed}.\n" if cited else ""
-
-
-def _words(sections: Sequence[Section], name: str, numbers: Numbers) -> list[str]:
-    return [
-        block(content, f"{name}/{section.heading}", numbers)
-        for section in sections
-        for content in section.blocks
-        if not isinstance(content, Table | Picture)
-    ]
