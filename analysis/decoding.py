@@ -126,8 +126,8 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
     )
 
     def line(run: pd.Series) -> dict[str, str]:
-        own = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
-        speedups = {name: interval(row, "speedup") for name, row in own.iterrows()}
+        by_name = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
+        speedups = {name: interval(row, "speedup") for name, row in by_name.iterrows()}
         both = {"all": interval(run, "speedup"), "tokens a step": interval(run, "acceptance_length")}
         return {**cells.settings(run, settings), **speedups, **both}
 
@@ -178,12 +178,8 @@ def build_sweep(
         "time_split": plots.time_split(results, axis),
         "acceptance_histograms": plots.acceptance_histograms(results, axis),
     }
-    drawn_run = ""
     if chosen is not None:
-        row, why = chosen
-        shown["empirical_against_target"] = plots.empirical_against_target(drawn[drawn["job"] == row["job"]])
-        p_value = number(row["check_p_value"], ".3f")
-        drawn_run = f"{axis.capitalize()} {plain(row[axis])} with {row['series']}, p {p_value}: {why}."
+        shown["empirical_against_target"] = plots.empirical_against_target(drawn[drawn["job"] == chosen[0]["job"]])
     answer = {
         "fastest": winner.fastest(
             results, [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
@@ -205,7 +201,7 @@ def build_sweep(
         axis=axis,
         answer=answer,
         categories=categories,
-        drawn_run=drawn_run,
+        drawn_run=chosen,
     )
 
 

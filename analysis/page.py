@@ -111,7 +111,7 @@ def _macro(name: str) -> Any:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
         finalize=lambda value: value if isinstance(value, jinja2.Undefined) else markdown.escape(value),
@@ -119,17 +119,17 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, strong=markdown.strong
     )
-    made.filters["log10"] = math.log10
-    made.tests["missing"] = lambda value: bool(pd.isna(value))
+    environment.filters["log10"] = math.log10
+    environment.tests["missing"] = lambda value: bool(pd.isna(value))
     functions: dict[str, Any] = {
         **{"sampling": _sampling, "interval": cells.interval, "values": cells.values, "few_units": cells.few_units},
         "level": f"{CONFIDENCE:.0%}",
     }
-    made.globals.update(functions)
-    return made
+    environment.globals.update(functions)
+    return environment
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, list[Markup]]]:
@@ -154,6 +154,6 @@ def _parts(text: str) -> Iterator[tuple[str, str, list[Markup]]]:
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:
     """The sampling parameters that any row asks for beside the four numbers, each with its values."""
-    every = [sampling_of(row) for _, row in results.iterrows()]
-    names = sorted({name for row in every for name in row} - set(NUMBERS))
-    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in every)) for name in names}
+    samplings = [sampling_of(row) for _, row in results.iterrows()]
+    names = sorted({name for row in samplings for name in row} - set(NUMBERS))
+    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in samplings)) for name in names}

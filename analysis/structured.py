@@ -50,28 +50,28 @@ def build(run_dir: Path) -> Report:
 
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """Of each row how many texts there are, ended, kept to the structure, and are those of gamma 0 if greedy."""
-    named = {job: own.set_index("prompt") for job, own in texts.groupby("job")}
+    by_job = {job: job_texts.set_index("prompt") for job, job_texts in texts.groupby("job")}
     alike, lines = rows.groupby([*OF_TEXTS, "temperature"], dropna=False).ngroup(), []
     for place, row in rows.iterrows():
-        own, wanted = named[row["job"]], structure(row)
-        ended = own[own["finished"] == ENDED]
-        line = {"texts": len(own), "ended": len(ended), "kept": None, "as_plain": None}
-        (kind, what), *_ = wanted.items() or [("", "")]
+        job_texts, structures = by_job[row["job"]], structure(row)
+        ended = job_texts[job_texts["finished"] == ENDED]
+        line = {"texts": len(job_texts), "ended": len(ended), "kept": None, "as_plain": None}
+        (kind, what), *_ = structures.items() or [("", "")]
         if kind in JUDGES:
             line["kept"] = sum(JUDGES[kind](text, what) for text in ended["completion"])
         without = rows[(rows["gamma"] == 0) & (alike == alike[place])]
         if row["temperature"] == 0 and row["gamma"] > 0 and len(without):
-            other = named[without["job"].iloc[0]]["completion"].reindex(own.index)
-            line["as_plain"] = int((own["completion"] == other).sum())
+            other = by_job[without["job"].iloc[0]]["completion"].reindex(job_texts.index)
+            line["as_plain"] = int((job_texts["completion"] == other).sum())
         lines.append(line)
     return pd.DataFrame(lines, index=rows.index).astype({name: "Int64" for name in ("kept", "as_plain")})
 
 
 def _settings(rows: pd.DataFrame) -> list[str]:
     """The columns by which rows of with_settings are told apart. A sampler's name stands for its one structure."""
-    first, wanted = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
-    one = wanted in rows and rows.groupby("sampler")[wanted].nunique().max() == 1
-    return [*first, *distinguishing_columns(rows, *first, *([wanted] if one else []))]
+    first, column = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
+    one = column in rows and rows.groupby("sampler")[column].nunique().max() == 1
+    return [*first, *distinguishing_columns(rows, *first, *([column] if one else []))]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:

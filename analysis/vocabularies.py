@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, interval, plain
+from specbench.reports.cells import interval, plain
 
 from .command import main
 from .decoding import latency
@@ -33,18 +33,16 @@ def build(run_dir: Path) -> Report:
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of with_settings as text."""
-    beside = distinguishing_columns(rows, *SETTINGS)
-    return cells.shown(rows, lambda row: _line(row, beside))
-
-
-def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
-    other = pd.notna(row["shared_mass"])
-    return {
-        **cells.settings(row, [*SETTINGS, *beside]),
-        "shared tokens": plain(row["shared_tokens"]) if other else "all",
-        "shared mass": interval(row, "shared_mass") if other else NONE,
-        **cells.measured(row, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup"),
-    }
+    settings = [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]
+    return cells.shown(
+        rows,
+        lambda row: {
+            **cells.settings(row, settings),
+            "shared tokens": "all" if pd.isna(row["shared_mass"]) else plain(row["shared_tokens"]),
+            "shared mass": interval(row, "shared_mass"),
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup"),
+        },
+    )
 
 
 def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:

@@ -94,20 +94,20 @@ def bullets(items: Iterable[str]) -> Markup:
 
 def line(markdown: str) -> Markup:
     """Markdown of a paragraph in one line, without escapes that its place does not need."""
-    made, words, target = "", "", None
+    result, words, target = "", "", None
     for token in [*inlines(markdown), Token("end", "", 0)]:
         if token.type in ("text", "softbreak"):
             words += token.content or " "
             continue
-        text, words = _within(words) if made else _begun(_within(words)), ""
-        made += text if target is None else re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
+        text, words = _within(words) if result else _begun(_within(words)), ""
+        result += text if target is None else re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
         if token.type == "link_open":
-            made, target = f"{made}[", quote(str(token.attrs["href"]), safe=":/?#@!$&+,;=%~")
+            result, target = f"{result}[", quote(str(token.attrs["href"]), safe=":/?#@!$&+,;=%~")
         elif token.type == "link_close":
-            made, target = f"{made}]({target})", None
+            result, target = f"{result}]({target})", None
         else:
-            made += code(token.content) if token.type == "code_inline" else token.markup
-    return Markup(made.strip())
+            result += code(token.content) if token.type == "code_inline" else token.markup
+    return Markup(result.strip())
 
 
 def blocks(markdown: str) -> Iterator[tuple[str, list[str]]]:

@@ -35,10 +35,10 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
             points |= rows[rows["gamma"] > 0].groupby("gamma")["tokens_per_second"].median().to_dict()
             axes.plot(list(points), list(points.values()), label=engine, **look.line)
         for place, name in enumerate(names):
-            beside = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
-            for speed in beside[beside["gamma"] == 0]["tokens_per_second"]:
+            decoder = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
+            for speed in decoder[decoder["gamma"] == 0]["tokens_per_second"]:
                 axes.axhline(speed, color=GREY, linewidth=0.9, linestyle=LINES[place % len(LINES)], label=name)
-            drafting = beside[beside["gamma"] > 0].sort_values("gamma")
+            drafting = decoder[decoder["gamma"] > 0].sort_values("gamma")
             if len(drafting):
                 x, y = (drafting[column].to_numpy(dtype=float) for column in ("gamma", "tokens_per_second"))
                 axes.plot(x, y, "x", color=GREY, linestyle=LINES[place % len(LINES)], markeredgecolor=GREY, label=name)

@@ -152,7 +152,7 @@ def report(first: Message, _second: object) -> None:
         raise NotTrackedError("tracking.entity=null: W&B names none for this key. Set tracking.entity=NAME")
     sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
 
-    def made(owner: str = "", project: str = "") -> Any:
+    def wandb_report(owner: str = "", project: str = "") -> Any:
         def runs(*more: Any) -> Any:
             return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
 
@@ -174,7 +174,9 @@ def report(first: Message, _second: object) -> None:
             ],
         )
 
-    model = made()._to_model()  # runs without a place are of the report's own project, and W&B is not asked for it
+    model = (
+        wandb_report()._to_model()
+    )  # runs without a place are of the report's own project, and W&B is not asked for it
     written = {
         "displayName": model.display_name,
         "description": model.description,
@@ -189,7 +191,7 @@ def report(first: Message, _second: object) -> None:
         written["id"] = report_id
     _replace(path, written)
     if first["save"]:
-        online = made(entity, settings["project"])
+        online = wandb_report(entity, settings["project"])
         online.id = report_id
         _replace(path, written | {"id": online.save().id})
 
@@ -205,9 +207,9 @@ def _saved_as(path: Path, owner: Message) -> str:
 
 
 def _replace(path: Path, written: Message) -> None:
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _points(wr: Any, drawn: Message) -> Any:
