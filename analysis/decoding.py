@@ -12,14 +12,14 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Table, cells, winner
+from specbench.reports import Report, Section, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.rules import rules_followed
 
 from .folder import read_rows
-from .page import Shown, page, words
+from .page import Shown, page, section_of, words
 
 NO_CATEGORY = "(none)"
 MOST_COLUMNS = 8  # categories side by side
@@ -78,6 +78,11 @@ def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
         lambda row: cells.settings(row, settings) | {name: number(row[column]) for name, column in names.items()},
     )
     return {"latency": Table("latency", shown, left=("verifier", "drafter", "draft"))}
+
+
+def where_it_ran(results: pd.DataFrame) -> Section:
+    """Hardware, versions and settings; what differs between rows is listed with all its values."""
+    return section_of("shared.where_it_ran", results)
 
 
 def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:

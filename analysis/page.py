@@ -27,8 +27,8 @@ from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, cells, markdown
-from specbench.runs.repeat import commands
-from specbench.runs.status import SweepStatus
+
+from .folder import report_of
 
 Shown = Table | Figure | None  # what a page places; None is left out
 
@@ -43,25 +43,20 @@ def page(
     headlines: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Report:
-    """The report of an experiment, by the template of its name; its end says what jobs lack and how to repeat them.
+    """The report of an experiment, by the template of its name.
 
     Args:
-        run_dir: the sweep's folder; None, or one without a plan, has no such end.
+        run_dir: the sweep's folder; None for a report that is of no sweep.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, data, headlines: of :class:`specbench.reports.Report`.
-        warning: Markdown: why the numbers cannot be taken at their word. Missing jobs are added.
+        rules, warning, data, headlines: of :func:`analysis.folder.report_of`; the warning is Markdown.
         values: of the template's macro ``page``.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    status = None if run_dir is None else SweepStatus.of(run_dir)
-    text = _macro(f"{name}.page")(**values)
-    if status is not None:
-        text += "\n" + _macro("shared.end")(name, status, markdown.lines(commands(status.plan)))
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
-    for level, heading, texts in _parts(text):
+    for level, heading, texts in _parts(_macro(f"{name}.page")(**values)):
         if level == "h1":
             title, question = heading, " ".join(texts)
         elif level == "h2":
@@ -74,17 +69,8 @@ def page(
             sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
     if left := [place for place, value in unplaced.items() if value is not None]:
         raise ArgumentError(f"{name}.md: has no place for {left[0]!r}. Add a line: ### {left[0]}")
-    warnings = ["" if status is None else status.partial(), markdown.literal(warning)]
-    return Report(
-        name,
-        title,
-        question,
-        tuple(section for section in sections if section.blocks),
-        " ".join(filter(None, warnings)),
-        tuple(dict.fromkeys(rules)),
-        data or {},
-        headlines or {},
-    )
+    sections = [section for section in sections if section.blocks]
+    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
 
 
 def words(macro: str, *values: Any) -> Markup:
@@ -94,6 +80,11 @@ def words(macro: str, *values: Any) -> Markup:
         macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.theory``.
     """
     return Markup(" ".join(text for _, _, blocks in _parts(_macro(macro)(*values)) for text in blocks))
+
+
+def section_of(macro: str, *values: Any) -> Section:
+    """The first section of what a macro says."""
+    return next(Section(heading, tuple(blocks)) for level, heading, blocks in _parts(_macro(macro)(*values)) if level)
 
 
 def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list[Block]:

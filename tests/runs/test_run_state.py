@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.folder import read_rows
-from analysis.page import page
+from analysis.folder import read_rows, report_of
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.disk import WriteError, beside, clear_temporaries
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
@@ -238,15 +237,14 @@ def test_a_value_that_is_shown_to_be_typed_is_read_as_it_is(value):
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
     sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
-    empty = {"positions": [], "opposed": [], "definitions": []}
-    text = markdown.render(page(sweep, "metrics", {"values": None}, **empty))
-    warning = "**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**"
-    question = "What would others have called these numbers?"
-    assert text.startswith(f"# The same steps by every definition\n\n{warning}\n\n{question}\n")
+    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
+    assert text.startswith(
+        "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion\n"
+    )
     assert "## What is missing\n\n1 of 2 jobs done, 1 failed.\n\n- failed: job 1 (gamma=1): \\*broken\\*\n" in text
     assert f"python -m specbench resume={markdown.escape(str(sweep))}" in text
     write_state(sweep / "1", JobState("b", Status.DONE))
-    text = markdown.render(page(sweep, "metrics", {"values": None}, **empty))
+    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
     assert "part of its sweep" not in text
     assert "missing" not in text
     assert "\npython -m specbench gamma=0,1\n" in text
