@@ -193,7 +193,7 @@ def build_sweep(
         "findings": findings,
         "machine": winner.machine(results),
         "agreement": agreement(results, axis),
-        "few": cells.few_units({"prompts": prompts_of(run_dir, results)}),
+        "few": cells.few_units("prompts", prompts_of(run_dir, results)),
     }
     return page(
         run_dir,

@@ -33,7 +33,7 @@ def build(run_dir: Path) -> Report:
     return page(
         run_dir,
         "verifier_agreement",
-        {"table": shown} if len(compared) else {},
+        {"table": shown},
         compared["rule"] if len(compared) else (),
         data=data,
         results=results,

@@ -75,17 +75,9 @@ def file_name(words: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in words)
 
 
-def few_units(units: Mapping[str, int]) -> str:
-    """A sentence on intervals by bootstrap over few units, given how many of each kind; empty where all are enough.
-
-    Args:
-        units: such as {"prompts": 12}.
-    """
-    few = [
-        f"{name} number {count}, with which a nominal {CONFIDENCE:.0%} holds about {coverage(count):.0%}"
-        if count > 1
-        else f"{name} number {count}, which gives no interval"
-        for name, count in units.items()
-        if count < FEW
-    ]
-    return f"Intervals need more units: {'; '.join(few)}." if few else ""
+def few_units(name: str, count: int) -> str:
+    """A sentence on intervals by bootstrap over few units, such as ``prompts``; empty if there are enough."""
+    if count >= FEW:
+        return ""
+    holds = f"with which a nominal {CONFIDENCE:.0%} holds about {coverage(count):.0%}"
+    return f"Intervals need more units: {name} number {count}, {holds if count > 1 else 'which gives no interval'}."
