@@ -103,8 +103,7 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
     categories = categories.reindex(columns=list(dict.fromkeys([*categories, *later])))
     categories = categories.replace({"category": {"": NO_CATEGORY}})
     rows = results[list(dict.fromkeys(["job", *settings]))].merge(categories, on="job")
-    places = {name: place for place, name in enumerate(rows["category"].unique())}
-    return rows.sort_values("category", key=lambda names: names.map(places), kind="stable", ignore_index=True)
+    return rows.sort_values("category", key=lambda names: pd.factorize(names)[0], kind="stable", ignore_index=True)
 
 
 def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:

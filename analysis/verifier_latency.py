@@ -94,10 +94,11 @@ def headline(timed: pd.DataFrame) -> pd.DataFrame:
     sizes = sorted(map(int, chosen["batch_size"].unique()))
     lines = []
     for name, rows in chosen.groupby("verifier", sort=False):
-        line = {size: NONE for size in sizes}
-        for _, row in rows.iterrows():
-            line[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
-        lines.append({"verifier": name, **{_requests(size): cell for size, cell in line.items()}})
+        by_size = {
+            row["batch_size"]: f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
+            for _, row in rows.iterrows()
+        }
+        lines.append({"verifier": name, **{_requests(size): by_size.get(size, NONE) for size in sizes}})
     return pd.DataFrame(lines)
 
 
@@ -113,9 +114,8 @@ def _requests(size: int) -> str:
 
 def in_order(timed: pd.DataFrame) -> pd.DataFrame:
     """The cases, those of one setting together."""
-    order = {case: place for place, case in enumerate(dict.fromkeys(_keys(timed)))}
-    places = timed.assign(place=[order[key] for key in _keys(timed)])
-    return places.sort_values(["place", "job"], kind="stable").drop(columns="place")
+    settings = timed.groupby(["variant", "batch_size"], sort=False).ngroup()
+    return timed.assign(setting=settings).sort_values(["setting", "job"], kind="stable").drop(columns="setting")
 
 
 def case_table(timed: pd.DataFrame) -> pd.DataFrame:
