@@ -74,15 +74,18 @@ def read_table(
     schema: pa.Schema | None = None,
     required: bool = True,
 ) -> pd.DataFrame:
-    """A table of all jobs, job by job, with the given columns of each job's row.
+    """A table of all jobs, job by job.
 
     Args:
-        rows, columns: the rows of the run, and the columns that each line gets of its job's; all jobs' without rows.
+        run_dir: the sweep's folder.
+        name: of the file that each job wrote.
+        rows: of the run; only lines of their jobs are returned. None returns those of all jobs.
+        columns: of ``rows``, which each line gets from its job's row.
         schema: the columns that this version writes; None accepts any.
-        required: whether no table is an error; it is without lines otherwise.
+        required: whether a missing table is an error; if not, the result has no lines.
 
     Raises:
-        ConfigError: no job left such a table, or columns are missing, as in a table of an older version.
+        ConfigError: a damaged file; no job left such a table; columns are missing, as in a table of an older version.
     """
     table = results.read_jobs(run_dir, name)
     if table.empty:
