@@ -36,7 +36,7 @@ class Size(NamedTuple):
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir, "engine", "speedup").sort_values([*SETTINGS, "job"], kind="stable", ignore_index=True)
-    lines = read_table(run_dir, BASELINES, rows, ["gamma"], required=False)
+    lines = read_table(run_dir, BASELINES, rows, ["gamma"], remedy=None)
     lines = lines.reindex(columns=COLUMNS) if lines.empty else lines
     others = by_setting(lines)
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))

@@ -78,8 +78,10 @@ def certified(path: Path) -> pd.DataFrame:
 def judged(run_dir: Path) -> pd.DataFrame:
     """The rows of a sweep with the verdicts and numbers of each run's findings."""
     rows = read_rows(run_dir, "source")
-    findings = read_table(run_dir, FINDINGS, schema=schema_of(FindingRow))
-    shares = read_table(run_dir, SHARES, required=False)
+    findings = read_table(
+        run_dir, FINDINGS, schema=schema_of(FindingRow), remedy="Give the folder of a run of protocol=judge."
+    )
+    shares = read_table(run_dir, SHARES, remedy=None)
     differences = shares[shares["mode"] == DIFFERENCE] if len(shares) else pd.DataFrame(columns=["job"])
     lines = rows.join(
         pd.DataFrame(

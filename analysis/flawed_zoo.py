@@ -18,7 +18,8 @@ def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir)
     tests, bounds, bias = (
-        read_table(run_dir, f"{name}.parquet", rows, ["verifier"]) for name in ("sensitivity", "bounds", "bias")
+        read_table(run_dir, f"{name}.parquet", rows, ["verifier"], remedy="Give a run of +exp=flawed_zoo.")
+        for name in ("sensitivity", "bounds", "bias")
     )
     table = sensitivity_table(tests, bounds, bias)
     short = tests.assign(

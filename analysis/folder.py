@@ -72,7 +72,7 @@ def read_table(
     rows: pd.DataFrame | None = None,
     columns: Sequence[str] = (),
     schema: pa.Schema | None = None,
-    required: bool = True,
+    remedy: str | None = "Give the folder of a run of this experiment.",
 ) -> pd.DataFrame:
     """A table of all jobs, job by job.
 
@@ -82,15 +82,14 @@ def read_table(
         rows: of the run; only lines of their jobs are returned. None returns those of all jobs.
         columns: of ``rows``, which each line gets from its job's row.
         schema: the columns that this version writes; None accepts any.
-        required: whether a missing table is an error; if not, the result has no lines.
+        remedy: what to do if no job left such a table; None returns one without lines.
 
     Raises:
         ConfigError: a damaged file; no job left such a table; columns are missing, as in a table of an older version.
     """
     table = results.read_jobs(run_dir, name)
     if table.empty:
-        if required:
-            remedy = "Give the folder of a run of this experiment."
+        if remedy is not None:
             raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", remedy)
         return table
     if missing := [column for column in schema.names if column not in table] if schema is not None else []:

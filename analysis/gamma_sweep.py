@@ -71,7 +71,7 @@ def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
 
 def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | None]]:
     """Rates by position of a run, with their intervals if its step log is there."""
-    steps = read_table(run_dir, STEPS, required=False)
+    steps = read_table(run_dir, STEPS, remedy=None)
     if len(steps) and (steps["job"] == row["job"]).any():
         return position_estimates(steps[steps["job"] == row["job"]], row["gamma"])
     return [

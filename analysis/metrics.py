@@ -28,7 +28,7 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
     Raises:
         ConfigError: none of its jobs left a step log.
     """
-    rows, steps = with_settings(read_rows(run_dir)), read_table(run_dir, STEPS)
+    rows, steps = with_settings(read_rows(run_dir)), read_table(run_dir, STEPS, remedy="Give a run of protocol=decode.")
     settings = distinguishing_columns(rows, "job")
     runs = []
     for _, row in rows[rows["job"].isin(steps["job"])].iterrows():

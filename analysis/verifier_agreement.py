@@ -21,12 +21,12 @@ COUNTS = ["requests", "rounding", "structural", "another_rule"]
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     results = read_rows(run_dir)
-    compared = read_table(run_dir, AGREEMENT, schema=AGREEMENT_SCHEMA, required=False)  # a row a job
-    fixtures = read_table(run_dir, "comparisons.parquet", results, ["verifier"], required=False)  # and small fixture
+    compared = read_table(run_dir, AGREEMENT, schema=AGREEMENT_SCHEMA, remedy=None)  # a row a job
+    fixtures = read_table(run_dir, "comparisons.parquet", results, ["verifier"], remedy=None)  # and small fixture
     if compared.empty and fixtures.empty:
         raise ConfigError("RUN_DIR", run_dir, "no verifier was compared in it", "Use protocol=agreement.")
     shown = Table("table", table(compared), compared, left=("verifier", "twin")) if len(compared) else None
-    data = {"fixtures": fixtures, "differences": read_table(run_dir, DIFFERENCES, required=False)}
+    data = {"fixtures": fixtures, "differences": read_table(run_dir, DIFFERENCES, remedy=None)}
     if compared.empty:
         data["table"] = compared
     by_job = fixtures.groupby(["job", "verifier"], as_index=False)[COUNTS].sum() if len(fixtures) else fixtures

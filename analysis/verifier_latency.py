@@ -66,7 +66,7 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    cases = read_table(run_dir, LATENCY, schema=LATENCY_SCHEMA, required=False)
+    cases = read_table(run_dir, LATENCY, schema=LATENCY_SCHEMA, remedy=None)
     if cases.empty or cases["skipped"].notna().all():
         raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
     cases = cases.sort_values(["job", "case"], kind="stable", ignore_index=True)
