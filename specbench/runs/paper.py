@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report
-from specbench.reports.latex import figures, folder
+from specbench.reports.latex import folder
 from specbench.reports.plots.style import drawn_for
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.reporting import analysis_module, analysis_of
@@ -35,14 +35,14 @@ def paper(arguments: Sequence[str]) -> int:
             "--column, --wide", f"{options.column}, {options.wide}", "not the widths of a document", remedy
         )
     _check_font(options.font)
-    runs = [found_run(run) for run in options.runs]
+    runs = [find_run(run) for run in options.runs]
     for run in runs:
         check_whole(run, options.partial)
-    pages = figures.pages(options.column, options.wide, options.font)
+    pages = folder.pages(options.column, options.wide, options.font)
     reports: dict[str, list[Report]] = {}
     for end, page in pages.items():
         with drawn_for(page):
-            reports[end] = [built(run) for run in runs]
+            reports[end] = [build_report(run) for run in runs]
     names = [report.name for report in reports["column"]]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError("RUN", twice[0], "two runs of one experiment", "Give each a folder of its own with --out.")
@@ -52,7 +52,7 @@ def paper(arguments: Sequence[str]) -> int:
     return 0
 
 
-def found_run(name: str) -> Path:
+def find_run(name: str) -> Path:
     """The folder of a run: as named, or the newest one of the experiment of that name.
 
     Raises:
@@ -79,7 +79,7 @@ def check_whole(run: Path, partial: bool) -> None:
         raise ConfigError("RUN", run, problem, f"{remedy}.")
 
 
-def built(run: Path) -> Report:
+def build_report(run: Path) -> Report:
     """The report of a run, its figures drawn for the page of now.
 
     Raises:

@@ -52,7 +52,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         },
     )
     print_table(table, "by category")
-    if few := cells.few_units({"prompts of a category": int(categories["prompts"].min())}):
+    if few := cells.few_units("prompts of a category", int(categories["prompts"].min())):
         say(few)
     if categories["speedup"].isna().any():
         say(

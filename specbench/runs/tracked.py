@@ -23,8 +23,7 @@ from specbench.reports.tracking import (
     tags_of,
     write_report,
 )
-from specbench.reports.tracking.reports import REPORT
-from specbench.reports.wandb import to_wandb
+from specbench.reports.tracking.reports import REPORT, to_wandb
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config
 from specbench.runs.job import HF, JobInfo, model_name
