@@ -91,10 +91,12 @@ class LogitRows:
     def __len__(self) -> int:
         return self.logits.shape[0]
 
-    def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
-        """Returns copies of the given rows, in that order."""
+    def select(self, rows: Int64[Tensor, " m"] | slice) -> LogitRows:
+        """Returns copies of the given rows, in that order; those of a slice in the same memory, if there is no mask."""
         normalizer = None if self.log_normalizer is None else self.log_normalizer[rows]
-        allowed = None if self.allowed is None else self.allowed.select(rows)
+        allowed = None
+        if self.allowed is not None:
+            allowed = self.allowed.select(torch.arange(len(self), device=self.logits.device)[rows])
         return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], normalizer, allowed)
 
     @staticmethod

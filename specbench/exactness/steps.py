@@ -208,23 +208,13 @@ def _calls(drawn: Drawn, streams: Streams, sizes: Sequence[int]) -> Iterator[tup
         yield (
             Draft(
                 draft.token_ids[row:last],
-                None if draft.rows is None else _view(draft.rows, row, last),
+                None if draft.rows is None else draft.rows.select(slice(row, last)),
                 drawn.counts[own],
                 draft.max_draft_tokens,
             ),
-            _view(drawn.target, row + first, last + end),
+            drawn.target.select(slice(row + first, last + end)),
             Streams(streams.seeds[own], streams.positions[own], streams.width, made[:, own]),
         )
-
-
-def _view(rows: LogitRows, first: int, end: int) -> LogitRows:
-    known = rows.log_normalizer
-    return LogitRows(
-        rows.logits[first:end],
-        rows.temperature[first:end],
-        rows.cutoff[first:end],
-        None if known is None else known[first:end],
-    )
 
 
 def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V"]:
