@@ -24,7 +24,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
@@ -68,7 +68,7 @@ class CostProtocol:
         check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
 
         Raises:
             ConfigError: contexts that leave no room for the steps in the pair's context.
@@ -85,7 +85,7 @@ class CostProtocol:
                 "weight_bytes_draft": weight_bytes(context.drafter.model),
                 "copy_bandwidth": copy_bandwidth(context.device),
             },
-            tables={COST: Table(rows, COST_SCHEMA)},
+            tables={COST: ParquetTable(rows, COST_SCHEMA)},
             figures={"step_times": plots.step_times(frame, model)},
             documents={"cost.json": json.dumps(model.describe(), indent=1)},
         )

@@ -31,8 +31,8 @@ from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.metrics.speed import speed_of
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
-from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
+from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups
@@ -109,7 +109,7 @@ class DecodeProtocol:
             raise ConfigError("protocol.group", self.group, problem, remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
+        """Decodes, measures, checks; see :class:`specbench.protocols.contract.MeasurementProtocol`."""
         groups, baselines, shared = self._groups(context), [], {}
         if self.together and context.together is not None:
             rounds = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
@@ -131,7 +131,7 @@ class DecodeProtocol:
         scored = recorded(context, requests, completions) if context.drafter.rates_any_text else None
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         rounds = by_category(steps, timed)
-        categories = {CATEGORIES: Table(rounds, CATEGORY_SCHEMA)} if rounds else {}
+        categories = {CATEGORIES: ParquetTable(rounds, CATEGORY_SCHEMA)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
@@ -155,14 +155,14 @@ class DecodeProtocol:
             headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,
             {
-                ROUNDS: Table(timed.table(), ROUND_SCHEMA),
-                STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
-                EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
-                TEXTS: Table([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
+                ROUNDS: ParquetTable(timed.table(), ROUND_SCHEMA),
+                STEPS: ParquetTable(steps.to_dict("records"), STEP_SCHEMA),
+                EMPIRICAL: ParquetTable(empirical, EMPIRICAL_SCHEMA),
+                TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
                 **logprob_table(context, completions),
                 **categories,
                 **({} if scored is None or mixed else {TRACE: scored.table}),
-                **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
+                **({BASELINES: ParquetTable(baselines, BASELINE_SCHEMA)} if baselines else {}),
             },
             figures,
             failure=repeat_failure(timed.differing, context.device, context.dtype)

@@ -22,7 +22,7 @@ from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
 from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
@@ -114,7 +114,7 @@ class JudgeProtocol:
         return {**of_engine, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
 
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`."""
         source = _checked(context)
         source.open()
         try:
@@ -136,7 +136,7 @@ class JudgeProtocol:
                 **(context.columns if getattr(source, "of_run", False) else {}),
                 **({"gamma": self._gamma(context, source)} if self._reads_gamma(source) else {}),
             },
-            {name: Table(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
+            {name: ParquetTable(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
             {} if figure is None else {FIGURE: figure},
             judgement.pages(figure),
             failure=judgement.failure,

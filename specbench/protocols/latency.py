@@ -32,7 +32,7 @@ from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
-from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.prechecks import check_no_processors
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
@@ -114,7 +114,7 @@ class LatencyProtocol:
         return base, specs
 
     def run(self, context: RunContext) -> Outcome:
-        """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
+        """Times every case; see :class:`specbench.protocols.contract.MeasurementProtocol`.
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
@@ -156,7 +156,10 @@ class LatencyProtocol:
         return Outcome(
             _headline(rows),
             {},
-            {LATENCY: Table(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: Table(samples, LATENCY_SAMPLES_SCHEMA)},
+            {
+                LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
+                LATENCY_SAMPLES: ParquetTable(samples, LATENCY_SAMPLES_SCHEMA),
+            },
             {"time_against_batch": plots.time_against_batch(_frame(rows))},
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specbench.decoding import Completion
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.results import schema_of
-from specbench.protocols.base import Table
+from specbench.protocols.contract import ParquetTable
 from specbench.protocols.model_context import ModelContext
 
 LOGPROBS = "logprobs.parquet"
@@ -32,7 +32,7 @@ class LogprobRow:
 SCHEMA = schema_of(LogprobRow)
 
 
-def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> dict[str, Table]:
+def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> dict[str, ParquetTable]:
     """The table by its file name; empty if no request asks for one."""
     decode = context.pair.tokenizer.decode
     rows = []
@@ -46,4 +46,4 @@ def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> d
                     completion.request.name, part, i, token.token_id, text, token.logprob, token.rank, ids, values
                 )
                 rows.append(row)
-    return {LOGPROBS: Table(rows, SCHEMA)} if rows else {}
+    return {LOGPROBS: ParquetTable(rows, SCHEMA)} if rows else {}

@@ -23,7 +23,7 @@ from specbench.decoding import Request
 from specbench.metrics.intervals import columns
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
@@ -120,7 +120,7 @@ class PredictProtocol:
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
@@ -134,7 +134,7 @@ class PredictProtocol:
             raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
 
         Raises:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
@@ -164,10 +164,10 @@ class PredictProtocol:
             f"{best['gamma']}, {best['speedup']:.3f}",
             tables={
                 TRACE: kept.table,
-                COST: Table(costs, COST_SCHEMA),
-                PREDICTED: Table(predicted, PREDICTED_SCHEMA),
-                MEASURED: Table(measured, MEASURED_SCHEMA),
-                STEADY: Table(steady_rows, STEADY_SCHEMA),
+                COST: ParquetTable(costs, COST_SCHEMA),
+                PREDICTED: ParquetTable(predicted, PREDICTED_SCHEMA),
+                MEASURED: ParquetTable(measured, MEASURED_SCHEMA),
+                STEADY: ParquetTable(steady_rows, STEADY_SCHEMA),
             },
             figures={
                 "predicted_speedup": plots.predicted_speedups(frames[0], frames[1]),

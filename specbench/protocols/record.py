@@ -19,7 +19,7 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
@@ -40,7 +40,7 @@ class Recorded:
     """
 
     trace: Trace
-    table: Table
+    table: ParquetTable
     columns: list[dict[str, Tensor]]
     order: list[int]
     seconds_sampling: float = 0.0
@@ -67,7 +67,7 @@ class RecordProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
         lengths = {info.title: replay(trace, info, [context.gamma])[0].acceptance_length for info in replayable()}
@@ -130,4 +130,4 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
         [scored[i] for i in order],
         identity,
     )
-    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), scored, order)
+    return Recorded(trace_of(table, identity, TRACE), ParquetTable(table, table.schema), scored, order)

@@ -22,7 +22,7 @@ from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
-from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
@@ -92,7 +92,7 @@ class ReplayCheckProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay.
@@ -127,9 +127,9 @@ class ReplayCheckProtocol:
             f"by at most {worst:.3f} tokens a step; recording and replaying took {share:.0%} of decoding's time",
             tables={
                 TRACE: kept.table,
-                REPLAY: Table(rows, REPLAY_SCHEMA),
-                POINTS: Table(points, POINT_SCHEMA),
-                TIMINGS: Table(timings, TIMING_SCHEMA),
+                REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
+                POINTS: ParquetTable(points, POINT_SCHEMA),
+                TIMINGS: ParquetTable(timings, TIMING_SCHEMA),
             },
         )
 

@@ -9,7 +9,7 @@ from specbench.core.checks import check_count, plain_number
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
-from specbench.protocols.base import MeasurementProtocol
+from specbench.protocols.contract import MeasurementProtocol
 from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")

@@ -35,7 +35,7 @@ from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
-from specbench.protocols.base import Together
+from specbench.protocols.contract import Together
 from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.rounds import DecoderFacts, TimedRounds, request_times_of, times_of

@@ -23,7 +23,7 @@ from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, RunContext
-from specbench.protocols.base import Together
+from specbench.protocols.contract import Together
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained

@@ -16,7 +16,7 @@ from typing import Any
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
-from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
+from specbench.sources.contract import Mode, TextCompletion, TextRequest, is_token_ids
 
 DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
 LONGEST = 16 * 2**20  # bytes of a line
@@ -24,7 +24,7 @@ _KINDS = {"text": str, "prompt": str, "finish_reason": str, "engine": str, "ques
 _FORMAT = "See specbench/sources/file.py for what a line holds."
 
 
-def line_of(completion: Completion, question: str, engine: str) -> str:
+def line_of(completion: TextCompletion, question: str, engine: str) -> str:
     """A line for a completion."""
     request, sampling = completion.request, completion.request.sampling
     changed = {name: getattr(sampling, name) for name in DEFAULTS if getattr(sampling, name) != DEFAULTS[name]}
@@ -48,9 +48,9 @@ def line_of(completion: Completion, question: str, engine: str) -> str:
     return json.dumps({name: value for name, value in content.items() if value is not None}) + "\n"
 
 
-def completion_of(request: TextRequest, line: Mapping[str, Any]) -> Completion:
+def completion_of(request: TextRequest, line: Mapping[str, Any]) -> TextCompletion:
     """The completion of a line, as the answer to a request."""
-    return Completion(
+    return TextCompletion(
         request=request,
         mode=Mode(line["mode"]),
         text=line.get("text", ""),
@@ -155,7 +155,7 @@ class FileSource:
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """The next texts of these prompts. Raises ConfigError if a prompt has none left."""
         completions = []
         for request in requests:

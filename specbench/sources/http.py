@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from specbench.core.errors import ConfigError
-from specbench.sources.base import is_token_ids
+from specbench.sources.contract import is_token_ids
 
 RETRIED = (429, 502, 503, 504)  # too many requests, or a server that is still loading its model
 LONGEST_WAIT = 30.0  # seconds between two attempts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.parameters import given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
@@ -71,7 +71,7 @@ class LlamaServerSource(ServedSource):
         texts = reply.part if isinstance(reply.part, list) else [reply.part]
         return [Reply(reply.server, text, reply.request) for text in texts]
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request = reply.request
         if reply.get("truncated", bool, _OLD):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
@@ -80,7 +80,7 @@ class LlamaServerSource(ServedSource):
                 f"it read a part of prompt {request.prompt_id!r}", "Start it with a longer context."
             )
         stop = reply.get("stop_type", str, _OLD)
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=reply.get("content", str, _OLD),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
 from specbench.sources.parameters import given, unsupported_but
@@ -82,12 +82,12 @@ class OpenAiSource(ServedSource):
         choices = reply.get("choices", list, _PROTOCOL)
         return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)
         self._check_prompt(reply)
         message = choice.within("message", _PROTOCOL) if self.chat else choice
         remedy = "Update vLLM (0.10.2 and later return token ids), or use source.dialect=openai."
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=message.get("content" if self.chat else "text", str, _PROTOCOL),

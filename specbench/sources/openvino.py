@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError, NotInstalledError
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import check_supported, given, unsupported_but
 
 METHODS = DRAFT, LOOKUP = ("draft", "prompt_lookup")
@@ -83,7 +83,7 @@ class OpenVinoSource:
             remedy = "Compare the folders and source.properties with docs/sources.md."
             raise ConfigError("source.target", self.target, f"cannot be loaded ({_short(error)})", remedy) from error
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests one after another, since a call has one seed."""
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
@@ -101,7 +101,7 @@ class OpenVinoSource:
         scheduler.cache_size = self.cache_size
         return self.genai.LLMPipeline(self.target, self.device, scheduler_config=scheduler, **how, **self.properties)
 
-    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+    def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pipeline, start = self.pipelines[mode], time.perf_counter()
         tokenizer = pipeline.get_tokenizer()
         if request.token_ids is None:
@@ -116,7 +116,7 @@ class OpenVinoSource:
                 "source", self.engine, problem, "Change the sampling parameters or the prompt."
             ) from error
         ids = tuple(map(int, result.tokens[0]))
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=tokenizer.decode(list(ids)),

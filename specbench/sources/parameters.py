@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
-from specbench.sources.base import TextRequest
+from specbench.sources.contract import TextRequest
 
 OF_REQUESTS = ("seed", "max_tokens")  # which TextRequest has itself
 

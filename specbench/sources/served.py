@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ConfigError
-from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
+from specbench.sources.contract import Mode, TextCompletion, TextRequest, is_token_ids
 from specbench.sources.http import MEBIBYTE, Server
 from specbench.sources.parameters import check_supported
 from specbench.sources.prometheus import Counters
@@ -78,7 +78,7 @@ class ServedSource:
         for mode, server in self.servers.items():
             self.totals[mode] = dict.fromkeys(self.counters.read(server, mode is Mode.SPECULATIVE), 0.0)
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Sends requests to the mode's server, ``concurrency`` at the same time."""
         check_supported(requests, self.unsupported, self.engine)
         server = self.servers[mode]
@@ -102,12 +102,12 @@ class ServedSource:
         for server in self.servers.values():
             server.close()
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns the texts that the server samples together for one request."""
         check_supported([request], self.unsupported, self.engine)
         return self._texts(request, mode, count, **{self.several: count})
 
-    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[Completion]:
+    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[TextCompletion]:
         """Sends a request with ``more`` in its body. Raises ConfigError unless the reply has ``count`` texts."""
         server, (path, body) = self.servers[mode], self.call_of(request)
         start = time.perf_counter()
@@ -120,7 +120,7 @@ class ServedSource:
             raise server.error(problem, "Is it the server that you mean? See source.extra too.")
         return [self._checked(self.read(part, mode, seconds)) for part in parts]
 
-    def _checked(self, completion: Completion) -> Completion:
+    def _checked(self, completion: TextCompletion) -> TextCompletion:
         """Returns it. Raises ConfigError for a plain text with a draft, and for an empty one that nothing ended."""
         request, server = completion.request, self.servers[completion.mode]
         if completion.mode is Mode.PLAIN and completion.counters.get("drafted"):
@@ -143,7 +143,7 @@ class ServedSource:
         """The parts of a reply that :meth:`read` takes, one a text."""
         raise NotImplementedError
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         """What a reply says. Raises ConfigError if it says something else."""
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ from specbench.models.generate_speculatively import (
     sample_speculatively,
 )
 from specbench.models.loading import Pair, load_pair
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import check_supported, unsupported_but
 
 _SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
@@ -91,7 +91,7 @@ class TransformersSource:
             tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
             self.settings = dataclasses.replace(self.settings, draft_tokenizer=tokenizer)
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests one after another, since assisted generation takes one."""
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
@@ -103,7 +103,7 @@ class TransformersSource:
     def close(self) -> None:
         self.pair = self.greedy_pair = None
 
-    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+    def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pair, start = self._opened(request.sampling.greedy), time.perf_counter()
         prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
         arguments = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
@@ -114,7 +114,7 @@ class TransformersSource:
             ids, counts = sample_speculatively(*arguments, self.settings)
             counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=str(pair.tokenizer.decode(ids, skip_special_tokens=True)),

@@ -22,8 +22,8 @@ from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, 
 from specbench.protocols.judging.speed import SPEED, judge_speed
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
-from specbench.sources.base import SAMPLED
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
+from specbench.sources.contract import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
 
@@ -296,7 +296,7 @@ class Rounds(OtherGreedy):
     def encode(self, text: str) -> tuple[int, ...] | None:
         return tuple(text.encode()) if self.tells else None
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         if "to its fork" not in request.prompt_id:
             return super().one(request, mode)
         self.asked.append(request)

@@ -18,7 +18,7 @@ from specbench.core.machine.provenance import environment
 from specbench.decoding import Decoder, Request
 from specbench.protocols import together as module
 from specbench.protocols import together_file
-from specbench.protocols.base import Together
+from specbench.protocols.contract import Together
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.rounds import Timed, decode_timed
 from specbench.protocols.together import SharedTimes, shared_rounds

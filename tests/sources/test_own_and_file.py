@@ -16,7 +16,7 @@ from specbench.exactness.two_sample.pairs import text_pairs
 from specbench.exactness.zoo.bugs import flawed
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
 from specbench.sources.file import FileSource, line_of
 from specbench.sources.own import OwnSource
 
@@ -68,8 +68,8 @@ def test_flawed_verifiers_are_found_by_their_texts_alone(bug, found):
     assert (evidence(pairs).rejected_at(1e-4) is not None) == found
 
 
-def completion(mode: Mode, **given: Any) -> Completion:
-    return Completion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
+def completion(mode: Mode, **given: Any) -> TextCompletion:
+    return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
 
 
 def written(folder: Path, *lines: str) -> FileSource:

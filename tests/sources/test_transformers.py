@@ -12,7 +12,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
 from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.checkpoints import tiny
@@ -39,7 +39,7 @@ def opened(method: str, **given: Any) -> TransformersSource:
     return source
 
 
-def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
+def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[TextCompletion]:
     params = SamplingParams(**sampling)
     return source.complete(
         [
@@ -50,7 +50,7 @@ def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Co
     )
 
 
-def ids(completions: list[Completion]) -> list[tuple[int, ...] | None]:
+def ids(completions: list[TextCompletion]) -> list[tuple[int, ...] | None]:
     return [completion.token_ids for completion in completions]
 
 

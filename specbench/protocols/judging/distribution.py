@@ -19,7 +19,7 @@ from specbench.metrics.findings import OF_TEXTS as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 from specbench.sources.file import DISTRIBUTION
 
 FIRST_LOOK = 64  # pairs; looks follow at doubling sizes
@@ -51,7 +51,7 @@ class Sampled:
     """Pairs of texts, in the order of sampling."""
 
     prompts: list[int] = field(default_factory=list)
-    texts: dict[Mode, list[Completion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
+    texts: dict[Mode, list[TextCompletion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
 
     @property
     def by_ids(self) -> bool:
@@ -70,7 +70,7 @@ class Sampled:
         return replace(pairs, classes=classes, ratios=ratios)
 
 
-def _words(text: Completion, by_ids: bool) -> Words:
+def _words(text: TextCompletion, by_ids: bool) -> Words:
     return text.token_ids if by_ids and text.token_ids is not None else words_of(text.text)
 
 

@@ -26,7 +26,7 @@ from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFU
 from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 from specbench.sources.file import GREEDY
 
 FORKS = "judge_forks.parquet"
@@ -36,7 +36,7 @@ EXAMINED = 12  # forks that are asked about again
 
 def judge_greedy(
     sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, checkpoint: TextScorer | None = None
-) -> tuple[Finding, dict[Mode, list[Completion]]]:
+) -> tuple[Finding, dict[Mode, list[TextCompletion]]]:
     """The finding, and the plain and speculative texts, [] where there are none.
 
     Args:
@@ -73,7 +73,9 @@ def judge_greedy(
     return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
-def _again(sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greedy: SamplingParams) -> list[Completion]:
+def _again(
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greedy: SamplingParams
+) -> list[TextCompletion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
         requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
@@ -82,13 +84,15 @@ def _again(sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greed
         return []
 
 
-def _units(one: Completion, other: Completion) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
+def _units(
+    one: TextCompletion, other: TextCompletion
+) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
     if one.token_ids is None or other.token_ids is None:
         return words_of(one.text), words_of(other.text)
     return one.token_ids, other.token_ids
 
 
-def _fork(prompt: JudgedPrompt, way: str, one: Completion, other: Completion, place: int | None) -> EngineFork:
+def _fork(prompt: JudgedPrompt, way: str, one: TextCompletion, other: TextCompletion, place: int | None) -> EngineFork:
     if place is None:
         return EngineFork(prompt.name, way, len(_units(one, other)[0]))
     margin = least_margin(one.logprobs, place) if one.token_ids is not None and other.token_ids is not None else None
@@ -96,7 +100,12 @@ def _fork(prompt: JudgedPrompt, way: str, one: Completion, other: Completion, pl
 
 
 def _cause(
-    sampler: Sampler, prompt: JudgedPrompt, one: Completion, other: Completion, fork: EngineFork, itself: int | None
+    sampler: Sampler,
+    prompt: JudgedPrompt,
+    one: TextCompletion,
+    other: TextCompletion,
+    fork: EngineFork,
+    itself: int | None,
 ) -> str:
     place = (fork.position or 1) - 1
     if itself == place:
@@ -108,7 +117,7 @@ def _cause(
     return _next_token(sampler, prompt, other.token_ids[: place + 1])
 
 
-def _scored(margins: Margins, one: Completion, other: Completion, fork: EngineFork) -> EngineFork:
+def _scored(margins: Margins, one: TextCompletion, other: TextCompletion, fork: EngineFork) -> EngineFork:
     place = (fork.position or 1) - 1
     if one.token_ids is None or other.token_ids is None or place >= min(len(one.token_ids), len(other.token_ids)):
         return fork

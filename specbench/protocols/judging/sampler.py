@@ -14,8 +14,8 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
-from specbench.sources.base import SAMPLED, SourceOfSeveral
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
+from specbench.sources.contract import SAMPLED, SourceOfSeveral
 from specbench.sources.file import completion_of, line_of, read_lines
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -111,13 +111,13 @@ class Sampler:
             token_ids=prompt.token_ids,
         )
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[TextCompletion]:
         """One completion a request. Texts that an earlier attempt sampled are not sampled again.
 
         Raises:
             SpecbenchError: the source's, and that a text cannot be written.
         """
-        texts: dict[int, Completion] = {}
+        texts: dict[int, TextCompletion] = {}
         for place, request in enumerate(requests):
             waiting = self.earlier.get(_key_of(request, mode, question))
             if waiting:
@@ -136,7 +136,7 @@ class Sampler:
         )
         return [texts[place] for place in range(len(requests))]
 
-    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[Completion]:
+    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[TextCompletion]:
         """Texts that a SourceOfSeveral samples together for one request; those of an earlier attempt, if it had all.
 
         Raises:
@@ -152,7 +152,7 @@ class Sampler:
         self.texts += len(texts)
         return texts
 
-    def _write(self, made: Sequence[Completion], question: str) -> None:
+    def _write(self, made: Sequence[TextCompletion], question: str) -> None:
         if self.path is not None and made:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.writelines(line_of(completion, question, self.source.engine) for completion in made)
@@ -165,5 +165,5 @@ def _key(line: dict[str, Any]) -> str:
 
 
 def _key_of(request: TextRequest, mode: Mode, question: str) -> str:
-    empty = Completion(request=request, mode=mode, text="")
+    empty = TextCompletion(request=request, mode=mode, text="")
     return _key(json.loads(line_of(empty, question, "")))

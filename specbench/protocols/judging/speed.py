@@ -20,7 +20,7 @@ from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.replay.renewal import replay
 from specbench.replay.trace import Identity, Trace
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 
 QUESTION = "What does the engine accept, and how much faster is it?"
 SPEED = "judge_speed.parquet"
@@ -64,7 +64,7 @@ def judge_speed(
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
     times = np.zeros((4, rounds, len(batches)))
-    texts: dict[Mode, list[Completion]] = {mode: [] for mode in Mode}
+    texts: dict[Mode, list[TextCompletion]] = {mode: [] for mode in Mode}
     before: dict[str, float] = {}
     try:
         for number in range(-1, rounds):  # the first is for warming up
@@ -96,7 +96,7 @@ def _totals(sampler: Sampler) -> dict[str, float]:
     return dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
 
 
-def predicted_rows(checkpoint: TextScorer, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:
+def predicted_rows(checkpoint: TextScorer, texts: Sequence[TextCompletion], gamma: int) -> list[SpeedRow]:
     """What a sound engine accepts in expectation, replayed on plain texts; [] without a draft.
 
     Plain texts follow the target, whatever speculation does to the others. An engine drafts tokens drawn from the draft
@@ -127,11 +127,11 @@ def predicted_rows(checkpoint: TextScorer, texts: Sequence[Completion], gamma: i
     return [row for row in rows if row is not None]
 
 
-def _tokens(completion: Completion) -> int:
+def _tokens(completion: TextCompletion) -> int:
     return len(completion.token_ids if completion.token_ids is not None else words_of(completion.text))
 
 
-def _acceptance(texts: Sequence[Completion], totals: dict[str, float]) -> list[SpeedRow]:
+def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> list[SpeedRow]:
     """Rates of what texts counted, or else of what the server counted for all together."""
     counted = {
         name: np.array([text.counters.get(name, math.nan) for text in texts])

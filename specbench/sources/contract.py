@@ -41,7 +41,7 @@ class TextRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completion:
+class TextCompletion:
     """A text that a source returned.
 
     Attributes:
@@ -91,7 +91,7 @@ class Source(Protocol):
         """Loads models or reaches the server. Raises SpecbenchError with a remedy if it cannot."""
         ...
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests, side by side where the engine batches.
 
         Returns:
@@ -111,7 +111,7 @@ class Source(Protocol):
 class SourceOfSeveral(Source, Protocol):
     """A source of an engine that samples several texts of one request together (OpenAI's parameter n)."""
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
         ...
 
