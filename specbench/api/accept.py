@@ -122,9 +122,10 @@ class AcceptVerifier:
         p_finite, q_finite = (rows.isfinite().all(dim=1).tolist() for rows in (p_rows, q_rows))
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING)
         num_accepted = torch.zeros(len(counts), dtype=torch.int64)
-        given: tuple[Any, ...] = (drafted, p_rows, q_rows, uniforms)
+        # The function gets a copy of the ids, which it may write into.
+        tensors: tuple[Any, ...] = (drafted.clone(), p_rows, q_rows, uniforms)
         ids, p, q, u = (
-            argument.numpy() if self.arrays == "numpy" and argument is not None else argument for argument in given
+            tensor.numpy() if self.arrays == "numpy" and tensor is not None else tensor for tensor in tensors
         )
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
             mine, scored = slice(first, first + g), slice(first + b, first + b + g + 1)

@@ -22,6 +22,7 @@ from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.settings import settings_of
+from specbench.replay.survival import LARGEST_GAMMA
 from specbench.rules import RULES, RuleInfo
 from specbench.rules.rule import rules_with_formulas
 from specbench.rules.verifier import Verifier
@@ -95,7 +96,7 @@ def certify(
         lossless up to 0.001 a step on the 16 small pairs tried, 0.0029 over D
     """
     chosen = _examined(verifier, rule, lossless, takes_padded)
-    gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
+    gamma, batch_size = check_count("gamma", gamma, 0, LARGEST_GAMMA), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
     inputs_seed = fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED)
     place = choose_device(device)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from specbench.decoding import Step
-from specbench.decoding.logprobs import TokenLogprob
+from specbench.decoding import Completion, Step
+from specbench.decoding.logprobs import TokenLogprob, completion_logprobs, prompt_logprobs
+from specbench.models import CachedModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,22 @@ class Decoded:
     sample: int = 0
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+
+    @staticmethod
+    def of(completion: Completion, target: CachedModel) -> Decoded:
+        """The continuation that a decoder made; ``target`` scores it if its request asks for log-probabilities."""
+        return Decoded(
+            prompt=completion.request.prompt,
+            text=completion.text,
+            token_ids=list(completion.token_ids),
+            steps=list(completion.steps),
+            finished=completion.finished,
+            stop_reason=completion.stop_reason,
+            index=int(completion.request.prompt_name),
+            sample=completion.request.sample,
+            logprobs=completion_logprobs(target, completion),
+            prompt_logprobs=prompt_logprobs(target, completion),
+        )
 
     @property
     def acceptance_length(self) -> float:

@@ -11,14 +11,14 @@ import numpy as np
 
 from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
-from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, samplings_of, seeds_of
+from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of
+from specbench.api.prompts import Prompts, encoded, listed
 from specbench.api.verifiers import verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
-from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
@@ -49,7 +49,7 @@ def decode(
     gamma: int | Iterable[int] = 4,
     verifier: str | Verifier = "masked",
     drafter: str | Drafter = "model",
-    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    sampling: Samplings = None,
     max_new_tokens: int = 64,
     seed: Seeds = 0,
     batch_size: int = 8,
@@ -120,7 +120,8 @@ def decode(
         measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
     if overlap:
         measured |= _overlap(_context(pair, made_drafter, requests, 0, size), requests, completions)
-    return DecodedBatch((_decoded(decoder, completion) for completion in completions), most, measured)
+    texts = [Decoded.of(completion, decoder.components.target) for completion in completions]
+    return DecodedBatch(texts, most, measured)
 
 
 def _compared(
@@ -142,21 +143,6 @@ def _overlap(context: ModelContext, requests: Sequence[Request], completions: Se
     scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
     sums = np.array([float(columns["overlap"].double().sum()) for columns in scored])
     return columns("overlap", ratio_of_sums(sums, np.array([len(text) for text in texts])))
-
-
-def _decoded(decoder: Decoder, completion: Completion) -> Decoded:
-    return Decoded(
-        completion.request.prompt,
-        completion.text,
-        list(completion.token_ids),
-        list(completion.steps),
-        completion.finished,
-        completion.stop_reason,
-        int(completion.request.prompt_name),
-        completion.request.sample,
-        completion_logprobs(decoder.components.target, completion),
-        prompt_logprobs(decoder.components.target, completion),
-    )
 
 
 @names_arguments(_GROUPS)
@@ -194,8 +180,9 @@ def record(
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
-    (one,) = samplings_of(sampling, 1, several=False)
-    check_parameters(one, RecordProtocol(samples))
+    if not isinstance(sampling, SamplingParams | None):
+        raise ArgumentError(f"sampling: a {type(sampling).__name__}; give specbench.SamplingParams(...), or None")
+    check_parameters(sampling or SamplingParams(), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(
         pair, _component("drafter", drafter, Drafter), requests, seed, check_count("batch_size", batch_size)
@@ -206,7 +193,7 @@ def record(
 def _requests(
     pair: Pair,
     prompts: Prompts,
-    sampling: SamplingParams | Sequence[SamplingParams] | None,
+    sampling: Samplings,
     max_new_tokens: int,
     seed: Seeds,
 ) -> list[Request]:
@@ -216,7 +203,7 @@ def _requests(
     items = listed(prompts)
     if not items:
         raise ArgumentError("prompts: empty; give a text, or a list of texts, of token ids or of conversations")
-    seeds, samplings = seeds_of(seed, len(items)), samplings_of(sampling, len(items))
+    seeds, samplings = seeds_of(seed, len(items)), samplings_of("sampling", sampling, len(items), "prompts")
     resolved: dict[int, SamplingParams] = {}  # of each object once, since structures take time to compile
     requests = []
     for i, prompt in enumerate(items):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from specbench.core.sampling_params import SamplingParams
 
@@ -114,8 +114,3 @@ class SourceOfSeveral(Source, Protocol):
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
         ...
-
-
-def is_token_ids(value: object) -> TypeGuard[list[int]]:
-    """Returns whether a value of JSON is a list of token ids."""
-    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.sampling_values import flag
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
 from specbench.sources.parameters import given, unsupported_but
 from specbench.sources.served import Reply, ServedSource
+from specbench.sources.values import is_count, is_list, is_logprobs, is_name, is_text, is_token_ids
 
 _TGI = ("temperature", "top_p", "frequency_penalty", "stop")
 _OPENAI = (*_TGI, "presence_penalty", "logit_bias", "logprobs")
@@ -41,18 +44,20 @@ class OpenAiSource(ServedSource):
         self, url: str | None, model: str | None = None, chat: bool = False, dialect: str = "openai", **served: Any
     ):
         super().__init__(url, **served)
-        if dialect not in DIALECTS:
+        if dialect not in list(DIALECTS):
             raise ConfigError("source.dialect", dialect, "not known", f"Use {', '.join(DIALECTS)}.")
-        self.model, self.chat, self.dialect = model, chat, dialect
+        self.model, self.chat, self.dialect = model, flag("source.chat", chat), dialect
         self.unsupported = unsupported_but(*DIALECTS[dialect])
 
     def describe(self, server: Server) -> str:
         self.model, owner = _model(server, self.model)
         for path, name in (("/version", "version"), ("/props", "build_info")):  # of vLLM and llama-server
             try:
-                return f"{owner} {server.json(path)[name]}"
+                version = server.json(path)[name]
             except (ConfigError, KeyError, TypeError):
                 continue
+            if is_name(version):
+                return f"{owner} {version}"
         return owner
 
     def encode(self, text: str) -> tuple[int, ...] | None:
@@ -79,7 +84,7 @@ class OpenAiSource(ServedSource):
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
 
     def parts(self, reply: Reply) -> list[Reply]:
-        choices = reply.get("choices", list, _PROTOCOL)
+        choices = reply.get("choices", is_list, _PROTOCOL)
         return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
@@ -90,9 +95,9 @@ class OpenAiSource(ServedSource):
         return TextCompletion(
             request=request,
             mode=mode,
-            text=message.get("content" if self.chat else "text", str, _PROTOCOL),
-            token_ids=choice.token_ids("token_ids", remedy) if self.dialect == "vllm" else None,
-            finish_reason=choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
+            text=message.get("content" if self.chat else "text", is_text, _PROTOCOL),
+            token_ids=tuple(choice.get("token_ids", is_token_ids, remedy)) if self.dialect == "vllm" else None,
+            finish_reason=choice.get("finish_reason", is_text, _PROTOCOL) if choice.has("finish_reason") else None,
             logprobs=None if request.sampling.logprobs is None else self._logprobs(choice),
             counters=timings(reply),
             seconds=seconds,
@@ -102,7 +107,7 @@ class OpenAiSource(ServedSource):
         ids = reply.request.token_ids
         if ids is None or self.chat or self.dialect == "tgi" or not reply.has("usage"):
             return
-        count = reply.within("usage", _PROTOCOL).get("prompt_tokens", int, _PROTOCOL)
+        count = reply.within("usage", _PROTOCOL).get("prompt_tokens", is_count, _PROTOCOL)
         if count < len(ids):
             problem = f"it read {count} of the {len(ids)} tokens of prompt {reply.request.prompt_id!r}"
             raise reply.server.error(problem, "Start it with a longer context, or shorten the prompt.")
@@ -110,10 +115,9 @@ class OpenAiSource(ServedSource):
     def _logprobs(self, choice: Reply) -> tuple[float, ...]:
         remedy = "Leave sampler.logprobs out: it gives none."
         inner = choice.within("logprobs", remedy)
-        if not inner.has("content"):
-            return inner.numbers("token_logprobs", remedy)
-        places = inner.get("content", list, remedy)
-        return tuple(Reply(inner.server, place, inner.request).get("logprob", (int, float), remedy) for place in places)
+        if inner.has("content"):
+            return inner.logprobs("content", remedy)
+        return tuple(inner.get("token_logprobs", is_logprobs, remedy))
 
 
 def _model(server: Server, wanted: str | None) -> tuple[str, str]:
@@ -124,7 +128,7 @@ def _model(server: Server, wanted: str | None) -> tuple[str, str]:
     """
     try:
         listed = server.json("/v1/models")
-        owners = {str(model["id"]): str(model.get("owned_by", "a server")) for model in listed["data"]}
+        owners = {str(model["id"]): _owner(model) for model in listed["data"]}
     except StatusError as error:
         if error.status != 404 or wanted is None:
             raise
@@ -137,3 +141,8 @@ def _model(server: Server, wanted: str | None) -> tuple[str, str]:
         serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
         raise ConfigError("source.model", wanted, serves, "Name one of them.")
     return wanted, owners[wanted]
+
+
+def _owner(model: Mapping[str, Any]) -> str:
+    owner = model.get("owned_by")
+    return owner if is_name(owner) else "a server"

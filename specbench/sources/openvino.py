@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from specbench.core.checks import check_count
+from specbench.core.checks import check_count, check_path
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import check_supported, given, unsupported_but
@@ -170,8 +169,8 @@ def _row(ids: Sequence[int]) -> Any:
     return np.array([ids], dtype=np.int64)
 
 
-def _folder(key: str, name: str) -> str:
-    folder = Path(name).expanduser()
+def _folder(key: str, name: object) -> str:
+    folder = check_path(key, name)
     if not (folder / "openvino_model.xml").is_file():
         remedy = "Give a folder as optimum-cli export openvino writes it; see docs/sources.md for GGUF."
         raise ConfigError(key, name, "no folder with an openvino_model.xml", remedy)
@@ -188,4 +187,4 @@ def _imported(module: str) -> Any:
 
 def _short(error: Exception) -> str:
     """The last line of one of OpenVINO's messages: lines before it are of its own source."""
-    return str(error).strip().splitlines()[-1][:300]
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

@@ -22,7 +22,7 @@ from specbench.models.generate_speculatively import (
 )
 from specbench.models.loading import Pair, load_pair
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
-from specbench.sources.parameters import check_supported, unsupported_but
+from specbench.sources.parameters import check_supported, prompt_ids, unsupported_but
 
 _SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
@@ -62,6 +62,8 @@ class TransformersSource:
         if method in NEEDING_DRAFT and draft is None:
             raise ConfigError("source.draft", None, f"source.method={method} drafts with a model", "Name one.")
         size = check_count("source.max_ngram_size", max_ngram_size)
+        if layers is not None:
+            layers = check_count("source.layers", layers)
         self.method = method
         self.settings = Method(method, check_count("source.gamma", gamma), layers, size)
         self.target, self.draft = target, draft if method in NEEDING_DRAFT else None
@@ -105,8 +107,7 @@ class TransformersSource:
 
     def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pair, start = self._opened(request.sampling.greedy), time.perf_counter()
-        prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
-        arguments = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
+        arguments = (pair, prompt_ids(pair, request), request.sampling, request.max_new_tokens, request.seed)
         counters: dict[str, float] = {}
         if mode is Mode.PLAIN:
             ids = sample_plainly(*arguments)
