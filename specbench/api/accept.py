@@ -128,11 +128,12 @@ class AcceptVerifier:
             tensor.numpy() if self.arrays == "numpy" and tensor is not None else tensor for tensor in tensors
         )
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
-            mine, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
-            if not all(p_finite[scored]) or not all(q_finite[mine]):
+            drafts, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
+            if not all(p_finite[scored]) or not all(q_finite[drafts]):
                 continue  # nothing can be drawn: decoding names the model whose logits are NaN
             numbers = () if u is None else (_of_request(u[b], g),)
-            accepted, token = self._outcome(self.function(p[scored], q[mine], ids[mine], *numbers), g, p_rows.shape[1])
+            returned = self.function(p[scored], q[drafts], ids[drafts], *numbers)
+            accepted, token = self._outcome(returned, g, p_rows.shape[1])
             token_ids[b, :accepted] = drafted[first : first + accepted]
             token_ids[b, accepted] = token
             num_accepted[b] = accepted

@@ -92,24 +92,21 @@ def verify(
     batch, drafted, most = len(counts), sum(counts), max(counts)
     target = _rows("target_logits", target_logits, [count + 1 for count in counts])
     device, vocabulary = target.device, target.shape[1]
-    owners = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device))
-    scored = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device) + 1)
+    lengths = torch.tensor(counts, dtype=torch.int64, device=device)
+    requests = torch.arange(batch, device=device)
+    owners, scored = requests.repeat_interleave(lengths), requests.repeat_interleave(lengths + 1)
     params = _params("sampling", sampling, batch, device)
     q_rows: LogitRows | None = None
     if draft_logits is not None:
         of_draft = params if draft_sampling is None else _params("draft_sampling", draft_sampling, batch, device)
-        given = _rows("draft_logits", draft_logits, counts)
-        if given.shape[1] != vocabulary or given.device != device:
-            raise ArgumentError(
-                f"draft_logits: {list(given.shape)} on {given.device}; [{drafted}, {vocabulary}] on {device} needed, "
-                "the vocabulary and the device of target_logits"
-            )
-        q_rows = logit_rows(given, of_draft.select(owners))
+        draft_rows = _rows("draft_logits", draft_logits, counts)
+        if draft_rows.shape[1] != vocabulary or draft_rows.device != device:
+            needed = f"[{drafted}, {vocabulary}] on {device} needed, the vocabulary and the device of target_logits"
+            raise ArgumentError(f"draft_logits: {list(draft_rows.shape)} on {draft_rows.device}; {needed}")
+        q_rows = logit_rows(draft_rows, of_draft.select(owners))
     elif draft_sampling is not None:
         raise ArgumentError("draft_sampling: given without draft_logits, which it would apply to")
-    draft = Draft(
-        token_ids.to(device), q_rows, torch.tensor(counts, dtype=torch.int64, device=device), max_draft_tokens=most
-    )
+    draft = Draft(token_ids.to(device), q_rows, lengths, max_draft_tokens=most)
     p_rows = logit_rows(target, params.select(scored))
     streams = Streams(_seeds(seeds, batch).to(device), _numbers("positions", positions, batch).to(device), most + 1)
     try:
@@ -120,23 +117,25 @@ def verify(
     return chosen.verify(draft, p_rows, streams)
 
 
-def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:
+def _drafted(token_ids: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:
     """All drafted tokens, int64 [n], and how many each request has."""
     counts = None if num_draft_tokens is None else _integers("num_draft_tokens", num_draft_tokens).tolist()
     if counts is not None and (not counts or min(counts) < 0):
         raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
-        given = torch.as_tensor(_native("draft_token_ids", given))
-    if not isinstance(given, Tensor):
-        given = entries("draft_token_ids", given, "token ids, or a sequence of them for each request")
-    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(item, Integral) for item in given)
+    if isinstance(token_ids, np.ndarray) and token_ids.dtype.kind in "biuf":
+        token_ids = torch.as_tensor(_native("draft_token_ids", token_ids))
+    if isinstance(token_ids, Tensor):
+        apart = token_ids.dim() > 1
+    else:
+        token_ids = entries("draft_token_ids", token_ids, "token ids, or a sequence of them for each request")
+        apart = not all(isinstance(item, Integral) for item in token_ids)
     if apart:
-        lists = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]
+        lists = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(token_ids)]
         lengths = [len(ids) for ids in lists]
         if counts is not None and counts != lengths:
             raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {lengths}; leave it out")
         return torch.cat(lists), lengths
-    ids = _integers("draft_token_ids", given)
+    ids = _integers("draft_token_ids", token_ids)
     if counts is None:
         raise ArgumentError(
             f"num_draft_tokens: missing. Say how many of the {len(ids)} draft_token_ids each request has, or give a "
@@ -147,32 +146,32 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
     return ids, counts
 
 
-def _integers(name: str, given: Numbers) -> Tensor:
+def _integers(name: str, numbers: Numbers) -> Tensor:
     """int64 [m]."""
     try:
-        tensor = torch.as_tensor(_native(name, given) if isinstance(given, np.ndarray) else given)
+        tensor = torch.as_tensor(_native(name, numbers) if isinstance(numbers, np.ndarray) else numbers)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentError(f"{name}: no whole numbers ({error})") from error
-    if tensor.numel() == 0 and not isinstance(given, Tensor):
+    if tensor.numel() == 0 and not isinstance(numbers, Tensor):
         tensor = tensor.long()  # an empty list is one of floats to PyTorch
     if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ArgumentError(f"{name}: {tensor.dtype} {list(tensor.shape)}; whole numbers of one dimension needed")
     return tensor.long()
 
 
-def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
+def _rows(name: str, logits: Rows, counts: list[int]) -> Tensor:
     """Logits [sum of counts, V]."""
-    given = _tensor(name, given)
-    if isinstance(given, Tensor) and given.dim() == 2:
-        rows = given
+    logits = _tensor(name, logits)
+    if isinstance(logits, Tensor) and logits.dim() == 2:
+        rows = logits
     else:
         parts = [
             _tensor(f"{name}[{b}]", part)
-            for b, part in enumerate(entries(name, given, "a tensor [rows, V], or one for each request"))
+            for b, part in enumerate(entries(name, logits, "a tensor [rows, V], or one for each request"))
         ]
         wrong = [b for b, part in enumerate(parts) if not isinstance(part, Tensor) or part.dim() != 2]
         if wrong or not parts:
-            shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
+            shape = list(logits.shape) if isinstance(logits, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
             raise ArgumentError(f"{name}: {shape}; a tensor or array [rows, V], or one for each request, needed")
         lengths = [len(part) for part in parts]
         if lengths != counts:
@@ -194,14 +193,14 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
     return rows
 
 
-def _tensor(name: str, given: Any) -> Any:
+def _tensor(name: str, array: Any) -> Any:
     """A NumPy array as a tensor; anything else as it is."""
-    if not isinstance(given, np.ndarray):
-        return given
+    if not isinstance(array, np.ndarray):
+        return array
     try:
-        return torch.as_tensor(_native(name, given))
+        return torch.as_tensor(_native(name, array))
     except TypeError as error:
-        raise ArgumentError(f"{name}: an array of {given.dtype}; float16, float32 or float64 needed") from error
+        raise ArgumentError(f"{name}: an array of {array.dtype}; float16, float32 or float64 needed") from error
 
 
 def _native(name: str, array: np.ndarray) -> np.ndarray:

@@ -130,9 +130,9 @@ def _compared(
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
     timed = warm_rounds(plain, decoder, in_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed, DecoderFacts.of(plain, decoder))
-    kept = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
-    kept += ("speedup", "speedup_low", "speedup_high", "differing_texts")
-    return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in kept}
+    names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
+    names += ("speedup", "speedup_low", "speedup_high", "differing_texts")
+    return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in names}
 
 
 def _overlap(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> dict[str, Any]:
@@ -211,31 +211,31 @@ def _requests(
         if id(samplings[i]) not in resolved:
             samplings[i].check_length(max_new_tokens)
             resolved[id(samplings[i])] = pair.resolved(samplings[i])
-        made = requests_of(str(i), ids, resolved[id(samplings[i])], seeds[i], max_new_tokens)
-        tokens, most = len(made[0].prompt), made[0].max_new_tokens
+        continuations = requests_of(str(i), ids, resolved[id(samplings[i])], seeds[i], max_new_tokens)
+        tokens, most = len(continuations[0].prompt), continuations[0].max_new_tokens
         if tokens + most > pair.context:
             raise ArgumentError(
                 f"prompts[{i}]: {tokens} tokens and max_new_tokens={most} are more than the pair's context of "
                 f"{pair.context}"
             )
-        requests += made
+        requests += continuations
     return requests
 
 
-def _with_gammas(requests: Sequence[Request], given: int | Iterable[int]) -> tuple[list[Request], int]:
+def _with_gammas(requests: Sequence[Request], gamma: int | Iterable[int]) -> tuple[list[Request], int]:
     """The requests with the gammas of their prompts, and the largest of these."""
     prompts = list(dict.fromkeys(request.prompt_name for request in requests))
-    gammas = dict(zip(prompts, gammas_of(given, len(prompts)), strict=True))
-    made = [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests]
-    return made, max(gammas.values())
+    gammas = dict(zip(prompts, gammas_of(gamma, len(prompts)), strict=True))
+    with_gammas = [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests]
+    return with_gammas, max(gammas.values())
 
 
-def _component(group: str, given: str | Kind, kind: type[Kind]) -> Kind:
+def _component(group: str, choice: str | Kind, kind: type[Kind]) -> Kind:
     """The object that a name of conf/``group`` stands for, or the given one. Raises ArgumentError."""
-    made = chosen(group, given) if isinstance(given, str) else given
-    if not isinstance(made, kind):
-        raise ArgumentError(f"{group}: a {type(given).__name__}; a name of conf/{group} or a {kind.__name__} needed")
-    return made
+    component = chosen(group, choice) if isinstance(choice, str) else choice
+    if not isinstance(component, kind):
+        raise ArgumentError(f"{group}: a {type(choice).__name__}; a name of conf/{group} or a {kind.__name__} needed")
+    return component
 
 
 def _decoder(

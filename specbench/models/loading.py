@@ -88,11 +88,11 @@ class Pair:
             with wrap_library_errors("sampler.bad_words", shown(text), "the tokenizer fails on it", "Leave it out."):
                 return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-        own = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
-        if own.structure is None:
-            return own
+        params = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
+        if params.structure is None:
+            return params
         provider = extensions.provider("structured_outputs")
-        return provider.constrain(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
+        return provider.constrain(params, self.tokenizer, self.vocab_size, params.ids_that_end(self.stop_ids))
 
 
 @alone()

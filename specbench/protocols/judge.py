@@ -234,9 +234,9 @@ def _scope(
 
 
 def _figure(rows: Sequence[BiasRow], confidence: float, title: str) -> Figure | None:
-    known = [(row, (row.observed, row.bound)) for row in rows if row.observed is not None and row.bound is not None]
-    places = [(str(row.position or "all"), *numbers) for row, numbers in known if row.prompt == ALL]
-    prompts = [(row.prompt, *numbers) for row, numbers in known if row.prompt != ALL]
-    if not known:
+    bounded = [(row, (row.observed, row.bound)) for row in rows if row.observed is not None and row.bound is not None]
+    places = [(str(row.position or "all"), *numbers) for row, numbers in bounded if row.prompt == ALL]
+    prompts = [(row.prompt, *numbers) for row, numbers in bounded if row.prompt != ALL]
+    if not bounded:
         return None
     return plots.bias(places, prompts, confidence, title)

@@ -36,7 +36,7 @@ class ModelContext(RunContext):
     @property
     def columns(self) -> dict[str, Any]:
         """See RunContext."""
-        own = [request for request in self.requests if request.sampling != self.sampling]
+        differing = [request for request in self.requests if request.sampling != self.sampling]
         return {
             **super().columns,
             "draft_temperature": self.drafter.temperature,
@@ -44,7 +44,7 @@ class ModelContext(RunContext):
             "engine": self.engine.name,
             "prompt_chunk": self.engine.prompt_chunk,
             "prompts": _prompts(self.requests),
-            "own_sampling": _prompts(own),  # whose lines have sampling parameters that are not the row's
+            "own_sampling": _prompts(differing),  # whose lines have sampling parameters that are not the row's
         }
 
     def batches(self, requests: Sequence[Request]) -> list[Sequence[Request]]:

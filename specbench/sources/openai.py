@@ -120,27 +120,27 @@ class OpenAiSource(ServedSource):
         return tuple(inner.get("token_logprobs", is_logprobs, remedy))
 
 
-def _model(server: Server, wanted: str | None) -> tuple[str, str]:
+def _model(server: Server, model_id: str | None) -> tuple[str, str]:
     """The model to ask for, and who serves it, such as "vllm".
 
     Raises:
         ConfigError: the server does not serve it, or serves several and none was named.
     """
     try:
-        listed = server.json("/v1/models")
-        owners = {str(model["id"]): _owner(model) for model in listed["data"]}
+        models = server.json("/v1/models")
+        owners = {str(model["id"]): _owner(model) for model in models["data"]}
     except StatusError as error:
-        if error.status != 404 or wanted is None:
+        if error.status != 404 or model_id is None:
             raise
-        return wanted, "a server"  # it has no list
+        return model_id, "a server"  # it has no list
     except (KeyError, TypeError, AttributeError):
-        raise server.error(f"/v1/models lists no models: {server.shown(repr(listed))}", _PROTOCOL) from None
-    if wanted is None and len(owners) == 1:
+        raise server.error(f"/v1/models lists no models: {server.shown(repr(models))}", _PROTOCOL) from None
+    if model_id is None and len(owners) == 1:
         return next(iter(owners.items()))
-    if wanted not in owners:
+    if model_id not in owners:
         serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
-        raise ConfigError("source.model", wanted, serves, "Name one of them.")
-    return wanted, owners[wanted]
+        raise ConfigError("source.model", model_id, serves, "Name one of them.")
+    return model_id, owners[model_id]
 
 
 def _owner(model: Mapping[str, Any]) -> str:

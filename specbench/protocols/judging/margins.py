@@ -24,11 +24,16 @@ class Margins:
         self._checkpoint = checkpoint
         self._behind = max((float(self._lost(text).max()) for text in plain if text.token_ids), default=0.0)
 
-    def lead(self, text: TextCompletion, place: int, other: int) -> float:
-        """Nats by which the token of a plain text leads another one, less the most that any plain token is behind the
-        checkpoint's argmax: by so much the engine's arithmetic is another."""
+    def lead(self, text: TextCompletion, place: int, other: TextCompletion) -> float:
+        """Nats by which a token of a plain text leads that of another text, less the most that any plain token is
+        behind the checkpoint's argmax: by so much the engine's arithmetic is another.
+
+        Raises:
+            ConfigError: an id that the checkpoint does not have.
+        """
         logits = self._logits(text)[place]
-        return float(logits[(text.token_ids or ())[place]] - logits[other]) - self._behind
+        ids, other_ids = (self._checkpoint.located(completion)[1] for completion in (text, other))
+        return float(logits[ids[place]] - logits[other_ids[place]]) - self._behind
 
     def _lost(self, text: TextCompletion) -> Float[Tensor, " n"]:
         logits = self._logits(text)

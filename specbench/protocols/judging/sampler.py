@@ -37,9 +37,9 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[JudgedPrompt]:
         lists: every second prompt is a list of a few words in random order, which goes on with one to two nats a token:
             many texts begin likewise, so that two samples can be compared. Drafts are rejected more often in sentences.
     """
-    own = getattr(source, "prompts", None)
-    if own is not None:
-        return [JudgedPrompt(name, text) for name, text in own.items()]
+    of_source = getattr(source, "prompts", None)
+    if of_source is not None:
+        return [JudgedPrompt(name, text) for name, text in of_source.items()]
     lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     kinds = [
         [JudgedPrompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind]
@@ -123,12 +123,12 @@ class Sampler:
             if waiting:
                 texts[place] = completion_of(request, waiting.popleft())
         missing = [place for place in range(len(requests)) if place not in texts]
-        made = self.source.complete([requests[place] for place in missing], mode) if missing else []
-        if len(made) != len(missing):
-            given = f"{len(made)} completions for {len(missing)} requests"
-            raise SpecbenchError(f"source: {self.source.engine} returned {given}. It has to return one for each.")
-        self._write(made, question)
-        texts |= dict(zip(missing, made, strict=True))
+        completions = self.source.complete([requests[place] for place in missing], mode) if missing else []
+        if len(completions) != len(missing):
+            counts = f"{len(completions)} completions for {len(missing)} requests"
+            raise SpecbenchError(f"source: {self.source.engine} returned {counts}. It has to return one for each.")
+        self._write(completions, question)
+        texts |= dict(zip(missing, completions, strict=True))
         self.texts += len(texts)
         self.empty += sum(
             not completion.text and not completion.token_ids and completion.finish_reason != "stop"
@@ -152,10 +152,10 @@ class Sampler:
         self.texts += len(texts)
         return texts
 
-    def _write(self, made: Sequence[TextCompletion], question: str) -> None:
-        if self.path is not None and made:
+    def _write(self, completions: Sequence[TextCompletion], question: str) -> None:
+        if self.path is not None and completions:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.writelines(line_of(completion, question, self.source.engine) for completion in made)
+                file.writelines(line_of(completion, question, self.source.engine) for completion in completions)
 
 
 def _key(line: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
+from specbench.protocols.judging.finding import MEASURED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.replay.renewal import replay
@@ -59,9 +59,9 @@ def judge_speed(
         gamma: tokens drafted a step, of the prediction.
     """
     if not rounds:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.rounds is 0.")
+        return not_asked(QUESTION, "protocol.rounds is 0.")
     if not prompts:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no prompts to be timed with.")
+        return not_asked(QUESTION, "The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
     times = np.zeros((4, rounds, len(batches)))
     texts: dict[Mode, list[TextCompletion]] = {mode: [] for mode in Mode}
@@ -74,15 +74,15 @@ def judge_speed(
                 for mode in list(Mode)[:: 1 if (place + number) % 2 else -1]:
                     requests = [sampler.request(prompt, f"speed {number}", length, mode) for prompt in batch]
                     started = time.perf_counter()
-                    made = sampler.source.complete(requests, mode)
+                    completions = sampler.source.complete(requests, mode)
                     seconds = time.perf_counter() - started
                     if number < 0:
                         continue
                     side = 0 if mode is Mode.SPECULATIVE else 2
-                    times[side : side + 2, number, place] = sum(map(_tokens, made)), seconds
-                    texts[mode] += made
+                    times[side : side + 2, number, place] = sum(map(_tokens, completions)), seconds
+                    texts[mode] += completions
     except SpecbenchError as error:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source cannot be timed ({error}).")
+        return not_asked(QUESTION, f"The source cannot be timed ({error}).")
     totals = {name: value - before.get(name, 0.0) for name, value in _totals(sampler).items()}
     try:
         predicted = predicted_rows(checkpoint, texts[Mode.PLAIN], gamma) if checkpoint is not None else []
@@ -175,9 +175,7 @@ def _row(name: str, definition: str, estimate: Estimate | None) -> SpeedRow | No
 
 def _finding(rows: Sequence[SpeedRow]) -> Finding:
     if not rows:
-        return Finding(
-            question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens."
-        )
+        return not_asked(QUESTION, "The engine counts nothing, and returned no tokens.")
     values = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
     numbers = {row.name: asdict(row) for row in rows}
     answer = f"{'; '.join(values)}."
