@@ -7,7 +7,7 @@ from typing import Any
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
-from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 from specbench.sources.values import is_count, is_flag, is_name, is_text, is_token_ids
 
@@ -59,7 +59,7 @@ class LlamaServerSource(ServedSource):
             "temperature": sampling.temperature,
             "samplers": _samplers(sampling),
             "return_tokens": True,
-            **{_NAMES[name]: value for name, value in given(request, _NAMES).items()},
+            **{_NAMES[name]: value for name, value in active_params(request, _NAMES).items()},
         }
         if "penalties" in body["samplers"]:  # of all of the prompt, which has at most a token a byte, and the text
             size = len(request.prompt.encode()) if request.token_ids is None else len(request.token_ids)

@@ -10,7 +10,7 @@ from specbench.core.sampling_values import flag
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
-from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 from specbench.sources.values import is_count, is_list, is_logprobs, is_name, is_text, is_token_ids
 
@@ -68,7 +68,9 @@ class OpenAiSource(ServedSource):
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
-        values = given(request, names) | {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
+        values = active_params(request, names) | {
+            name: getattr(request.sampling, name) for name in names if name in _ALWAYS
+        }
         if values.get("top_k") == 0:
             values["top_k"] = -1  # off, as vLLM and SGLang both read it
         if "logit_bias" in values:

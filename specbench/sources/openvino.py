@@ -10,7 +10,7 @@ from typing import Any
 from specbench.core.checks import check_count, check_path
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
-from specbench.sources.parameters import check_supported, given, unsupported_but
+from specbench.sources.parameters import active_params, check_supported, unsupported_but
 
 METHODS = DRAFT, LOOKUP = ("draft", "prompt_lookup")
 _NAMES = {  # of sampling parameters in its GenerationConfig
@@ -130,7 +130,7 @@ class OpenVinoSource:
         config.apply_chat_template = False
         config.max_new_tokens, config.rng_seed = request.max_new_tokens, request.seed
         config.do_sample = not greedy
-        for name, value in given(request, _NAMES).items():
+        for name, value in active_params(request, _NAMES).items():
             if not (greedy and name in _CUTS):
                 setattr(config, _NAMES[name], set(value) if name in _SETS else value)  # ty: ignore
         if mode is Mode.SPECULATIVE:

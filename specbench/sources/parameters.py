@@ -30,7 +30,7 @@ def check_supported(requests: Sequence[TextRequest], unsupported: Collection[str
                 raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or use another source.")
 
 
-def given(request: TextRequest, names: Iterable[str]) -> dict[str, object]:
+def active_params(request: TextRequest, names: Iterable[str]) -> dict[str, object]:
     """The sampling parameters of a request that are not off, by name."""
     values = {name: getattr(request.sampling, name) for name in names}
     return {name: value for name, value in values.items() if value != DEFAULTS[name]}

@@ -151,8 +151,11 @@ def test_a_fork_where_the_engine_is_far_from_the_checkpoint_cannot_be_told():
     worst = int(logits[0].argmin())
     near, far = text("import", [first]), text("import", [worst])
     lead = float(logits[0, first] - logits[0, second])
-    assert Margins(checkpoint, [near]).lead(near, 0, second) == pytest.approx(lead, abs=1e-4)
-    assert Margins(checkpoint, [near, far]).lead(near, 0, second) < 0
+    other = text("import", [second])
+    assert Margins(checkpoint, [near]).lead(near, 0, other) == pytest.approx(lead, abs=1e-4)
+    assert Margins(checkpoint, [near, far]).lead(near, 0, other) < 0
+    with pytest.raises(ConfigError, match=r"it has \d+ tokens, and a text has the id 1000000"):
+        Margins(checkpoint, [near]).lead(near, 0, text("import", [10**6]))
 
 
 def scorer(**sampling: Any) -> TextScorer:
