@@ -114,7 +114,10 @@ def verify(
         arguments.check_sampled(draft)
     except ArgumentError as error:
         raise ArgumentError(_renamed(str(error))) from None
-    return chosen.verify(draft, p_rows, streams)
+    result = chosen.verify(draft, p_rows, streams)
+    if not isinstance(result, Verification):
+        raise ArgumentError(f"verifier: it returned a {type(result).__name__}; give one that returns a Verification")
+    return result
 
 
 def _drafted(token_ids: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:

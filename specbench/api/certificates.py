@@ -12,6 +12,7 @@ import torch
 
 from specbench.api.accept import AcceptVerifier, from_accept, takes
 from specbench.api.naming import names_arguments
+from specbench.api.per_request import single_sampling
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
@@ -107,7 +108,7 @@ def certify(
         name=name_of(verifier),
         suite=suite,
         settings=settings_of(suite, **settings),
-        sampling=sampling or SamplingParams(),
+        sampling=single_sampling(sampling),
         gamma=gamma,
         batch_size=batch_size,
         dtype=choose_dtype(dtype, place),

@@ -17,6 +17,7 @@ from specbench.replay.survival import LARGEST_GAMMA
 
 Samplings = SamplingParams | Iterable[SamplingParams] | None
 Seeds = int | Iterable[int]
+_SAMPLING = "specbench.SamplingParams(...), or None"
 
 
 def entries(name: str, values: Any, form: str) -> list[Any]:
@@ -35,6 +36,13 @@ def entries(name: str, values: Any, form: str) -> list[Any]:
     return list(values)
 
 
+def single_sampling(sampling: SamplingParams | None) -> SamplingParams:
+    """The sampling parameters of a function that takes one for all requests. Raises ArgumentError for anything else."""
+    if not isinstance(sampling, SamplingParams | None):
+        raise ArgumentError(f"sampling: a {type(sampling).__name__}; give {_SAMPLING}")
+    return sampling or SamplingParams()
+
+
 def samplings_of(name: str, samplings: Samplings, count: int, requests: str) -> list[SamplingParams]:
     """The sampling parameters of each request.
 
@@ -48,11 +56,10 @@ def samplings_of(name: str, samplings: Samplings, count: int, requests: str) -> 
     """
     if samplings is None or isinstance(samplings, SamplingParams):
         return [samplings or SamplingParams()] * count
-    form = "specbench.SamplingParams(...), or None"
-    items = entries(name, samplings, form)
+    items = entries(name, samplings, _SAMPLING)
     for i, params in enumerate(items):
         if not isinstance(params, SamplingParams):
-            raise ArgumentError(f"{name}[{i}]: a {type(params).__name__}; give {form}")
+            raise ArgumentError(f"{name}[{i}]: a {type(params).__name__}; give {_SAMPLING}")
     check_length(name, items, count, requests)
     return items
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
-from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of
+from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
 from specbench.api.prompts import Prompts, encoded, listed
 from specbench.api.verifiers import verifier_of
 from specbench.core.checks import check_count
@@ -180,9 +180,7 @@ def record(
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
-    if not isinstance(sampling, SamplingParams | None):
-        raise ArgumentError(f"sampling: a {type(sampling).__name__}; give specbench.SamplingParams(...), or None")
-    check_parameters(sampling or SamplingParams(), RecordProtocol(samples))
+    check_parameters(single_sampling(sampling), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(
         pair, _component("drafter", drafter, Drafter), requests, seed, check_count("batch_size", batch_size)

@@ -164,12 +164,12 @@ def _address(key: str, url: str) -> str:
         problem = "an address with a user's name or password, which rows would keep"
         raise ConfigError(key, "...", problem, "Put the key into the variable that source.api_key names.")
     try:
+        _ = urlsplit(url).port  # raises ValueError for brackets and ports that httpx lets pass
         parsed = httpx.URL(url)
         host = parsed.host.encode("idna")
-    except (httpx.InvalidURL, TypeError, UnicodeError) as error:
+    except (httpx.InvalidURL, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(key, url, f"no address ({error})", remedy) from None
-    usable = parsed.scheme in ("http", "https") and host and (parsed.port or 0) < 2**16
-    if not usable or parsed.query or parsed.fragment:
+    if parsed.scheme not in ("http", "https") or not host or parsed.query or parsed.fragment:
         raise ConfigError(key, url, "no address of a server", remedy)
     return url.rstrip("/").removesuffix("/v1")
 

@@ -15,6 +15,7 @@ import torch
 
 import specbench
 from specbench.api.naming import renamed
+from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
@@ -300,6 +301,11 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
         changed(draft_logits=torch.zeros(6, 7).index_fill(1, batch()["draft_token_ids"][:1], -torch.inf)),
         f"draft_token_ids[0] = {int(batch()['draft_token_ids'][0])} has probability 0 in its draft's distribution",
     ),
+    (
+        "a verifier that returns nothing",
+        changed(verifier=FunctionVerifier(lambda draft, target, streams: None, "own", True)),  # ty: ignore
+        "verifier: it returned a NoneType",
+    ),
     ("no verifier", changed(verifier=3.0), "verifier: a float without a method verify"),
 ]
 
@@ -327,6 +333,7 @@ def test_a_name_that_stands_for_many_asks_which():
         specbench.certify("flawed/lenience")
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -499,6 +506,8 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
         ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a whole number. See conf/"),
         ({"verifier": "masked", "drawss": 3}, ConfigError, "drawss=3: no setting of a suite"),
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
+        ({"verifier": "masked", "sampling": {}}, ArgumentError, "sampling: a dict; give specbench.SamplingParams"),
+        ({"verifier": "masked", "sampling": [SAMPLING[0]]}, ArgumentError, "sampling: a list; give specbench.Sampling"),
         ({"verifier": "masked", "gamma": 65}, ConfigError, "Use a whole number from 0 to 64."),
         ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),

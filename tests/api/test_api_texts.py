@@ -144,6 +144,7 @@ def test_texts_as_a_table(pair: Pair):
     assert kept.results == found.results
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
     found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
     ids = [pair.encode(text) for text in PROMPTS]

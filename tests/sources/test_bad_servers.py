@@ -222,7 +222,7 @@ def test_proxies_of_the_environment_see_nothing(monkeypatch):
     ],
 )
 def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):
-    with pytest.raises(ConfigError, match=r"^source\.url=.*address") as error:
+    with pytest.raises(ConfigError, match=r"(?s)^source\.url=.*address") as error:
         LlamaServerSource(url)
     assert "pw@" not in str(error.value)
 
@@ -388,6 +388,7 @@ def test_no_key_is_sent_without_a_name_of_one():
         assert "Authorization" not in server.headers[-1]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("name", "value"), [("chat", "no"), ("dialect", [])])
 def test_settings_of_openai_that_are_others_are_refused(name, value):
     with pytest.raises(ConfigError, match=rf"^source\.{name}="):

@@ -158,6 +158,7 @@ def test_what_is_missing_or_wrong_is_named(folders, tmp_path, monkeypatch, stand
         OpenVinoSource(*folders).open()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("target", [2024, None])
 def test_a_target_that_is_no_folder_is_named(target):
     with pytest.raises(ConfigError, match=rf"^source\.target={target}: not a path"):

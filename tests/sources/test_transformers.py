@@ -133,6 +133,7 @@ def test_what_cannot_be_is_refused_by_key():
         texts(source, Mode.PLAIN, presence_penalty=0.5)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("layers", [0, 2.0, True, "a"])
 def test_layers_that_are_no_count_are_refused(layers):
     with pytest.raises(ConfigError, match=r"^source\.layers=.*: not a count"):
