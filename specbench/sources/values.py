@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from specbench.core.machine import files
 
-LARGEST_ID = 2**31 - 1  # of a token; above any vocabulary
+LARGEST_ID = 2**32 - 1  # of a token, as tokenizers count them
 
 
 def is_text(value: Any) -> TypeGuard[str]:

@@ -43,7 +43,7 @@ def complete() -> Callable[..., None]:
         ({"tokens": None}, r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
         ({"tokens": ["a"]}, r"no tokens that can be read"),
         ({"tokens": [True]}, r"no tokens that can be read"),
-        ({"tokens": [2**31]}, r"no tokens that can be read"),
+        ({"tokens": [2**32]}, r"no tokens that can be read"),
         ({"content": None}, r"no content that can be read"),
         ({"truncated": True}, r"it cut prompt 'abc'\. Start it with a longer context \(-c\)\."),
         ({"tokens_evaluated": 1}, r"it read a part of prompt 'abc'"),

@@ -124,7 +124,7 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": "0"}', "has a temperature that"),
         ("[" * 100_000, "line 1 is no JSON"),
-        ('{"prompt_id": "a", "mode": "plain", "token_ids": [2147483648]}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": [4294967296]}', "has a token_ids that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [NaN]}', "has a logprobs that cannot be read"),
         (f'{{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [{10**400}]}}', "has a logprobs that"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "counters": {"drafted": "x"}}', "has a counters that"),
