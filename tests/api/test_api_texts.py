@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 import specbench
 from specbench.api import texts as api_texts
+from specbench.api.decoded import DecodedBatch
 from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -127,6 +129,14 @@ def test_what_was_not_measured_is_none(pair: Pair):
     assert found.seconds > 0
     without = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, drafter="prompt_lookup", overlap=True)
     assert without.overlap is None
+
+
+def test_no_texts_have_no_measurements():
+    found = DecodedBatch(gamma=2)
+    assert math.isnan(found.acceptance_length)
+    assert found.acceptance_rate is None
+    assert found.joint_rates == [None, None]
+    assert len(found.to_pandas()) == len(found.step_log()) == 0
 
 
 def test_texts_as_a_table(pair: Pair):
