@@ -61,6 +61,8 @@ class OpenVinoSource:
         if method == DRAFT and draft is None:
             problem = f"source.method={DRAFT} drafts with a model"
             raise ConfigError("source.draft", None, problem, f"Name its folder, or use source.method={LOOKUP}.")
+        if not isinstance(properties, Mapping | None):
+            raise ConfigError("source.properties", properties, "no mapping", "Use {NAME: VALUE}.")
         self.method, self.target = method, _folder("source.target", target)
         self.draft = None if draft is None or method != DRAFT else _folder("source.draft", draft)
         self.gamma = check_count("source.gamma", gamma)
