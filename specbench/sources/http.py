@@ -125,9 +125,8 @@ class Server:
         end, content = time.monotonic() + self.timeout, bytearray()
         try:
             method = "GET" if body is None else "POST"
-            sent = (
-                None if body is None else json.dumps(body)
-            )  # in ASCII, since texts may hold halves of surrogate pairs
+            # In ASCII: a text may hold half of a surrogate pair, which httpx would not write.
+            sent = None if body is None else json.dumps(body)
             with self._client.stream(method, self.url + path, content=sent) as reply:
                 for chunk in reply.iter_bytes():
                     content += chunk

@@ -68,9 +68,8 @@ class OpenAiSource(ServedSource):
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
-        values = active_params(request, names) | {
-            name: getattr(request.sampling, name) for name in names if name in _ALWAYS
-        }
+        always = {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
+        values = active_params(request, names) | always
         if values.get("top_k") == 0:
             values["top_k"] = -1  # off, as vLLM and SGLang both read it
         if "logit_bias" in values:

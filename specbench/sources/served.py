@@ -183,9 +183,9 @@ class Reply:
         """An object in a field, or the first one of a list."""
         value = self._value(name)
         first = value[0] if isinstance(value, list) and value else value
-        return Reply(
-            self.server, first if is_object(first) else self._refuse(name, remedy), self.request, f"{self.place}{name}."
-        )
+        if not is_object(first):
+            self._refuse(name, remedy)
+        return Reply(self.server, first, self.request, f"{self.place}{name}.")
 
     def has(self, name: str) -> bool:
         return self._value(name) is not None
