@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import SamplingParams
 
 SAMPLED = "texts.jsonl"  # a job's file of texts, written as they come (protocols/judging/sampler.py)
@@ -64,6 +67,16 @@ class TextCompletion:
     logprobs: tuple[float, ...] | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Makes tuples of token ids and log-probabilities: a list would differ from every tuple of the same tokens."""
+        for name, number in (("token_ids", operator.index), ("logprobs", float)):
+            values = getattr(self, name)
+            if values is not None:
+                try:
+                    object.__setattr__(self, name, tuple(map(number, values)))
+                except (TypeError, ValueError) as error:
+                    raise ArgumentError(f"{name}: {reprlib.repr(values)}; give a tuple of numbers") from error
 
 
 @runtime_checkable

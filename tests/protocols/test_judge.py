@@ -8,10 +8,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
@@ -273,6 +274,30 @@ def test_an_engine_that_returns_too_few_texts_is_named():
 
     with pytest.raises(SpecbenchError, match="3 completions for 4 requests"):
         judged(Short())
+
+
+def test_an_engine_that_returns_texts_in_another_order_is_named():
+    """Texts of different prompts would be compared."""
+
+    class Reversed(engines.Engine):
+        def complete(self, requests: Any, mode: Mode) -> Any:
+            return super().complete(requests, mode)[::-1]
+
+    with pytest.raises(SpecbenchError, match="made up 1 returned the text of another request than that for prompt"):
+        judged(Reversed())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_token_ids_may_be_any_sequence_of_numbers():
+    """A list is never equal to a tuple of the same tokens, and an array is neither true nor false."""
+    request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
+    given: dict[str, Any] = {"request": request, "mode": Mode.PLAIN, "text": ""}
+    expected = TextCompletion(**given, token_ids=(1, 2), logprobs=(-1.0, -2.0))
+    for ids in ([1, 2], np.array([1, 2]), torch.tensor([1, 2])):
+        assert TextCompletion(**given, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
+    for ids in ([1.5], ["a"], 3):
+        with pytest.raises(ArgumentError, match=r"^token_ids: .*; give a tuple of numbers"):
+            TextCompletion(**given, token_ids=ids)
 
 
 def test_prompts_have_names_of_their_own():

@@ -124,9 +124,14 @@ class Sampler:
                 texts[place] = completion_of(request, waiting.popleft())
         missing = [place for place in range(len(requests)) if place not in texts]
         completions = self.source.complete([requests[place] for place in missing], mode) if missing else []
+        engine = self.source.engine
         if len(completions) != len(missing):
             counts = f"{len(completions)} completions for {len(missing)} requests"
-            raise SpecbenchError(f"source: {self.source.engine} returned {counts}. It has to return one for each.")
+            raise SpecbenchError(f"source: {engine} returned {counts}. It has to return one for each.")
+        for place, completion in zip(missing, completions, strict=True):
+            if completion.request != requests[place] or completion.mode is not mode:
+                problem = f"the text of another request than that for prompt {requests[place].prompt_id!r} in its place"
+                raise SpecbenchError(f"source: {engine} returned {problem}. It has to keep the order of the requests.")
         self._write(completions, question)
         texts |= dict(zip(missing, completions, strict=True))
         self.texts += len(texts)
