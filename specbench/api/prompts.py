@@ -16,7 +16,7 @@ Prompt = str | Sequence[int] | Conversation
 Prompts = str | Conversation | Sequence[Prompt]
 
 
-def listed(prompts: Prompts) -> list[Prompt]:
+def split_prompts(prompts: Prompts) -> list[Prompt]:
     """Each prompt; a text or a conversation by itself is one.
 
     Raises:
@@ -29,7 +29,7 @@ def listed(prompts: Prompts) -> list[Prompt]:
     return [items] if alone else items
 
 
-def encoded(name: str, prompt: Prompt, pair: Pair) -> tuple[int, ...]:
+def encode_prompt(name: str, prompt: Prompt, pair: Pair) -> tuple[int, ...]:
     """Token ids of one prompt of a pair.
 
     Args:

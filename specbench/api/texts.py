@@ -12,7 +12,7 @@ import numpy as np
 from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
 from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
-from specbench.api.prompts import Prompts, encoded, listed
+from specbench.api.prompts import Prompts, encode_prompt, split_prompts
 from specbench.api.verifiers import verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
@@ -198,14 +198,14 @@ def _requests(
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
-    items = listed(prompts)
+    items = split_prompts(prompts)
     if not items:
         raise ArgumentError("prompts: empty; give a text, or a list of texts, of token ids or of conversations")
     seeds, samplings = seeds_of(seed, len(items)), samplings_of("sampling", sampling, len(items), "prompts")
     resolved: dict[int, SamplingParams] = {}  # of each object once, since structures take time to compile
     requests = []
     for i, prompt in enumerate(items):
-        ids = encoded(f"prompts[{i}]", prompt, pair)
+        ids = encode_prompt(f"prompts[{i}]", prompt, pair)
         if id(samplings[i]) not in resolved:
             samplings[i].check_length(max_new_tokens)
             resolved[id(samplings[i])] = pair.resolved(samplings[i])

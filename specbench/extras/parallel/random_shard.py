@@ -15,7 +15,7 @@ from specbench.models.random_weights import RandomModel
 from specbench.models.weights import loading_report, local
 
 
-def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
+def make_shard(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
     """Returns this process's shard, in eval mode; no more is made, so that a model may be larger than a GPU.
 
     transformers makes it as it would that of a checkpoint whose files lack every weight. Its weights follow from

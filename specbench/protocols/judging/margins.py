@@ -32,7 +32,7 @@ class Margins:
             ConfigError: an id that the checkpoint does not have.
         """
         logits = self._logits(text)[place]
-        ids, other_ids = (self._checkpoint.located(completion)[1] for completion in (text, other))
+        ids, other_ids = (self._checkpoint.token_ids_of(completion)[1] for completion in (text, other))
         return float(logits[ids[place]] - logits[other_ids[place]]) - self._behind
 
     def _lost(self, text: TextCompletion) -> Float[Tensor, " n"]:
@@ -43,7 +43,7 @@ class Margins:
     @torch.inference_mode()
     def _logits(self, text: TextCompletion) -> Float[Tensor, "n V"]:
         """The logits that a greedy text's tokens are chosen by, with penalties, biases and bans."""
-        prompt, _ = self._checkpoint.located(text)
+        prompt, _ = self._checkpoint.token_ids_of(text)
         ids = list(text.token_ids or ())
         (logits,) = logits_along(self._checkpoint.models[0], [prompt], [ids])
         return rows_along(logits, self._checkpoint.sampling, prompt, ids).with_mask_applied().logits.float()

@@ -92,7 +92,7 @@ class TextScorer:
         Raises:
             ConfigError: texts without token ids, or with ids that the checkpoint does not have.
         """
-        keys = [self.located(completion) for completion in completions]
+        keys = [self.token_ids_of(completion) for completion in completions]
         missing: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
         for prompt, ids in dict.fromkeys(key for key in keys if key[1] and key not in self._scores):
             missing[prompt].append(ids)
@@ -140,7 +140,7 @@ class TextScorer:
         plain = e_value(self.evidence(Mode.PLAIN))
         return plain < math.log10(DOUBT) and rejected_at(self.evidence(Mode.SPECULATIVE), false_alarm) is not None
 
-    def located(self, text: TextCompletion) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def token_ids_of(self, text: TextCompletion) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The token ids of a text's prompt, and its own; -1 is an end that the engine leaves out.
 
         Raises:
