@@ -494,6 +494,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     assert ("takes_padded=True" in found.command) != left_out
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
