@@ -326,7 +326,7 @@ class Rounds(OtherGreedy):
             return super().one(request, mode)
         self.asked.append(request)
         whole = super().one(dataclasses.replace(request, token_ids=None, max_new_tokens=3), Mode.SPECULATIVE)
-        return dataclasses.replace(whole, request=request, token_ids=(whole.token_ids or ())[2:])
+        return dataclasses.replace(whole, request=request, mode=mode, token_ids=(whole.token_ids or ())[2:])
 
 
 @pytest.mark.parametrize(("ids", "cause"), [(True, CHUNKING), (False, NO_IDS)])
