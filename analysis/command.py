@@ -28,11 +28,11 @@ def main(exp: str, build: Callable[..., Report], several: bool = False) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.{exp}", description=about)
     nargs = "*" if several else "?"
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs=nargs, type=Path, help=f"default: outputs/{exp}/latest")
-    given = parser.parse_args().run_dir
+    paths = parser.parse_args().run_dir
     try:
         runs = [
             run if several and run is not None and run.is_file() else find_run(exp, run)
-            for run in (given if several and given else [given or None])
+            for run in (paths if several and paths else [paths or None])
         ]
         report = build(*runs)
         path = write(report, runs[0] if runs[0].is_dir() else runs[0].parent)

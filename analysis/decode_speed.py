@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from specbench.metrics import results
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Table, winner
+from specbench.reports import Report, Table, cells, winner
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
 from specbench.rules import rules_followed
 
 from .command import main
-from .decoding import latency, settings_of
-from .folder import read_rows
+from .decoding import latency
+from .folder import read_rows, read_table
 from .page import page, words
 
 BASELINES = "baselines.parquet"
@@ -27,40 +25,25 @@ SETTINGS = ("batch_size", "engine", "gamma")
 COLUMNS = ["name", "batch", "texts", "tokens_per_second", "seconds_prepared", "equal_texts", "note", "gamma"]
 
 
-class Other(NamedTuple):
-    """The lines of one of transformers' decoders at a batch size; of assisted generation at one gamma (others: 0)."""
-
-    name: str
-    batch: int
-    gamma: float
-    speed: float  # median tokens a second
-    prepared: float  # seconds, the largest
-
-    @property
-    def drafts(self) -> bool:
-        """Whether it decodes speculatively."""
-        return self.name == ASSISTED
-
-
 class Size(NamedTuple):
-    """The highest speeds at a batch size: rows of speculative and plain decoding, and of the others."""
+    """The highest speeds at a batch size: rows of speculative and plain decoding, and one of the others."""
 
     fast: pd.Series
     slow: pd.Series
-    other: Other | None
+    other: pd.Series | None
 
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir, "engine", "speedup").sort_values([*SETTINGS, "job"], kind="stable", ignore_index=True)
-    lines = baselines(run_dir, rows)
-    others = list(by_setting(lines))
+    lines = read_table(run_dir, BASELINES, rows, ["gamma"], remedy=None)
+    lines = lines.reindex(columns=COLUMNS) if lines.empty else lines
+    others = by_setting(lines)
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
-    levels = pd.DataFrame([decoder[:4] for decoder in others], columns=["name", "batch", "gamma", "tokens_per_second"])
     shown = {
         "table": Table("table", table(rows, others), left=("decoder",)),
         **latency(rows, [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]),
-        "speed_against_gamma": plots.speed_against_gamma(rows, levels),
+        "speed_against_gamma": plots.speed_against_gamma(rows, others),
         "time_split": decode_plots.time_split(series),
     }
     warnings = [words("shared.synthetic", rows)]
@@ -80,17 +63,14 @@ def build(run_dir: Path) -> Report:
     )
 
 
-def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Every line of the jobs' baselines.parquet with the gamma of its job; empty where nothing else was timed."""
-    baselines = results.read_jobs(run_dir, BASELINES)
-    return pd.DataFrame(columns=COLUMNS) if baselines.empty else baselines.merge(rows[["job", "gamma"]], on="job")
+def by_setting(lines: pd.DataFrame) -> pd.DataFrame:
+    """A row a decoder of transformers and batch size: its median speed, and the largest time that it was prepared in.
 
-
-def by_setting(lines: pd.DataFrame) -> Iterator[Other]:
-    """Each decoder at each batch size; of assisted generation by gamma, which the others know nothing of."""
+    Assisted generation has a row a gamma, which the others know nothing of: theirs is 0.
+    """
     gammas = lines["gamma"].where(lines["name"] == ASSISTED, 0)
-    for (batch, name, gamma), times in lines.assign(by=gammas).groupby(["batch", "name", "by"], sort=False):  # ty: ignore[not-iterable]
-        yield Other(name, batch, gamma, times["tokens_per_second"].median(), times["seconds_prepared"].max())
+    settings = lines.assign(gamma=gammas).groupby(["batch", "name", "gamma"], sort=False, as_index=False)
+    return settings.agg({"tokens_per_second": "median", "seconds_prepared": "max"})
 
 
 def step_ms(row: pd.Series, way: str = "") -> float:
@@ -108,14 +88,14 @@ def floor_ms(row: pd.Series) -> float:
     return 1000 * read / row["copy_bandwidth"] if pd.notna(row["copy_bandwidth"]) else float("nan")
 
 
-def table(rows: pd.DataFrame, others: list[Other]) -> pd.DataFrame:
+def table(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """One line a run, and below those of each batch size one for each of transformers' decoders, as text."""
     rows = with_settings(rows)
     settings = distinguishing_columns(rows, *SETTINGS)
     lines = []
     for size, group in rows.groupby("batch_size"):
         lines += [_line(row, settings) for _, row in group.iterrows()]
-        lines += [_other(other, settings) for other in others if other.batch == size]
+        lines += [_other(row, settings) for _, row in others[others["batch"] == size].iterrows()]
     return pd.DataFrame(lines)
 
 
@@ -125,9 +105,8 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
         "batch": plain(row["batch_size"]),
         "decoder": plain(row["engine"]),
         "gamma": plain(row["gamma"]),
-        **settings_of(row, settings),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
+        **cells.settings(row, settings),
+        **cells.measured(row, "tokens/s", "plain tokens/s"),
         "ms a step": number(ms),
         "floors": number(ms / floor_ms(row), ".1f"),
         "plain ms a step": number(step_ms(row, "plain_")),
@@ -135,25 +114,25 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
     }
 
 
-def _other(other: Other, settings: list[str]) -> dict[str, str]:
-    speed = number(other.speed, ".1f")
+def _other(row: pd.Series, settings: list[str]) -> dict[str, str]:
+    drafts, speed = row["name"] == ASSISTED, cells.measured(row, "tokens/s")["tokens/s"]
     return {
-        "batch": plain(other.batch),
-        "decoder": other.name,
-        "gamma": plain(other.gamma) if other.drafts else NONE,
+        "batch": plain(row["batch"]),
+        "decoder": row["name"],
+        "gamma": plain(row["gamma"]) if drafts else NONE,
         **dict.fromkeys(settings, NONE),
-        "tokens/s": speed if other.drafts else NONE,
-        "plain tokens/s": NONE if other.drafts else speed,
+        "tokens/s": speed if drafts else NONE,
+        "plain tokens/s": NONE if drafts else speed,
         **dict.fromkeys(("ms a step", "floors", "plain ms a step"), NONE),
-        "prepared s": number(other.prepared, ".1f"),
+        "prepared s": number(row["seconds_prepared"], ".1f"),
     }
 
 
-def best_of(rows: pd.DataFrame, others: list[Other]) -> Size:
+def best_of(rows: pd.DataFrame, others: pd.DataFrame) -> Size:
     """The highest speeds of the rows of one batch size, and of the others at it."""
     fast, slow = (rows.loc[rows[name].idxmax()] for name in ("tokens_per_second", "plain_tokens_per_second"))
-    known = [other for other in others if other.batch == fast["batch_size"] and pd.notna(other.speed)]
-    return Size(fast, slow, max(known, key=lambda other: other.speed, default=None))
+    rivals = others[(others["batch"] == fast["batch_size"]) & others["tokens_per_second"].notna()]
+    return Size(fast, slow, None if rivals.empty else rivals.loc[rivals["tokens_per_second"].idxmax()])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -25,22 +25,23 @@ NO_CATEGORY = "(none)"
 MOST_COLUMNS = 8  # categories side by side
 
 
-def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
-    """The rows of a run by the axis, with a column ``series``: the verifier, and what else differs between rows.
+def read_run(run_dir: Path, axis: str, part: str = "verifier", needed: str = "acceptance_histogram") -> pd.DataFrame:
+    """The rows of a run by the axis, with a column ``series``: a row's part, and what else differs between rows.
+
+    Args:
+        run_dir: the sweep's folder.
+        axis: the column that the sweep varies.
+        part: the column that names a series first.
+        needed: a column without which there is nothing to report, beside these and the speedup.
 
     Raises:
         ConfigError: a folder without results.
     """
-    results = with_settings(read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup"))
-    results["series"] = results["verifier"]
-    for column in distinguishing_columns(results, axis, "verifier"):
+    results = with_settings(read_rows(run_dir, axis, part, needed, "speedup"))
+    results["series"] = results[part]
+    for column in distinguishing_columns(results, axis, part):
         results["series"] += f", {column} " + results[column].map(plain)
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
-
-
-def settings_of(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
-    """Settings of a row as cells of a table."""
-    return {name: plain(row[name]) for name in names}
 
 
 def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
@@ -48,22 +49,21 @@ def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     settings = [axis, "verifier", *distinguishing_columns(results, axis, "verifier")]
     if not results["lossless"].all():
         settings.append("lossless")
-    return cells.shown(results, lambda row: {**settings_of(row, settings), **_measured(row)})
+    speeds = ("acceptance rate", "acceptance length", "overlap", "tokens/s", "plain tokens/s", "speedup")
+    return cells.shown(
+        results,
+        lambda row: {
+            **cells.settings(row, settings),
+            **cells.measured(row, *speeds, "check TV"),
+            "noise mean / q99": _noise(row),
+            **cells.measured(row, "p"),
+        },
+    )
 
 
-def _measured(row: pd.Series) -> dict[str, str]:
+def _noise(row: pd.Series) -> str:
     noise = f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
-    return {
-        "acceptance rate": interval(row, "acceptance_rate"),
-        "acceptance length": interval(row, "acceptance_length"),
-        "overlap": interval(row, "overlap"),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
-        "speedup": interval(row, "speedup"),
-        "check TV": number(row["check_tv"], ".3f"),
-        "noise mean / q99": NONE if pd.isna(row["check_tv"]) else noise,
-        "p": number(row["check_p_value"], ".3f"),
-    }
+    return NONE if pd.isna(row["check_tv"]) else noise
 
 
 def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
@@ -75,7 +75,7 @@ def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
     }
     shown = cells.shown(
         results,
-        lambda row: settings_of(row, settings) | {name: number(row[column]) for name, column in names.items()},
+        lambda row: cells.settings(row, settings) | {name: number(row[column]) for name, column in names.items()},
     )
     return {"latency": Table("latency", shown, left=("verifier", "drafter", "draft"))}
 
@@ -103,8 +103,7 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
     categories = categories.reindex(columns=list(dict.fromkeys([*categories, *later])))
     categories = categories.replace({"category": {"": NO_CATEGORY}})
     rows = results[list(dict.fromkeys(["job", *settings]))].merge(categories, on="job")
-    places = {name: place for place, name in enumerate(rows["category"].unique())}
-    return rows.sort_values("category", key=lambda names: names.map(places), kind="stable", ignore_index=True)
+    return rows.sort_values("category", key=lambda names: pd.factorize(names)[0], kind="stable", ignore_index=True)
 
 
 def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
@@ -125,19 +124,16 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
         rows,
         lambda row: {
             "category": row["category"],
-            **settings_of(row, [*settings, "prompts", "texts"]),
-            "tokens drafted": interval(row, "drafted_per_step"),
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length"),
-            "speedup": interval(row, "speedup"),
+            **cells.settings(row, [*settings, "prompts", "texts"]),
+            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length", "speedup"),
         },
     )
 
     def line(run: pd.Series) -> dict[str, str]:
-        own = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
-        speedups = {name: interval(row, "speedup") for name, row in own.iterrows()}
+        by_name = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
+        speedups = {name: interval(row, "speedup") for name, row in by_name.iterrows()}
         both = {"all": interval(run, "speedup"), "tokens a step": interval(run, "acceptance_length")}
-        return {**settings_of(run, settings), **speedups, **both}
+        return {**cells.settings(run, settings), **speedups, **both}
 
     wide = 1 < len(names) <= MOST_COLUMNS and rows["speedup"].notna().any()
     return {
@@ -161,11 +157,7 @@ def telling(results: pd.DataFrame) -> tuple[pd.Series, str] | None:
 
 
 def build_sweep(
-    run_dir: Path,
-    name: str,
-    axis: str,
-    findings: Callable[[pd.DataFrame], str],
-    figures: Callable[[Path, pd.DataFrame], dict[str, Shown]],
+    run_dir: Path, name: str, axis: str, results: pd.DataFrame, findings: str, figures: dict[str, Shown]
 ) -> Report:
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.
 
@@ -173,13 +165,10 @@ def build_sweep(
         run_dir: a folder with results.parquet.
         name: of the experiment.
         axis: the column of the results that the sweep varies.
+        results: of :func:`read_run`.
         findings: sentences of this sweep alone.
-        figures: figures of this sweep alone, of its folder and rows; those of every sweep come after them.
-
-    Raises:
-        ConfigError: a folder without results.
+        figures: figures of this sweep alone, before those of every sweep.
     """
-    results = read_run(run_dir, axis)
     common = [axis, *distinguishing_columns(results, axis, "verifier")]
     settings = [axis, "verifier", *common[1:]]
     categories, drawn = read_categories(run_dir, results, settings), read_jobs(run_dir, EMPIRICAL)
@@ -189,25 +178,21 @@ def build_sweep(
         "table": Table("table", table(results, axis), raw=results[RESULT_SCHEMA.names], left=left),
         **latency(results, settings),
         **by_category(categories, results, settings),
-        **figures(run_dir, results),
+        **figures,
         "time_split": plots.time_split(results, axis),
         "acceptance_histograms": plots.acceptance_histograms(results, axis),
     }
-    drawn_run = ""
     if chosen is not None:
-        row, why = chosen
-        shown["empirical_against_target"] = plots.empirical_against_target(drawn[drawn["job"] == row["job"]])
-        p_value = number(row["check_p_value"], ".3f")
-        drawn_run = f"{axis.capitalize()} {plain(row[axis])} with {row['series']}, p {p_value}: {why}."
+        shown["empirical_against_target"] = plots.empirical_against_target(drawn[drawn["job"] == chosen[0]["job"]])
     answer = {
         "fastest": winner.fastest(
             results, [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
         ),
         "verdicts": tokens_a_step(run_dir, results, common),
-        "findings": findings(results),
+        "findings": findings,
         "machine": winner.machine(results),
         "agreement": agreement(results, axis),
-        "few": cells.few_units({"prompts": prompts_of(run_dir, results)}),
+        "few": cells.few_units("prompts", prompts_of(run_dir, results)),
     }
     return page(
         run_dir,
@@ -220,7 +205,7 @@ def build_sweep(
         axis=axis,
         answer=answer,
         categories=categories,
-        drawn_run=drawn_run,
+        drawn_run=chosen,
     )
 
 

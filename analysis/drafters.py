@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.metrics.run_settings import distinguishing_columns, with_settings
+from specbench.metrics.results import RESULT_SCHEMA
+from specbench.metrics.run_settings import distinguishing_columns
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import interval, number, plain
+from specbench.reports.cells import number, plain
 from specbench.reports.plots.comparisons import speedup_by_category
 
 from .command import main
-from .decoding import by_category, latency, read_categories, settings_of
-from .folder import read_rows
+from .decoding import by_category, latency, read_categories, read_run
 from .page import page, words
 
 SETTINGS = ["temperature", "drafter"]
@@ -23,26 +23,17 @@ SETTINGS = ["temperature", "drafter"]
 
 def build(run_dir: Path) -> Report:
     """The report of a comparison of drafters."""
-    rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
-    labelled = with_settings(rows)
-    further = distinguishing_columns(labelled, *SETTINGS)  # in what else runs of this sweep differ
+    rows = read_run(run_dir, *SETTINGS, needed="drafted_per_step")
+    further = distinguishing_columns(rows, *SETTINGS)  # in what else runs of this sweep differ
     settings = [*SETTINGS, *further]
-    # What sentences and the figure call a run, its temperature apart.
-    labelled["series"] = [
-        ", ".join([row["drafter"], *(f"{name} {plain(row[name])}" for name in further)])
-        for _, row in labelled.iterrows()
-    ]
-    categories = read_categories(run_dir, labelled, settings)
-    if len(categories):
-        categories["series"] = categories["job"].map(labelled.set_index("job")["series"])
+    categories = read_categories(run_dir, rows, [*settings, "series"])
     timed = categories[categories["speedup"].notna()] if len(categories) else categories
-    figure = speedup_by_category(timed.assign(drafter=timed["series"])) if len(timed) else None
-    names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in labelled.iterrows()]
+    names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in rows.iterrows()]
     shown = {
-        "table": Table("table", overall_table(labelled, further), rows, left=("drafter", "verifier")),
-        **latency(labelled, settings),
-        **by_category(categories.drop(columns="series", errors="ignore"), labelled, settings),
-        "speedup_by_category": figure,
+        "table": Table("table", overall_table(rows, further), rows[RESULT_SCHEMA.names], left=("drafter", "verifier")),
+        **latency(rows, settings),
+        **by_category(categories.drop(columns="series", errors="ignore"), rows, settings),
+        "speedup_by_category": speedup_by_category(timed) if len(timed) else None,
     }
     return page(
         run_dir,
@@ -50,9 +41,9 @@ def build(run_dir: Path) -> Report:
         shown,
         warning=words("shared.synthetic", rows),
         rows=rows,
-        fastest=winner.fastest(labelled, names),
+        fastest=winner.fastest(rows, names),
         best_rows=best_by_category(categories),
-        verdicts=tokens_a_step(run_dir, labelled, [name for name in settings if name != "verifier"]),
+        verdicts=tokens_a_step(run_dir, rows, [name for name in settings if name != "verifier"]),
         machine=winner.machine(rows),
         categories=categories,
     )
@@ -67,12 +58,10 @@ def overall_table(rows: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
     return cells.shown(
         rows,
         lambda row: {
-            **settings_of(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
-            "tokens drafted": interval(row, "drafted_per_step"),
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length"),
+            **cells.settings(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
+            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length"),
             "draft share": number(row["seconds_draft"] / row["seconds"], ".1%"),
-            "speedup": interval(row, "speedup"),
+            **cells.measured(row, "speedup"),
         },
     )
 

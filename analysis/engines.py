@@ -23,14 +23,14 @@ from specbench.metrics.findings import (
     SHARES,
     FindingRow,
 )
-from specbench.metrics.results import read_jobs, schema_of
+from specbench.metrics.results import schema_of
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
 
 from .command import main
-from .folder import read_rows, read_whole
-from .page import filled, page
+from .folder import read_rows, read_table
+from .page import page
 from .parameters import parameters_of
 
 QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
@@ -54,49 +54,47 @@ def build(run_dir: Path, *others: Path) -> Report:
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
     shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)}
     refuted = lines[lines["refuted"]]
-    if not files:
-        return page(run_dir, "engines", shown, results=lines, refuted=refuted)
-    title, question, sections = filled("engines", shown, results=lines, refuted=refuted)
-    return Report("engines", title, question, tuple(sections))
+    return page(None if files else run_dir, "engines", shown, results=lines, refuted=refuted)
 
 
 def certified(path: Path) -> pd.DataFrame:
     """The line of a certificate. Raises ConfigError for another file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        given, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
+        sampling, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
         shares = [row for rows in findings["rows"] for row in rows.get(SHARES, ())]
         findings["numbers"] = findings["numbers"].map(json.dumps)
     except (OSError, ValueError, LookupError, TypeError) as error:
         remedy = "Give certificate.json of a run of protocol=judge."
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
-    changed = {name: value for name, value in given.items() if name != "temperature" and value != DEFAULTS[name]}
+    changed = {name: value for name, value in sampling.items() if name != "temperature" and value != DEFAULTS[name]}
     cuts = [f"{name}={value:g}" if isinstance(value, int | float) else name for name, value in changed.items()]
-    asks, how = " ".join([f"T={given['temperature']:g}", *cuts]), content.get("method") or NONE
-    finding = found_of(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
+    asks, how = " ".join([f"T={sampling['temperature']:g}", *cuts]), content.get("method") or NONE
+    finding = finding_columns(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
     name = f"{short(content['engine'])}, {how}, {asks}"
     return pd.DataFrame([{**finding, "method": how, "asks": asks, "name": name, "certificate": path.name}])
 
 
 def judged(run_dir: Path) -> pd.DataFrame:
-    """The rows of a sweep with what each run found: verdicts by question, and numbers."""
+    """The rows of a sweep with the verdicts and numbers of each run's findings."""
     rows = read_rows(run_dir, "source")
-    findings = read_whole(run_dir, FINDINGS, schema_of(FindingRow))
-    if findings.empty:
-        raise ConfigError(
-            "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
+    findings = read_table(
+        run_dir, FINDINGS, schema=schema_of(FindingRow), remedy="Give the folder of a run of protocol=judge."
+    )
+    shares = read_table(run_dir, SHARES, remedy=None)
+    differences = shares[shares["mode"] == DIFFERENCE] if len(shares) else pd.DataFrame(columns=["job"])
+    lines = rows.join(
+        pd.DataFrame(
+            [
+                finding_columns(findings[findings["job"] == job], differences[differences["job"] == job])
+                for job in rows["job"]
+            ],
+            index=rows.index,
         )
-    shares = read_jobs(run_dir, SHARES)
-    summaries = []
-    for job in rows["job"]:
-        own = shares[(shares["job"] == job) & (shares["mode"] == DIFFERENCE)] if len(shares) else shares
-        summaries.append(found_of(findings[findings["job"] == job], own))
-    lines = rows.join(pd.DataFrame(summaries, index=rows.index))
+    )
     lines["method"] = [method_of(row) for _, row in rows.iterrows()]
     lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
-    lines["name"] = [
-        f"{short(row['engine_under_test'])}, {row['method']}, {row['asks']}" for _, row in lines.iterrows()
-    ]
+    lines["name"] = lines["engine_under_test"].map(short) + ", " + lines["method"] + ", " + lines["asks"]
     return lines
 
 
@@ -112,24 +110,20 @@ def short(engine: str) -> str:
     return " ".join(engine.split()[:2])
 
 
-def found_of(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
-    """What one run found.
+def finding_columns(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
+    """The verdicts of a run's findings by question, and the numbers that the table and the figure show.
 
     Args:
         shares: differences of both ways in shares of sets of tokens, where a checkpoint scored them; they are drawn in
             the place of classes, since a faulty engine may take other tokens of the same class.
     """
-    own = {row["question"]: row for _, row in findings.iterrows()}
-    numbers = {
-        name: json.loads(own[question]["numbers"]) if question in own else {} for name, question in QUESTIONS.items()
-    }
-    verdicts = {
-        f"{name}_verdict": own[question]["verdict"] if question in own else None for name, question in QUESTIONS.items()
-    }
+    by_question = {row["question"]: row for _, row in findings.iterrows()}
+    answers = {name: by_question.get(question, {}) for name, question in QUESTIONS.items()}
+    numbers = {name: json.loads(answer.get("numbers", "{}")) for name, answer in answers.items()}
     texts, scored = numbers["texts"], numbers["scored"]
     return {
         "engine_under_test": next(iter(findings["engine"]), NONE),
-        **verdicts,
+        **{f"{name}_verdict": answer.get("verdict") for name, answer in answers.items()},
         "refuted": bool((findings["verdict"] == REFUTED).any()),
         "sampled": texts.get("texts"),
         "nats": texts.get("nats_a_token"),
@@ -165,8 +159,9 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
 
 def _verdict(row: pd.Series, question: str, evidence: str) -> str:
     verdict = row[f"{question}_verdict"]
-    known = isinstance(verdict, str)
-    return NONE if not known else f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
+    if not isinstance(verdict, str):
+        return NONE
+    return f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.core.errors import ConfigError
+from specbench.core.machine.files import wrap_library_errors
 from specbench.core.rounding import most
 from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table, cells
@@ -39,12 +40,13 @@ def read_certificate(run_dir: Path, job: int) -> dict[str, Any]:
     """The certificate of a job.
 
     Raises:
-        ConfigError: the job has none.
+        ConfigError: the job has none, or a damaged one.
     """
     path = run_dir / str(job) / "certificate.json"
     if not path.is_file():
         raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {job}", "Use protocol=exactness.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    with wrap_library_errors("RUN_DIR", path, "damaged", "Run the job again."):
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _row(certificate: dict[str, Any]) -> dict[str, Any]:

@@ -6,21 +6,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.core.errors import ConfigError
-from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table
 from specbench.reports.plots import exactness as plots
 
 from .command import main
-from .folder import read_rows
+from .folder import read_rows, read_table
 from .page import page
 
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
-    names = read_rows(run_dir).set_index("job")["verifier"]
+    rows = read_rows(run_dir)
     tests, bounds, bias = (
-        _read(run_dir, name).assign(verifier=lambda rows: rows["job"].map(names))
+        read_table(run_dir, f"{name}.parquet", rows, ["verifier"], remedy="Give a run of +exp=flawed_zoo.")
         for name in ("sensitivity", "bounds", "bias")
     )
     table = sensitivity_table(tests, bounds, bias)
@@ -34,22 +32,15 @@ def build(run_dir: Path) -> Report:
     return page(run_dir, "flawed_zoo", shown, table=table)
 
 
-def _read(run_dir: Path, name: str) -> pd.DataFrame:
-    rows = read_jobs(run_dir, f"{name}.parquet")
-    if rows.empty:
-        raise ConfigError("RUN_DIR", run_dir, f"no {name}.parquet in its jobs", "Give a run of +exp=flawed_zoo.")
-    return rows.sort_values("job", kind="stable")
-
-
 def sensitivity_table(tests: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame) -> pd.DataFrame:
     """One line a verifier, as text."""
     rows = []
     for name, its in tests.groupby("verifier", sort=False):
         caught = its[its["rejected_at"].notna()]
-        known = bounds[bounds["verifier"] == name]
-        first = _strongest(caught, known)
-        enumerated = known[(known["method"] == "located") & (known["differing"] == 0)]["located"]
-        tv = enumerated.max() if len(enumerated) > len(known) // 2 else float("nan")
+        fixtures = bounds[bounds["verifier"] == name]
+        first = _strongest(caught, fixtures)
+        enumerated = fixtures[(fixtures["method"] == "located") & (fixtures["differing"] == 0)]["located"]
+        tv = enumerated.max() if len(enumerated) > len(fixtures) // 2 else float("nan")
         observed = bias[bias["verifier"] == name]["observed_tv"].max()
         rows.append(
             {

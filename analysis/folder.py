@@ -66,34 +66,40 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
     raise ConfigError("RUN_DIR", run_dir, "no results.parquet in it", remedy)
 
 
-def read_table(run_dir: Path, name: str, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of all jobs, each line with the given columns of its job's row.
+def read_table(
+    run_dir: Path,
+    name: str,
+    rows: pd.DataFrame | None = None,
+    columns: Sequence[str] = (),
+    schema: pa.Schema | None = None,
+    remedy: str | None = "Give the folder of a run of this experiment.",
+) -> pd.DataFrame:
+    """A table of all jobs, job by job.
+
+    Args:
+        run_dir: the sweep's folder.
+        name: of the file that each job wrote.
+        rows: of the run; only lines of their jobs are returned. None returns those of all jobs.
+        columns: of ``rows``, which each line gets from its job's row.
+        schema: the columns that this version writes; None accepts any.
+        remedy: what to do if no job left such a table; None returns one without lines.
 
     Raises:
-        ConfigError: no job left such a table.
+        ConfigError: a damaged file; no job left such a table; columns are missing, as in a table of an older version.
     """
     table = results.read_jobs(run_dir, name)
     if table.empty:
-        raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", "Give the folder of a run of this experiment.")
-    return table.merge(rows[["job", *columns]], on="job")
-
-
-def read_whole(run_dir: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
-    """A table of all jobs as this version writes it; without rows if no job left one.
-
-    Raises:
-        ConfigError: columns are missing, as in a table of an older version.
-    """
-    table = results.read_jobs(run_dir, name)
-    missing = [] if table.empty else [column for column in schema.names if column not in table]
-    if missing:
+        if remedy is not None:
+            raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", remedy)
+        return table
+    if missing := [column for column in schema.names if column not in table] if schema is not None else []:
         problem = f"no {', '.join(missing)} in its {name}, which is of another version of specbench"
         raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
-    return table
+    return table if rows is None else table.merge(rows[["job", *columns]], on="job")
 
 
 def report_of(
-    run_dir: Path,
+    run_dir: Path | None,
     name: str,
     title: str,
     question: str,
@@ -106,11 +112,11 @@ def report_of(
     """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
 
     Args:
-        run_dir: the sweep's folder.
+        run_dir: the sweep's folder; None for a report that is of no sweep.
         name, title, question, sections, rules, data, headlines: of :class:`specbench.reports.Report`.
         warning: what keeps the numbers from being taken at their word; jobs that are missing are added.
     """
-    status = SweepStatus.of(run_dir)
+    status = None if run_dir is None else SweepStatus.of(run_dir)
     partial = "" if status is None else status.partial()
     return Report(
         name,

@@ -20,8 +20,9 @@ from specbench.reports.markdown import literal
 from specbench.reports.plots import decode as plots
 
 from .command import main
-from .decoding import Shown, build_sweep
-from .page import words
+from .decoding import build_sweep, read_run
+from .folder import read_table
+from .page import Shown, words
 
 
 class ClosedForm(NamedTuple):
@@ -36,9 +37,9 @@ class ClosedForm(NamedTuple):
 
 def build(run_dir: Path) -> Report:
     """The report of a gamma sweep."""
-    return build_sweep(
-        run_dir, "gamma_sweep", "gamma", lambda results: words("gamma_sweep.theory", closed_form(results)), figures
-    )
+    results = read_run(run_dir, "gamma")
+    theory = words("gamma_sweep.theory", closed_form(results))
+    return build_sweep(run_dir, "gamma_sweep", "gamma", results, theory, figures(run_dir, results))
 
 
 def closed_form(results: pd.DataFrame) -> ClosedForm | None:
@@ -70,9 +71,9 @@ def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
 
 def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | None]]:
     """Rates by position of a run, with their intervals if its step log is there."""
-    path = run_dir / str(row["job"]) / STEPS
-    if path.is_file():
-        return position_estimates(pd.read_parquet(path), row["gamma"])
+    steps = read_table(run_dir, STEPS, remedy=None)
+    if len(steps) and (steps["job"] == row["job"]).any():
+        return position_estimates(steps[steps["job"] == row["job"]], row["gamma"])
     return [
         [None if rate is None or pd.isna(rate) else Estimate(rate, math.nan, math.nan) for rate in row[name]]
         for name in ("joint_rates", "conditional_rates")

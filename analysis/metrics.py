@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
-from specbench.metrics.results import STEPS, read_jobs
+from specbench.metrics.results import STEPS
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, markdown
 from specbench.reports.cells import plain
 
-from .folder import read_rows
-from .page import Shown, filled
+from .folder import read_rows, read_table
+from .page import Shown, page
 
 DEFINITIONS = (*METRICS, *POSITION_METRICS)
 
@@ -28,9 +28,7 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
     Raises:
         ConfigError: none of its jobs left a step log.
     """
-    rows, steps = with_settings(read_rows(run_dir)), read_jobs(run_dir, STEPS)
-    if steps.empty:
-        raise ConfigError("RUN_DIR", run_dir, "no steps.parquet in its jobs", "Give a run of protocol=decode.")
+    rows, steps = with_settings(read_rows(run_dir)), read_table(run_dir, STEPS, remedy="Give a run of protocol=decode.")
     settings = distinguishing_columns(rows, "job")
     runs = []
     for _, row in rows[rows["job"].isin(steps["job"])].iterrows():
@@ -54,8 +52,7 @@ def build(run_dir: Path) -> Report:
             table = f"positions_{number}"
             positions.append((table, name))
             shown[table] = _positions(table, gamma, steps)
-    title, question, sections = filled("metrics", shown, positions=positions, opposed=opposed, definitions=DEFINITIONS)
-    return Report("metrics", title, question, tuple(sections))
+    return page(None, "metrics", shown, positions=positions, opposed=opposed, definitions=DEFINITIONS)
 
 
 def _positions(table: str, gamma: int, steps: pd.DataFrame) -> Table:

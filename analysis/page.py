@@ -19,7 +19,6 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -35,7 +34,7 @@ Shown = Table | Figure | None  # what a page places; None is left out
 
 
 def page(
-    run_dir: Path,
+    run_dir: Path | None,
     name: str,
     shown: Mapping[str, Shown],
     rules: Iterable[str] = (),
@@ -47,40 +46,31 @@ def page(
     """The report of an experiment, by the template of its name.
 
     Args:
-        run_dir: the sweep's folder.
+        run_dir: the sweep's folder; None for a report that is of no sweep.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, warning, data, headlines: of :func:`analysis.folder.report_of`.
+        rules, warning, data, headlines: of :func:`analysis.folder.report_of`; the warning is Markdown.
         values: of the template's macro ``page``.
-    """
-    title, question, sections = filled(name, shown, **values)
-    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
-
-
-def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, str, list[Section]]:
-    """Title, question and sections of a page.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    title, question, sections, left = "", "", [], dict(shown)
-    for place, heading, blocks in _parts(_macro(f"{name}.page")(**values)):
-        if place == "h1":
-            title = heading
-            question = " ".join(blocks)
-        elif place == "h2":
-            sections.append(Section(heading, tuple(blocks)))
-        elif place == "more":
-            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
+    title, question, sections, unplaced = "", "", list[Section](), dict(shown)
+    for level, heading, texts in _parts(_macro(f"{name}.page")(**values)):
+        if level == "h1":
+            title, question = heading, " ".join(texts)
+        elif level == "h2":
+            sections.append(Section(heading, tuple(texts)))
         else:
-            which, _, words = heading.partition(": ")
-            if which not in left:
-                raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
-            block = _placed(which, words, left.pop(which), blocks)
-            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
-    if unplaced := [which for which, value in left.items() if value is not None]:
-        raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
-    return title, question, [section for section in sections if section.blocks]
+            place, _, words = heading.partition(": ")
+            if level == "h3" and place not in unplaced:
+                raise ArgumentError(f"{name}.md: {place!r} is no table or figure of the page. Pass it, or None.")
+            blocks = _placed(place, words, unplaced.pop(place), texts) if level == "h3" else texts
+            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
+    if left := [place for place, value in unplaced.items() if value is not None]:
+        raise ArgumentError(f"{name}.md: has no place for {left[0]!r}. Add a line: ### {left[0]}")
+    sections = [section for section in sections if section.blocks]
+    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
 
 
 def words(macro: str, *values: Any) -> Markup:
@@ -94,7 +84,7 @@ def words(macro: str, *values: Any) -> Markup:
 
 def section_of(macro: str, *values: Any) -> Section:
     """The first section of what a macro says."""
-    return next(Section(heading, tuple(blocks)) for place, heading, blocks in _parts(_macro(macro)(*values)) if place)
+    return next(Section(heading, tuple(blocks)) for level, heading, blocks in _parts(_macro(macro)(*values)) if level)
 
 
 def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list[Block]:
@@ -112,7 +102,7 @@ def _macro(name: str) -> Any:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
         finalize=lambda value: value if isinstance(value, jinja2.Undefined) else markdown.escape(value),
@@ -120,42 +110,41 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, strong=markdown.strong
     )
-    made.filters["log10"] = math.log10
-    made.tests["missing"] = lambda value: bool(pd.isna(value))
+    environment.filters["log10"] = math.log10
+    environment.tests["missing"] = lambda value: bool(pd.isna(value))
     functions: dict[str, Any] = {
         **{"sampling": _sampling, "interval": cells.interval, "values": cells.values, "few_units": cells.few_units},
         "level": f"{CONFIDENCE:.0%}",
     }
-    made.globals.update(functions)
-    return made
+    environment.globals.update(functions)
+    return environment
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, list[Markup]]]:
     """Each heading with the blocks below it: its level, such as ``h2``, and its words; of a rule all are empty."""
     level, heading, blocks = "", "", list[Markup]()
-    for node in SyntaxTreeNode(markdown.READER.parse(str(text))):
-        if node.type == "heading":
+    for tag, texts in markdown.blocks(text):
+        if tag in ("h1", "h2", "h3"):
             if level or blocks:
                 yield level, heading, blocks
-            level, heading, blocks = node.tag, markdown.literal(node.children[0].content), []
-        elif node.type == "hr" or (level == "h3" and node.type != "paragraph"):
+            level, heading, blocks = tag, markdown.literal(texts[0]), []
+        elif tag == "hr" or (level == "h3" and tag != "p"):
             yield level, heading, blocks
             level, heading, blocks = "more", "", []
-        if node.type == "paragraph":
-            blocks.append(markdown.line(node.children[0].content))
-        elif node.type == "bullet_list":
-            items = (item.children[0].children[0] for item in node.children)
-            blocks.append(markdown.bullets(Markup(item.content) for item in items))
-        elif node.type == "fence":
-            blocks.append(markdown.lines(node.content.removesuffix("\n").split("\n")))
+        if tag == "p":
+            blocks.append(markdown.line(texts[0]))
+        elif tag == "ul":
+            blocks.append(markdown.bullets(map(Markup, texts)))
+        elif tag == "code":
+            blocks.append(markdown.lines(texts))
     yield level, heading, blocks
 
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:
     """The sampling parameters that any row asks for beside the four numbers, each with its values."""
-    every = [sampling_of(row) for _, row in results.iterrows()]
-    names = sorted({name for row in every for name in row} - set(NUMBERS))
-    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in every)) for name in names}
+    samplings = [sampling_of(row) for _, row in results.iterrows()]
+    names = sorted({name for row in samplings for name in row} - set(NUMBERS))
+    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in samplings)) for name in names}

@@ -13,11 +13,11 @@ from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import interval, number, plain
+from specbench.reports.cells import number, plain
 from specbench.reports.plots import comparisons as plots
 
 from .command import main
-from .decoding import latency, settings_of
+from .decoding import latency
 from .folder import read_rows
 from .page import page
 
@@ -41,15 +41,15 @@ class ParameterComparison(NamedTuple):
 def build(run_dir: Path) -> Report:
     """The report of a sweep of samplers, or of temperatures of target and draft."""
     results = read_rows(run_dir, "sampler", "acceptance_length")
-    beside = settings(results)
-    results["series"] = labels(results, beside)  # what sentences and the figure call a row
+    varied = settings(results)
+    results["series"] = labels(results, varied)  # what sentences and the figure call a row
     bases = results["series"][own_bases(results)].tolist()
     shown = {
-        "table": Table("table", table(results, beside), results.drop(columns="series"), left=("sampler", "asks for")),
+        "table": Table("table", table(results, varied), results.drop(columns="series"), left=("sampler", "asks for")),
         **latency(results, ["series"]),
         "acceptance_by_sampler": plots.acceptance_by_sampler(results, bases),
     }
-    comparisons = compared(results, beside)
+    comparisons = compared(results, varied)
     return page(run_dir, "parameters", shown, results=results, comparisons=comparisons, bases=bases)
 
 
@@ -59,16 +59,16 @@ def settings(results: pd.DataFrame) -> list[str]:
     return [name for name in distinguishing_columns(results, *columns.intersection(results)) if name != "job"]
 
 
-def labels(results: pd.DataFrame, beside: Sequence[str] = ()) -> list[str]:
+def labels(results: pd.DataFrame, varied: Sequence[str] = ()) -> list[str]:
     """What each row is called: its sampler, the temperatures and settings in which rows differ; all that it asks for,
     if another row has that name too."""
     several = results["temperature"].nunique() > 1
     named = []
     for _, row in results.iterrows():
         at = f", T={row['temperature']:g}" if several else ""
-        own = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
-        others = "".join(f", {name} {plain(row[name])}" for name in beside)
-        named.append(f"{row['sampler']}{at}{own}{others}")
+        draft = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
+        others = "".join(f", {name} {plain(row[name])}" for name in varied)
+        named.append(f"{row['sampler']}{at}{draft}{others}")
     asks = [f"{name} ({parameters_of(row)})" for name, (_, row) in zip(named, results.iterrows(), strict=True)]
     return [ask if named.count(name) > 1 else name for name, ask in zip(named, asks, strict=True)]
 
@@ -80,18 +80,17 @@ def own_bases(results: pd.DataFrame) -> pd.Series:
     return (results["sampler"] == BASE) & shared & alone
 
 
-def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
+def table(results: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     """The rows as text."""
     return cells.shown(
         results,
         lambda row: {
             "sampler": row["sampler"],
             "asks for": parameters_of(row),
-            **settings_of(row, beside),
-            **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
-            "acceptance length": interval(row, "acceptance_length"),
+            **cells.settings(row, varied),
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
             "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-            "p": number(row["check_p_value"], ".3f"),
+            **cells.measured(row, "p"),
         },
     )
 
@@ -112,25 +111,25 @@ def parameters_of(row: pd.Series) -> str:
 
 def structure(row: pd.Series) -> dict[str, str]:
     """What the texts of a row have to be, by its kind; empty for anything."""
-    given = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
-    wanted = given.get(STRUCTURE) or {}
-    return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
+    sampling = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
+    structures = sampling.get(STRUCTURE) or {}
+    return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in structures.items()}
 
 
-def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComparison]:
+def compared(results: pd.DataFrame, varied: Sequence[str]) -> list[ParameterComparison]:
     """Each temperature alone, beside the samplers of the same temperature.
 
     Args:
-        beside: columns in which rows have to be alike to be compared.
+        varied: columns in which rows have to be alike to be compared.
     """
-    known = results[results["overlap"].notna()]
-    alike, comparisons = known.groupby(["temperature", *beside], dropna=False).ngroup(), []
-    for place, own in known[own_bases(known)].iterrows():
-        others = known[~own_bases(known) & (alike == alike[place])]
+    rows = results[results["overlap"].notna()]
+    alike, comparisons = rows.groupby(["temperature", *varied], dropna=False).ngroup(), []
+    for place, base in rows[own_bases(rows)].iterrows():
+        others = rows[~own_bases(rows) & (alike == alike[place])]
         if len(others):
-            above = others[others["overlap_low"] > own["overlap_high"]]
-            below = others[others["overlap_high"] < own["overlap_low"]]
-            comparisons.append(ParameterComparison(own, settings_of(own, beside), above, below))
+            above = others[others["overlap_low"] > base["overlap_high"]]
+            below = others[others["overlap_high"] < base["overlap_low"]]
+            comparisons.append(ParameterComparison(base, cells.settings(base, varied), above, below))
     return comparisons
 
 

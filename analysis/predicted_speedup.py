@@ -12,7 +12,7 @@ from scipy import stats
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.replay.cost.model import COST, fit
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import few_units, interval
+from specbench.reports.cells import interval
 from specbench.reports.plots import cost as plots
 from specbench.rules import rules_followed
 
@@ -63,7 +63,6 @@ def build(run_dir: Path) -> Report:
         surprising=surprising(both),
         recommended=recommendations(both),
         steady=steady,
-        few=few_units({"prompts": int(rows["prompts"].min())}),
     )
 
 

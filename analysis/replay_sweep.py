@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from specbench.replay.agreement import Agreement, agreement, joint_p_value
+from specbench.metrics.intervals import columns
+from specbench.replay.agreement import agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
@@ -110,12 +110,22 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
         job, rule = key  # ty: ignore[not-iterable]
         gammas = sorted(decoded["gamma"].unique().tolist())
         # A rule that is not registered was replayed by the run; here its name is all that is known of it.
-        known = rule in [info.name for info in replayable()]
-        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if known else {}
+        is_replayable = rule in [info.name for info in replayable()]
+        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if is_replayable else {}
         for gamma in gammas:
             result = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
-            about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
-            lines.append({**about, **_columns(result, float(lengths.loc[job, rule, gamma]))})
+            line = {
+                "rule": rule,
+                "temperature": decoded["temperature"].iloc[0],
+                "gamma": gamma,
+                "replayed": float(lengths.loc[job, rule, gamma]),
+                **columns("acceptance_length", result.decoded),
+                **columns("same_text", result.same_text),
+                "width_ratio": result.width_ratio,
+                "difference_p": result.difference_p,
+                "same_text_p": result.same_text_p,
+            }
+            lines.append(line)
     return pd.DataFrame(lines).sort_values(["rule", "temperature", "gamma"], ignore_index=True)
 
 
@@ -124,20 +134,6 @@ def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.nda
     trace = read_trace(path)
     tokens, steps = by_prompt(trace, replay(trace, rule, gammas))
     return {gamma: (tokens, steps[:, i]) for i, gamma in enumerate(gammas)}
-
-
-def _columns(result: Agreement, replayed: float) -> dict[str, Any]:
-    def named(name: str, values: dict[str, float]) -> dict[str, float]:
-        return {name if key == "value" else f"{name}_{key}": value for key, value in values.items()}
-
-    return {
-        "replayed": replayed,
-        **named("acceptance_length", asdict(result.decoded)),
-        **named("same_text", asdict(result.same_text)),
-        "width_ratio": result.width_ratio,
-        "difference_p": result.difference_p,
-        "same_text_p": result.same_text_p,
-    }
 
 
 def rendered(points: pd.DataFrame) -> pd.DataFrame:
@@ -160,9 +156,9 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
 
 def joint_tests(points: pd.DataFrame) -> list[JointTest]:
     """Both tests over all settings; a p-value of NaN where none is known."""
-    known = {name: points[name].dropna().tolist() for name in TESTS}
+    p_values = {name: points[name].dropna().tolist() for name in TESTS}
     return [
-        JointTest(what, len(known[name]), joint_p_value(known[name]) if known[name] else math.nan)
+        JointTest(what, len(p_values[name]), joint_p_value(p_values[name]) if p_values[name] else math.nan)
         for name, what in TESTS.items()
     ]
 

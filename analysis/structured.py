@@ -12,10 +12,9 @@ import pandas as pd
 from specbench.metrics.results import TEXTS
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, interval
+from specbench.reports.cells import NONE
 
 from .command import main
-from .decoding import settings_of
 from .folder import read_rows, read_table
 from .page import page
 from .parameters import STRUCTURE, structure
@@ -51,28 +50,28 @@ def build(run_dir: Path) -> Report:
 
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """Of each row how many texts there are, ended, kept to the structure, and are those of gamma 0 if greedy."""
-    named = {job: own.set_index("prompt") for job, own in texts.groupby("job")}
+    by_job = {job: job_texts.set_index("prompt") for job, job_texts in texts.groupby("job")}
     alike, lines = rows.groupby([*OF_TEXTS, "temperature"], dropna=False).ngroup(), []
     for place, row in rows.iterrows():
-        own, wanted = named[row["job"]], structure(row)
-        ended = own[own["finished"] == ENDED]
-        line = {"texts": len(own), "ended": len(ended), "kept": None, "as_plain": None}
-        (kind, what), *_ = wanted.items() or [("", "")]
+        job_texts, structures = by_job[row["job"]], structure(row)
+        ended = job_texts[job_texts["finished"] == ENDED]
+        line = {"texts": len(job_texts), "ended": len(ended), "kept": None, "as_plain": None}
+        (kind, what), *_ = structures.items() or [("", "")]
         if kind in JUDGES:
             line["kept"] = sum(JUDGES[kind](text, what) for text in ended["completion"])
         without = rows[(rows["gamma"] == 0) & (alike == alike[place])]
         if row["temperature"] == 0 and row["gamma"] > 0 and len(without):
-            other = named[without["job"].iloc[0]]["completion"].reindex(own.index)
-            line["as_plain"] = int((own["completion"] == other).sum())
+            other = by_job[without["job"].iloc[0]]["completion"].reindex(job_texts.index)
+            line["as_plain"] = int((job_texts["completion"] == other).sum())
         lines.append(line)
     return pd.DataFrame(lines, index=rows.index).astype({name: "Int64" for name in ("kept", "as_plain")})
 
 
 def _settings(rows: pd.DataFrame) -> list[str]:
     """The columns by which rows of with_settings are told apart. A sampler's name stands for its one structure."""
-    first, wanted = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
-    one = wanted in rows and rows.groupby("sampler")[wanted].nunique().max() == 1
-    return [*first, *distinguishing_columns(rows, *first, *([wanted] if one else []))]
+    first, column = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
+    one = column in rows and rows.groupby("sampler")[column].nunique().max() == 1
+    return [*first, *distinguishing_columns(rows, *first, *([column] if one else []))]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -82,13 +81,12 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return cells.shown(
         rows,
         lambda row: {
-            **settings_of(row, settings),
+            **cells.settings(row, settings),
             "ended": f"{row['ended']} of {row['texts']}",
             "keep to it": _of(row["kept"], row["ended"]),
             "as plain": _of(row["as_plain"], row["texts"]),
-            "overlap": interval(row, "overlap") if row["gamma"] else NONE,
-            "acceptance rate": interval(row, "acceptance_rate"),
-            "acceptance length": interval(row, "acceptance_length") if row["gamma"] else NONE,
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
+            **({} if row["gamma"] else {"overlap": NONE, "acceptance length": NONE}),
         },
     )
 

@@ -10,30 +10,27 @@ from specbench.reports import Report
 from specbench.reports.plots import decode as plots
 
 from .command import main
-from .decoding import Shown, build_sweep
-from .page import words
+from .decoding import build_sweep, read_run
+from .page import Shown, words
 
 
 def build(run_dir: Path) -> Report:
     """The report of a temperature sweep."""
-    return build_sweep(run_dir, "temperature_sweep", "temperature", overlap_range, figures)
+    results = read_run(run_dir, "temperature")
+    figures: dict[str, Shown] = {
+        "acceptance_against_temperature": plots.acceptance_against_temperature(results),
+        "speedup_against_temperature": plots.speedup_against_temperature(results),
+    }
+    return build_sweep(run_dir, "temperature_sweep", "temperature", results, overlap_range(results), figures)
 
 
 def overlap_range(results: pd.DataFrame) -> str:
     """The temperatures of the lowest and highest overlap; empty where no drafter had probabilities."""
-    known = results[results["overlap"].notna()]
-    if known["temperature"].nunique() < 2:
+    rows = results[results["overlap"].notna()]
+    if rows["temperature"].nunique() < 2:
         return ""
-    lowest, highest = (known.loc[place] for place in (known["overlap"].idxmin(), known["overlap"].idxmax()))
+    lowest, highest = (rows.loc[place] for place in (rows["overlap"].idxmin(), rows["overlap"].idxmax()))
     return words("temperature_sweep.overlaps", lowest, highest)
-
-
-def figures(_: Path, results: pd.DataFrame) -> dict[str, Shown]:
-    """The figures of this sweep alone."""
-    return {
-        "acceptance_against_temperature": plots.acceptance_against_temperature(results),
-        "speedup_against_temperature": plots.speedup_against_temperature(results),
-    }
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ import pandas as pd
 
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES
 from specbench.core.errors import ConfigError
-from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import number
 
 from .command import main
-from .folder import read_rows, read_whole
+from .folder import read_rows, read_table
 from .page import page
 
 COUNTS = ["requests", "rounding", "structural", "another_rule"]
@@ -22,36 +21,25 @@ COUNTS = ["requests", "rounding", "structural", "another_rule"]
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     results = read_rows(run_dir)
-    compared, fixtures = read_compared(run_dir), read_fixtures(run_dir, results)
+    compared = read_table(run_dir, AGREEMENT, schema=AGREEMENT_SCHEMA, remedy=None)  # a row a job
+    fixtures = read_table(run_dir, "comparisons.parquet", results, ["verifier"], remedy=None)  # and small fixture
     if compared.empty and fixtures.empty:
         raise ConfigError("RUN_DIR", run_dir, "no verifier was compared in it", "Use protocol=agreement.")
     shown = Table("table", table(compared), compared, left=("verifier", "twin")) if len(compared) else None
-    data = {"fixtures": fixtures, "differences": read_jobs(run_dir, DIFFERENCES)}
+    data = {"fixtures": fixtures, "differences": read_table(run_dir, DIFFERENCES, remedy=None)}
     if compared.empty:
         data["table"] = compared
     by_job = fixtures.groupby(["job", "verifier"], as_index=False)[COUNTS].sum() if len(fixtures) else fixtures
     return page(
         run_dir,
         "verifier_agreement",
-        {"table": shown} if len(compared) else {},
+        {"table": shown},
         compared["rule"] if len(compared) else (),
         data=data,
         results=results,
         compared=compared,
         fixtures=by_job,
     )
-
-
-def read_compared(run_dir: Path) -> pd.DataFrame:
-    """A row a job that compared draws; without rows if none did."""
-    compared = read_whole(run_dir, AGREEMENT, AGREEMENT_SCHEMA)
-    return compared if compared.empty else compared.sort_values("job", ignore_index=True)
-
-
-def read_fixtures(run_dir: Path, results: pd.DataFrame) -> pd.DataFrame:
-    """A row a job and small fixture, with the job's verifier; without rows if none was compared on them."""
-    fixtures = read_jobs(run_dir, "comparisons.parquet")
-    return fixtures if fixtures.empty else fixtures.merge(results[["job", "verifier"]], on="job")
 
 
 def table(compared: pd.DataFrame) -> pd.DataFrame:

@@ -10,14 +10,13 @@ import pandas as pd
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA
 from specbench.core.errors import ConfigError
 from specbench.metrics.latency import ratio_of_medians
-from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, interval, number
 from specbench.reports.plots import latency as plots
 from specbench.rules import RULES, TOKEN
 
 from .command import main
-from .folder import read_rows, read_whole
+from .folder import read_rows, read_table
 from .page import page
 
 GOAL = 1.15  # of times with penalties or bans over times without
@@ -67,7 +66,7 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    cases = read_whole(run_dir, LATENCY, LATENCY_SCHEMA)
+    cases = read_table(run_dir, LATENCY, schema=LATENCY_SCHEMA, remedy=None)
     if cases.empty or cases["skipped"].notna().all():
         raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
     cases = cases.sort_values(["job", "case"], kind="stable", ignore_index=True)
@@ -95,10 +94,11 @@ def headline(timed: pd.DataFrame) -> pd.DataFrame:
     sizes = sorted(map(int, chosen["batch_size"].unique()))
     lines = []
     for name, rows in chosen.groupby("verifier", sort=False):
-        line = {size: NONE for size in sizes}
-        for _, row in rows.iterrows():
-            line[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
-        lines.append({"verifier": name, **{_requests(size): cell for size, cell in line.items()}})
+        by_size = {
+            row["batch_size"]: f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
+            for _, row in rows.iterrows()
+        }
+        lines.append({"verifier": name, **{_requests(size): by_size.get(size, NONE) for size in sizes}})
     return pd.DataFrame(lines)
 
 
@@ -114,9 +114,8 @@ def _requests(size: int) -> str:
 
 def in_order(timed: pd.DataFrame) -> pd.DataFrame:
     """The cases, those of one setting together."""
-    order = {case: place for place, case in enumerate(dict.fromkeys(_keys(timed)))}
-    places = timed.assign(place=[order[key] for key in _keys(timed)])
-    return places.sort_values(["place", "job"], kind="stable").drop(columns="place")
+    settings = timed.groupby(["variant", "batch_size"], sort=False).ngroup()
+    return timed.assign(setting=settings).sort_values(["setting", "job"], kind="stable").drop(columns="setting")
 
 
 def case_table(timed: pd.DataFrame) -> pd.DataFrame:
@@ -176,11 +175,10 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
     The reference is the rule's `timing_baseline` if it was timed, else the first verifier of that rule. Verifiers of
     rules that are not registered are compared with the token rule's.
     """
-    samples = read_jobs(run_dir, LATENCY_SAMPLES)
-    arrays: dict[tuple[int, int], np.ndarray] = {}
-    for _, rows in samples.groupby(["job", "case"]):
-        by_round = [group["microseconds"].to_numpy() for _, group in rows.groupby("round")]
-        arrays[int(rows["job"].iloc[0]), int(rows["case"].iloc[0])] = np.stack(by_round)
+    times = {
+        key: np.stack([rounds["microseconds"].to_numpy() for _, rounds in case.groupby("round")])
+        for key, case in read_table(run_dir, LATENCY_SAMPLES).groupby(["job", "case"])
+    }
     lines = []
     for info in RULES.values():
         rows = timed[timed["rule"].map(lambda rule: RULES.get(rule, TOKEN)) == info]
@@ -188,23 +186,14 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         if len(names) < 2:
             continue
         reference = info.timing_baseline if info.timing_baseline in names else names[0]
-        of_rule = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
-        base = {key: row for key, row in of_rule if row["verifier"] == reference}
-        for key, row in of_rule:
-            if row["verifier"] == reference or key not in base:
-                continue
-            own, other = (arrays[line["job"], line["case"]] for line in (row, base[key]))
-            ratio = ratio_of_medians(own, other)
-            lines.append(
-                {
-                    **{name: row[name] for name in ("variant", "batch_size", "verifier")},
-                    "reference": reference,
-                    "times": ratio.value,
-                    "times_low": ratio.low,
-                    "times_high": ratio.high,
-                    "comparable": bool(row["comparable"] and base[key]["comparable"]),
-                }
-            )
+        cases = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
+        references = {key: row for key, row in cases if row["verifier"] == reference}
+        for key, row in cases:
+            if row["verifier"] != reference and key in references:
+                base = references[key]
+                ratio = ratio_of_medians(times[row["job"], row["case"]], times[base["job"], base["case"]])
+                comparable = bool(row["comparable"] and base["comparable"])
+                lines.append((*key, row["verifier"], reference, ratio.value, ratio.low, ratio.high, comparable))
     columns = ["variant", "batch_size", "verifier", "reference", "times", "times_low", "times_high", "comparable"]
     return pd.DataFrame(lines, columns=columns)
 

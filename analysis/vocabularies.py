@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, interval, number, plain
+from specbench.reports.cells import interval, plain
 
 from .command import main
-from .decoding import latency, settings_of
+from .decoding import latency
 from .folder import read_rows
 from .page import page
 
@@ -33,22 +33,16 @@ def build(run_dir: Path) -> Report:
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of with_settings as text."""
-    beside = distinguishing_columns(rows, *SETTINGS)
-    return cells.shown(rows, lambda row: _line(row, beside))
-
-
-def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
-    other = pd.notna(row["shared_mass"])
-    return {
-        **settings_of(row, [*SETTINGS, *beside]),
-        "shared tokens": plain(row["shared_tokens"]) if other else "all",
-        "shared mass": interval(row, "shared_mass") if other else NONE,
-        "overlap": interval(row, "overlap"),
-        "acceptance rate": interval(row, "acceptance_rate"),
-        "acceptance length": interval(row, "acceptance_length"),
-        "tokens/s": number(row["tokens_per_second"], ".1f"),
-        "speedup": interval(row, "speedup"),
-    }
+    settings = [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]
+    return cells.shown(
+        rows,
+        lambda row: {
+            **cells.settings(row, settings),
+            "shared tokens": "all" if pd.isna(row["shared_mass"]) else plain(row["shared_tokens"]),
+            "shared mass": interval(row, "shared_mass"),
+            **cells.measured(row, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup"),
+        },
+    )
 
 
 def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:

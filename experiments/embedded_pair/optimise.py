@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -76,29 +77,40 @@ def schedule(step: int, steps: int, warmup: int = 100, decay_share: float = 0.5)
     return min(1.0, (step + 1) / warmup, (steps - step) / (decay_share * steps))
 
 
+def crops(tokens: Tensor, sequences: int, context: int, seed: int) -> Iterator[Tensor]:
+    """Random windows [sequences, context + 1] of a stream of tokens [N], without end."""
+    generator = torch.Generator(device=tokens.device).manual_seed(seed)
+    window = torch.arange(context + 1, device=tokens.device)
+    while True:
+        starts = torch.randint(len(tokens) - context - 1, (sequences, 1), generator=generator, device=tokens.device)
+        yield tokens[starts + window].long()
+
+
+def alternating(tokens: Tensor, texts: Tensor, sequences: int, context: int, seed: int) -> Iterator[Tensor]:
+    """:func:`crops`, and in every second step as many tokens in whole rows of ``texts`` [S, L]."""
+    generator = torch.Generator(device=texts.device).manual_seed(seed + 1)
+    count = max(1, sequences * context // (texts.shape[1] - 1))
+    for crop in crops(tokens, sequences, context, seed):
+        yield crop
+        yield texts[torch.randint(len(texts), (count,), generator=generator, device=texts.device)].long()
+
+
 def train(
     model: LlamaForCausalLM,
-    tokens: Tensor,
+    batches: Iterator[Tensor],
     loss: Loss,
     *,
     steps: int,
-    sequences: int,
-    context: int,
     learning_rate: float,
     weight_decay: float = 0.1,
-    seed: int = 0,
     label: str = "",
 ) -> list[dict[str, float | int]]:
-    """Trains in place on random crops of the token stream [N] (int16); returns the log. On a GPU in bf16 autocast."""
+    """Trains in place on the first ``steps`` of batches [B, T + 1]; returns the log. On a GPU in bf16 autocast."""
     optims = optimisers(model, learning_rate, weight_decay)
-    generator = torch.Generator(device=tokens.device).manual_seed(seed)
-    window = torch.arange(context + 1, device=tokens.device)
     log: list[dict[str, float | int]] = []
     started = time.perf_counter()
-    for step in range(steps):
-        starts = torch.randint(len(tokens) - context - 1, (sequences, 1), generator=generator, device=tokens.device)
-        batch = tokens[starts + window].long()
-        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=tokens.is_cuda):
+    for step, batch in enumerate(islice(batches, steps)):
+        with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=batch.is_cuda):
             value = loss(model, batch)
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -21,7 +21,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
 from experiments.embedded_pair.evaluate import evaluate_pair
-from experiments.embedded_pair.optimise import build, distillation_loss, next_token_loss, train
+from experiments.embedded_pair.optimise import alternating, build, crops, distillation_loss, next_token_loss, train
+from experiments.embedded_pair.own_samples import LENGTH, sample_texts
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.devices import choose_device
 from specbench.core.machine.disk import read_json, write_json
@@ -55,6 +56,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draft-steps", type=int, default=4000)
     parser.add_argument("--teacher", type=Path, help="a finished target folder; only drafts are trained")
     parser.add_argument("--share-of-tv", type=float, default=0.5)
+    parser.add_argument("--own-samples", type=int, default=0, help="texts of the target for every second draft step")
     parser.add_argument("--learning-rate", type=float, default=8e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(given)
@@ -70,9 +72,9 @@ def problems(args: argparse.Namespace) -> Iterator[str]:
         yield f"argument --drafts: {unknown[0]!r} is no shape. Use some of {','.join(SHAPES)}"
     if not LEAST_VOCABULARY <= args.vocab_size <= LARGEST_VOCABULARY:
         yield f"argument --vocab-size: {args.vocab_size} is outside {LEAST_VOCABULARY} to {LARGEST_VOCABULARY}"
-    for name in ("context", "sequences", "target_steps", "draft_steps"):
-        if getattr(args, name) < 1:
-            yield f"argument --{name.replace('_', '-')}: {getattr(args, name)} is not above 0"
+    for name, least in {"context": 1, "sequences": 1, "target_steps": 1, "draft_steps": 1, "own_samples": 0}.items():
+        if getattr(args, name) < least:
+            yield f"argument --{name.replace('_', '-')}: {getattr(args, name)} is below {least}"
     if not args.learning_rate > 0:
         yield f"argument --learning-rate: {args.learning_rate} is not above 0"
     if not 0 <= args.share_of_tv <= 1:
@@ -159,22 +161,25 @@ def main(given: Sequence[str] | None = None) -> None:
         flush=True,
     )
 
-    common = {
-        "context": args.context,
-        "sequences": args.sequences,
-        "learning_rate": args.learning_rate,
-        "seed": args.seed,
-    }
+    crop = {"sequences": args.sequences, "context": args.context, "seed": args.seed}
     if args.teacher:
         target = teacher(args.teacher).to(device)
     else:
         target = build(bpe.get_vocab_size(), *SHAPES[args.target], args.context).to(device)
         compiled = faster(target)
         facts["target_log"] = train(
-            target, tokens, lambda _, x: next_token_loss(compiled, x), steps=args.target_steps, label="target", **common
+            target,
+            crops(tokens, **crop),
+            lambda _, x: next_token_loss(compiled, x),
+            steps=args.target_steps,
+            learning_rate=args.learning_rate,
+            label="target",
         )
         target = save(target, tokenizer, args.out / "target")
 
+    texts = None
+    if args.own_samples:
+        texts = sample_texts(target, tokens, args.own_samples, min(LENGTH, args.context), args.seed)
     before = read_json(args.out / FACTS) if args.teacher else None  # of a training that was stopped
     facts = {**{name: before[name] for name in ("target_log", "drafts") if before and name in before}, **facts}
     facts.setdefault("drafts", {})
@@ -182,7 +187,8 @@ def main(given: Sequence[str] | None = None) -> None:
     for shape in args.drafts.split(","):
         draft = build(target.config.vocab_size, *SHAPES[shape], args.context).to(device)
         loss = faster(distillation_loss(target, args.share_of_tv))
-        log = train(draft, tokens, loss, steps=args.draft_steps, label=shape, **common)
+        batches = crops(tokens, **crop) if texts is None else alternating(tokens, texts, **crop)
+        log = train(draft, batches, loss, steps=args.draft_steps, learning_rate=args.learning_rate, label=shape)
         draft = save(draft, tokenizer, args.out / f"draft-{shape}")
         measured = evaluate_pair(target, draft, held_out, args.context)
         facts["drafts"][shape] = {"log": log, **measured}

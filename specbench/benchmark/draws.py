@@ -58,7 +58,7 @@ def count_draws(
     steps: int,
     seed: int,
     device: torch.device,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Callable[[int], None],
 ) -> DrawCounts:
     """Lets both verify until at least ``draws`` decisions were made.
 

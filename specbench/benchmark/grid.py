@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.machine.devices import DTYPES
 from specbench.core.sampling_params import NUMBERS, SHAPING
 from specbench.sampling import SamplingParams
 
 AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
 LIMITS = {"batch_size": (1, 65_536), "vocabulary": (2, 2**24), "gamma": (0, 64), "context": (1, 2**20)}
-DTYPES = ("bfloat16", "float16", "float32")
 PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
 
 
@@ -60,20 +60,22 @@ class CaseSpec:
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in different) or "base"
 
 
-def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> dict[str, tuple[SamplingParams, bool]]:
+def samplers(
+    settings: Mapping[str, Mapping[str, Any]], sampling: SamplingParams
+) -> dict[str, tuple[SamplingParams, bool]]:
     """protocol.samplers by name: the run's own sampling parameters with the changes named, and draft_probabilities.
 
     Raises:
         ConfigError: an unknown key, or a value outside its range.
     """
-    made = {PLAIN: (own, True)}
+    made = {PLAIN: (sampling, True)}
     for name, changes in settings.items():
         parameters = dict(changes)
         with_probabilities = parameters.pop("draft_probabilities", True)
         if unknown := sorted(set(parameters) - {*NUMBERS, *SHAPING}):
             key, remedy = unknown[0], f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities."
             raise ConfigError(f"protocol.samplers.{name}.{key}", parameters[key], "unknown key", remedy)
-        made[name] = (dataclasses.replace(own, **parameters), bool(with_probabilities))
+        made[name] = (dataclasses.replace(sampling, **parameters), bool(with_probabilities))
     return made
 
 

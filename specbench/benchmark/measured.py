@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.benchmark.tables import LATENCY_SCHEMA, LatencySample
+from specbench.benchmark.tables import LatencyRow, LatencySample
 from specbench.benchmark.timed import TimedCalls, with_interval
 from specbench.metrics.latency import median, ratio_of_medians
 
@@ -29,7 +29,7 @@ class Measured(TimedCalls):
     num_accepted: list[int] = field(default_factory=list)
     rounding: int = 0
 
-    def row(self, base: CaseSpec, common: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def row(self, base: CaseSpec, common: Mapping[str, Any], seed: int) -> LatencyRow:
         """Its row of latency.parquet.
 
         Args:
@@ -38,17 +38,23 @@ class Measured(TimedCalls):
             seed: of the bootstrap.
         """
         spec = self.spec
-        row = dict.fromkeys(LATENCY_SCHEMA.names) | {
-            "variant": spec.variant(base),
-            **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
-            **spec.sampling.numbers,
-            "draft_probabilities": spec.draft_probabilities,
-            "shaping": spec.sampling.shaping_text or None,
-            "context": spec.context if spec.sampling.shaping else None,
-            "skipped": self.skipped,
+        numbers: Any = spec.sampling.numbers
+        times = {} if self.skipped is not None else self._times(common["copy_bandwidth"], seed)
+        return LatencyRow(
+            variant=spec.variant(base),
+            batch_size=spec.batch_size,
+            vocabulary=spec.vocabulary,
+            gamma=spec.gamma,
+            dtype=spec.dtype,
+            sampler=spec.sampler,
+            **numbers,
+            draft_probabilities=spec.draft_probabilities,
+            shaping=spec.sampling.shaping_text or None,
+            context=spec.context if spec.sampling.shaping else None,
+            skipped=self.skipped,
             **common,
-        }
-        return row if self.skipped is not None else row | self._times(common["copy_bandwidth"], seed)
+            **times,
+        )
 
     def samples(self, case: int) -> Iterator[LatencySample]:
         """Its rows of latency_samples.parquet."""

@@ -11,33 +11,8 @@ AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeColumns:
-    """What was timed: graph replays where ``graph``, else calls. None where nothing was."""
-
-    graph: bool | None = None
-    why_no_graph: str | None = None
-    rounds: int | None = None
-    replays: int | None = None  # of all rounds
-    median_us: float | None = None
-    median_us_low: float | None = None
-    median_us_high: float | None = None
-    q05_us: float | None = None
-    q25_us: float | None = None
-    q75_us: float | None = None
-    q95_us: float | None = None
-    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
-    eager_q25_us: float | None = None
-    eager_q75_us: float | None = None
-    floor_bytes: float | None = None  # mean over the rounds, which differ
-    floor_us: float | None = None
-    ratio: float | None = None  # median / floor
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatencyColumns:
-    """One case of one verifier, and where it was timed."""
+class LatencyRow:
+    """One case of one verifier. What follows ``copy_bandwidth`` is None in a case that was skipped."""
 
     case: int
     variant: str  # in what it differs from the run's base case, the batch size aside
@@ -61,10 +36,26 @@ class LatencyColumns:
     empty_graph_us: float | None  # replaying a graph without work; none on a CPU
     copy_bandwidth: float  # bytes a second, read and written
 
-
-@dataclass(frozen=True, kw_only=True)
-class LatencyRow(TimeColumns, LatencyColumns):
-    """One case of one verifier. What follows ``copy_bandwidth`` is None in a case that was skipped."""
+    # What was timed: graph replays where ``graph``, else calls
+    graph: bool | None = None
+    why_no_graph: str | None = None
+    rounds: int | None = None
+    replays: int | None = None  # of all rounds
+    median_us: float | None = None
+    median_us_low: float | None = None
+    median_us_high: float | None = None
+    q05_us: float | None = None
+    q25_us: float | None = None
+    q75_us: float | None = None
+    q95_us: float | None = None
+    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
+    eager_q25_us: float | None = None
+    eager_q75_us: float | None = None
+    floor_bytes: float | None = None  # mean over the rounds, which differ
+    floor_us: float | None = None
+    ratio: float | None = None  # median / floor
+    ratio_low: float | None = None
+    ratio_high: float | None = None
 
     # Its check
     acceptance_rate: float | None = None  # accepted / drafted, with those behind a rejection

@@ -46,7 +46,7 @@ class TimedCalls:
         self.floor_bytes.append(floor_bytes)
 
     def columns(self, bandwidth: float, seed: int) -> dict[str, Any]:
-        """Its part of a row (tables.TimeColumns).
+        """Its part of a row (tables.LatencyRow).
 
         Args:
             bandwidth: bytes a second, of the byte floor.

@@ -22,6 +22,11 @@ class SpecbenchError(Exception):
         return _without_init, (type(self), *self.args), vars(self)
 
 
+def message_of(error: BaseException) -> str:
+    """What an error says; one that specbench did not raise on purpose is named by its type too."""
+    return str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
+
+
 def _without_init(kind: type[SpecbenchError], *args: object) -> SpecbenchError:
     return kind.__new__(kind, *args)
 

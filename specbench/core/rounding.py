@@ -26,8 +26,8 @@ def about(value: float | None) -> str:
 
 def interval(value: float, low: float | None, high: float | None, form: str = ".2f") -> str:
     """An estimate with its interval: ``0.61 [0.58, 0.64]``; alone where it has none, or one of width 0."""
-    known = low is not None and high is not None and low != high and not math.isnan(low)
-    return f"{value:{form}} [{low:{form}}, {high:{form}}]" if known else f"{value:{form}}"
+    has_width = low is not None and high is not None and low != high and not math.isnan(low)
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]" if has_width else f"{value:{form}}"
 
 
 def speedup(value: float, low: float | None, high: float | None) -> str:

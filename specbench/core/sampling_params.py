@@ -163,7 +163,7 @@ class SamplingParams:
             raise ConfigError("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
 
     @staticmethod
-    def from_mapping(given: Mapping[str, Any], **defaults: Any) -> SamplingParams:
+    def from_mapping(values: Mapping[str, Any], **defaults: Any) -> SamplingParams:
         """Parameters by their names, as a configuration or a request names them; null is the default.
 
         Args:
@@ -172,13 +172,15 @@ class SamplingParams:
         Raises:
             ConfigError: a name that is not known, or a value outside its range, under its key in a configuration.
         """
-        for name, value in given.items():
+        for name, value in values.items():
             if name not in DEFAULTS:
                 raise ConfigError(
                     f"sampler.{name}", value, "unknown parameter", f"Known are {', '.join(sorted(DEFAULTS))}."
                 )
         try:
-            return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
+            return SamplingParams(
+                **{**defaults, **{name: value for name, value in values.items() if value is not None}}
+            )
         except ConfigError as error:  # which names an argument
             error.args, error.key = (f"sampler.{error}",), f"sampler.{error.key}"
             raise
@@ -227,8 +229,8 @@ class SamplingParams:
     @property
     def structure(self) -> tuple[str, str] | None:
         """Kind and text of structured_outputs."""
-        given = self.structured_outputs
-        return given if isinstance(given, tuple) else None  # a mapping is a pair since it was checked
+        structure = self.structured_outputs
+        return structure if isinstance(structure, tuple) else None  # a mapping is a pair since it was checked
 
     @property
     def greedy(self) -> bool:

@@ -47,8 +47,8 @@ class Mask:
 
     def select(self, rows: Int64[Tensor, " n"]) -> Mask:
         """Returns the mask of the given rows, one set a row."""
-        own = rows // self.rows
-        return Mask(self.restricted[own], self.bits[own], 1)
+        sets = rows // self.rows
+        return Mask(self.restricted[sets], self.bits[sets], 1)
 
     def banned(self, vocabulary: int) -> Bool[Tensor, "n V"]:
         """Returns True for each token that a row bans."""
@@ -93,9 +93,9 @@ class LogitRows:
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """Returns copies of the given rows, in that order."""
-        known = None if self.log_normalizer is None else self.log_normalizer[rows]
+        normalizer = None if self.log_normalizer is None else self.log_normalizer[rows]
         allowed = None if self.allowed is None else self.allowed.select(rows)
-        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], known, allowed)
+        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], normalizer, allowed)
 
     @staticmethod
     def interleave(steps: Sequence[LogitRows]) -> LogitRows:
@@ -269,3 +269,18 @@ class Verification:
     token_ids: Int64[Tensor, "B width"]
     num_accepted: Int64[Tensor, " B"]
     path: Int64[Tensor, "B depth"] | None = None
+
+    def select(self, requests: Int64[Tensor, " m"]) -> Verification:
+        """Returns the outcomes of the given requests, in that order."""
+        path = None if self.path is None else self.path[requests]
+        return Verification(self.token_ids[requests], self.num_accepted[requests], path)
+
+    @staticmethod
+    def join(parts: Sequence[Verification]) -> Verification:
+        """Returns the outcomes of several batches of chains, of one width, as those of one batch."""
+        tokens, accepted = zip(*((part.token_ids, part.num_accepted) for part in parts), strict=True)
+        return Verification(torch.cat(tokens), torch.cat(accepted))
+
+    def differs(self, other: Verification) -> Bool[Tensor, " B"]:
+        """Returns True for each request whose tokens or accepted length differ."""
+        return (self.token_ids != other.token_ids).any(dim=1) | (self.num_accepted != other.num_accepted)

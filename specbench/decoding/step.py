@@ -104,9 +104,9 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
 
 def padded(draft: Draft) -> Draft:
     """Returns the draft with the same number of rows for each request."""
-    batch, width = draft.drafted.shape
     if draft.padded:
         return draft
+    batch, width = draft.drafted.shape
     if len(draft.token_ids) == batch * width:
         return dataclasses.replace(draft, padded=True)
     if not len(draft.token_ids):

@@ -9,6 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 PHASES = ("draft", "target", "verify", "commit")  # of a step
+NUMBERS = ("num_draft_tokens", "num_accepted", "num_emitted", "draft_depth", "finished", "bad")  # one a request
 FINITE, BAD_TARGET, BAD_DRAFT, RANKS_DIFFER = 0, 1, 2, 3  # StepResult.bad
 
 
@@ -51,16 +52,7 @@ class StepResult:
 
     def packed(self) -> Int64[Tensor, " n"]:
         """Returns all fields in one tensor, so that one copy brings them to the host."""
-        numbers = (
-            self.num_draft_tokens,
-            self.num_accepted,
-            self.num_emitted,
-            self.draft_depth,
-            self.finished,
-            self.bad,
-        )
-        rows = torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1)
-        return torch.cat([self.stamps, rows.flatten()])
+        return torch.cat([self.stamps, *(getattr(self, name) for name in NUMBERS), self.token_ids.flatten()])
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,7 @@ class StepReport:
     def unpacked(numbers: list[int], batch: int) -> StepReport:
         """Returns what :meth:`StepResult.packed` holds, of a batch of ``batch`` rows."""
         stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
-        width = len(rest) // batch
-        rows = [rest[i : i + width] for i in range(0, len(rest), width)]
-        return StepReport([RequestStep(*row[:6], token_ids=row[6:]) for row in rows], stamps)
+        columns, tokens = rest[: len(NUMBERS) * batch], rest[len(NUMBERS) * batch :]
+        width = len(tokens) // batch
+        requests = [RequestStep(*columns[i::batch], tokens[i * width : (i + 1) * width]) for i in range(batch)]
+        return StepReport(requests, stamps)

@@ -125,5 +125,5 @@ def _drafted_in_one_call(
 ) -> Draft:
     width = uniforms.shape[1] - 1
     tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, batch.params.temperature, uniforms)
-    rows = logit_rows(logits.flatten(0, 1), batch.params.spread(width), log_normalizer=normalizers.flatten())
+    rows = logit_rows(logits.flatten(0, 1), batch.params, log_normalizer=normalizers.flatten(), width=width)
     return Draft(tokens.flatten(), rows, counts, width, padded=True)

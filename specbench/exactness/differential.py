@@ -135,12 +135,13 @@ def compare(
 
 
 def first_divergence(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int = LARGEST
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST
 ) -> str | None:
     """Returns the first fork of a verifier and a rule that rounding does not explain, in a line.
 
     Args:
         rule: one whose formulas are known.
+        fixtures: on the device.
         most: requests of a fixture that are compared at once, for slow code; 64 are in any case.
 
     Returns:
@@ -149,7 +150,7 @@ def first_divergence(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    for comparison in _with_rule(verifier, rule, fixtures, seed, device, most):
+    for comparison in _with_rule(verifier, rule, fixtures, seed, most):
         for divergence in comparison.divergences:
             if divergence.cause == STRUCTURAL:
                 return f"The two part first at {divergence.described(f'the {rule.title}')}."
@@ -157,12 +158,12 @@ def first_divergence(
 
 
 def followed_rule(
-    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int = LARGEST
+    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST
 ) -> tuple[str, int] | None:
     """Returns the known rule, other than the verifier's own, that has all of its tokens but for rounding.
 
     Args:
-        most: as in first_divergence.
+        fixtures, most: as in first_divergence.
 
     Returns:
         The rule's name and how many requests were compared; None if no known rule has all of the tokens.
@@ -174,7 +175,7 @@ def followed_rule(
         if rule is rule_of(verifier):
             continue
         requests = 0
-        for comparison in _with_rule(verifier, rule, fixtures, seed, device, most):
+        for comparison in _with_rule(verifier, rule, fixtures, seed, most):
             if comparison.count(STRUCTURAL):
                 break
             requests += comparison.requests
@@ -185,7 +186,7 @@ def followed_rule(
 
 
 def _with_rule(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device, most: int
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, most: int
 ) -> Iterator[Comparison]:
     """Comparisons with the plain code of a rule, short ones of all fixtures first; refused fixtures are left out."""
     assert rule.reference is not None
@@ -196,7 +197,7 @@ def _with_rule(
         if fixture.name not in refused:
             begin = sum(_REQUESTS[: _REQUESTS.index(requests)])
             try:
-                yield compare(verifier, rule.reference, fixture, requests, seed, device, rule, begin)
+                yield compare(verifier, rule.reference, fixture, requests, seed, fixture.p.device, rule, begin)
             except ArgumentError:
                 refused.add(fixture.name)
 

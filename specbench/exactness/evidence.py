@@ -71,6 +71,11 @@ class Row:
     upper_bound: float | None = None
     gates: bool = True
 
+    @staticmethod
+    def of_failures(fixture: str, test: str, draws: int, failures: int, gates: bool = True) -> Row:
+        """A test that one failure rejects (HARD): the statistic is their number, and the p-value 0 or 1."""
+        return Row(fixture, test, draws, float(failures), 0, float(failures == 0), gates=gates)
+
     @property
     def key(self) -> tuple[str, str]:
         """Tells the test from the others of a run."""

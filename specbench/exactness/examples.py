@@ -18,10 +18,11 @@ from specbench.exactness.enumeration.laws import completed, sequence_of, target_
 from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.probes import Example, Probe
-from specbench.exactness.shown import MOST_COPIES, ShownRequest, new_object, smallest_batch
+from specbench.exactness.probes import Probe
+from specbench.exactness.shown import MOST_COPIES, Example, ShownRequest, smallest_batch
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
+from specbench.exactness.subject import Subject
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.verifier import Verifier, capabilities
@@ -30,20 +31,12 @@ _BESIDE = 2000  # points next to wrong ones that are looked at
 
 
 def simplest_failure(
-    verifier: Verifier,
-    evidence: Evidence,
-    probes: dict[str, Probe],
-    extremes: list[Point],
-    unused: Verifier | None = None,
+    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
 ) -> Failure | None:
     """Of what can be shown: where its thresholds are not its rule's, then calls at the ends of the uniforms, requests
     that came out otherwise than foreseen, counts of a small fixture, and the law that its thresholds imply.
 
     A request of the fixture that the headline names comes first.
-
-    Args:
-        unused: an object like the verifier that was never called, on copies of which examples are run; None: the
-            verifier itself is.
 
     Returns:
         None if it shows in none of these (coupled steps, calls of D).
@@ -54,43 +47,34 @@ def simplest_failure(
     for names in ({named}, {*probes, *(extreme.fixture.name for extreme in extremes)}):
         here = {name: probe for name, probe in probes.items() if name in names}
         ends = [extreme for extreme in extremes if extreme.fixture.name in names]
-        if failure := _of_requests(verifier, evidence, here, ends, unused):
+        if failure := _of_requests(subject, evidence, here, ends):
             return failure
-    return _of_probabilities(verifier, evidence, probes)
+    return _of_probabilities(subject.verifier, evidence, probes)
 
 
 def _of_requests(
-    verifier: Verifier,
-    evidence: Evidence,
-    probes: dict[str, Probe],
-    extremes: list[Point],
-    unused: Verifier | None,
+    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
 ) -> Failure | None:
-    points = sorted(_in_models(verifier, probes), key=lambda probe: probe.point.count)
-    if points:
-        # The shortest draft, and of those the largest box.
-        simplest = max(
-            (probe for probe in points if probe.point.count == points[0].point.count), key=lambda probe: probe.share
-        )
-        used = points[:FOR_THE_CAUSE]
-        right = [point for probe in used for point in probe.beside][:_BESIDE]
-        cause = likely_cause(verifier, [probe.point for probe in used], right)
-        return _of_point(verifier, simplest.point, cause, unused)
+    verifier = subject.verifier
+    located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.count)
+    if located:
+        simplest = min(located, key=lambda wrong: (wrong.point.count, -wrong.share))  # of short drafts the largest box
+        used = located[:FOR_THE_CAUSE]
+        right = [point for wrong in used for point in wrong.beside][:_BESIDE]
+        return _of_point(subject, simplest.point, likely_cause(verifier, [wrong.point for wrong in used], right))
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
-        return _of_point(verifier, extremes[0], likely_cause(verifier, extremes), unused)
+        return _of_point(subject, extremes[0], likely_cause(verifier, extremes))
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
-    example = min(drawn, key=lambda probe: probe.point.count)
-    return _of_point(verifier, example.point, likely_cause(verifier, [probe.point for probe in drawn]), unused, example)
+    example = min(drawn, key=lambda example: example.point.count)
+    return _of_point(subject, example.point, likely_cause(verifier, [one.point for one in drawn]), example)
 
 
 def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:
-    worst = [row.fixture for row in sorted(evidence.rejected, key=lambda row: row.p_value) if row.test in (JOINT, FORM)]
-    for name in worst:
-        tally = evidence.tallies.get(name)
-        if tally is not None:
-            return _of_counts(tally)
+    for row in sorted(evidence.rejected, key=lambda row: row.p_value):
+        if row.test in (JOINT, FORM) and row.fixture in evidence.tallies:
+            return _of_counts(evidence.tallies[row.fixture])
     models = [model for probe in probes.values() for model in probe.models.values() if model.fixture.enumerable]
     biased = max(models, key=lambda model: model.tv, default=None)
     return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)
@@ -104,11 +88,9 @@ def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[WrongPo
                 yield from differences(rule, model)
 
 
-def _of_point(
-    verifier: Verifier, point: Point, cause: str, unused: Verifier | None, drawn: Example | None = None
-) -> Failure:
+def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None = None) -> Failure:
     """A request in words; what it emitted when it was drawn, or what it emits again."""
-    steps = inject(new_object(verifier, unused), point.fixture, point.given[:, None], point.count)
+    steps = inject(subject.new_object(), point.fixture, point.given[:, None], point.count)
     drafted, rows = steps.drawn.tokens[0, : point.count].tolist(), steps.drawn.rows[0, : point.count + 1].tolist()
     p, q = point.fixture.p.cpu(), point.fixture.q.cpu()
     accept = point.given[Stream.ACCEPT, : point.count].tolist()
@@ -120,7 +102,7 @@ def _of_point(
             there += f", accept uniform {accept[i]:.17g}"
         lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
-    rule = held_against(verifier)
+    rule = held_against(subject.verifier)
     name, wanted = "foreseen", None
     if drawn is not None:
         wanted = drawn.wanted
@@ -130,7 +112,7 @@ def _of_point(
         lines.append(_emitted(steps.verification.token_ids[0], int(steps.verification.num_accepted[0])))
         return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
     own = None if drawn is None else (drawn.seed, drawn.position)
-    request = smallest_batch(verifier, point, wanted, own, unused)
+    request = smallest_batch(subject, point, wanted, own)
     lines += _outcome(steps, request, drawn, f"{name}: {_tokens(wanted)}")
     return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause, request)
 

@@ -21,7 +21,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
@@ -159,9 +159,7 @@ def _of(
         for arguments in condition.batches:
             seeded(condition.state)
             results.append(watch.verify(verifier, fixture.name, *arguments))
-        return Verification(
-            torch.cat([result.token_ids for result in results]), torch.cat([result.num_accepted for result in results])
-        )
+        return Verification.join(results)
 
     conditions = _conditions(verifier, fixture, injectable, seed, number, size)
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
@@ -172,7 +170,7 @@ def _of(
     def counts(index: int, places: Tensor, changed: Verification, other: int, requests: Tensor) -> tuple[int, int, int]:
         """Of a comparison of results with the first ones of a condition."""
         before = first[other]
-        different = differ(_chosen(changed, places), _chosen(before, requests))
+        different = changed.select(places).differs(before.select(requests))
         structural = different
         if rule is not None and bool(different.any()):
             wrong, wrong_before = _unlike(rule, conditions[index], changed), _unlike(rule, conditions[other], before)
@@ -184,8 +182,8 @@ def _of(
     for index in order:
         results = results_of(conditions[index])
         if index in first:
-            every = torch.arange(len(results.num_accepted), device=results.num_accepted.device)
-            rows.append((TWICE, counts(index, every, results, index, every)))
+            indices = torch.arange(len(results.num_accepted), device=results.num_accepted.device)
+            rows.append((TWICE, counts(index, indices, results, index, indices)))
         else:
             first[index] = results
     for index, condition in enumerate(conditions[1:], start=1):
@@ -199,9 +197,9 @@ def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Te
     outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
     marks = []
     for arguments, outcome in zip(condition.batches, outcomes, strict=True):
-        every = torch.arange(len(outcome[1]), device=outcome[1].device)
-        unlike = beyond_rounding(rule, *arguments, Verification(*outcome), every)
-        marks.append(torch.zeros_like(every, dtype=torch.bool).index_fill_(0, unlike, True))
+        indices = torch.arange(len(outcome[1]), device=outcome[1].device)
+        unlike = beyond_rounding(rule, *arguments, Verification(*outcome), indices)
+        marks.append(torch.zeros_like(indices, dtype=torch.bool).index_fill_(0, unlike, True))
     return torch.cat(marks)
 
 
@@ -213,39 +211,37 @@ def _conditions(
     # The second half of these requests takes the places of others, one on: every 64th seed is an end of its range.
     streams = request_streams(seed, HABITS + number * 2**30, 2 * size, width, device)
     drawn = draw(verifier, fixture, streams)
-    given = GivenStreams.of(uniforms(streams), streams) if injectable else streams
-    every = torch.arange(size, device=device)
-    second = size + every.roll(1)
+    shown = GivenStreams.of(uniforms(streams), streams) if injectable else streams
+    usual_requests = torch.arange(size, device=device)
+    second = size + usual_requests.roll(1)
 
     def batch(requests: Int64[Tensor, " m"]) -> Arguments:
-        return only(requests, drawn.draft, drawn.target, given)
+        return only(requests, drawn.draft, drawn.target, shown)
 
-    draft, target, usual = batch(every)
+    draft, target, usual = batch(usual_requests)
     conditions = [
-        _Condition("", [(draft, target, usual)], every, every),
-        _Condition(GENERATOR, [(draft, target, usual)], every, every, state=2),
+        _Condition("", [(draft, target, usual)], usual_requests, usual_requests),
+        _Condition(GENERATOR, [(draft, target, usual)], usual_requests, usual_requests, state=2),
     ]
-    if isinstance(usual, GivenStreams):
-        own = streams.select(every)
+    if (made := usual.made) is not None:
+        own = streams.select(usual_requests)
         seeds, positions = streams.seeds[second], streams.positions[second]
         for name, other in (
             (STREAMS, own),
-            (SEED, GivenStreams.of(usual.given, Streams(seeds, own.positions, width))),
-            (POSITION, GivenStreams.of(usual.given, Streams(own.seeds, positions, width))),
+            (SEED, GivenStreams.of(made, Streams(seeds, own.positions, width))),
+            (POSITION, GivenStreams.of(made, Streams(own.seeds, positions, width))),
         ):
-            conditions.append(_Condition(name, [(draft, target, other)], every, every))
-    for kept in (every[::2], every[1::2]):  # at their places, in a batch of the same size
+            conditions.append(_Condition(name, [(draft, target, other)], usual_requests, usual_requests))
+    for kept in (usual_requests[::2], usual_requests[1::2]):  # at their places, in a batch of the same size
         others = second.clone()
         others[kept] = kept
         conditions.append(_Condition(COMPANY, [batch(others)], kept, kept))
     order = torch.randperm(size, generator=torch.Generator().manual_seed(number)).to(device)
-    conditions.append(_Condition(PLACE, [batch(order)], order, every))
-    half = every[: max(1, size // 2)]
+    conditions.append(_Condition(PLACE, [batch(order)], order, usual_requests))
+    half = usual_requests[: max(1, size // 2)]
     conditions.append(_Condition(SIZE, [batch(half)], half, half))
     alone = torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()
-    conditions.append(_Condition(SIZE, [batch(request[None]) for request in alone], alone, every[: len(alone)]))
+    conditions.append(
+        _Condition(SIZE, [batch(request[None]) for request in alone], alone, usual_requests[: len(alone)])
+    )
     return conditions
-
-
-def _chosen(result: Verification, requests: Int64[Tensor, " m"]) -> Verification:
-    return Verification(result.token_ids[requests], result.num_accepted[requests])

@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
@@ -146,7 +146,7 @@ class Judge:
     ) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
-        requests = differ(result, wanted).nonzero()[:, 0]
+        requests = result.differs(wanted).nonzero()[:, 0]
         if not len(requests):
             return
         judgement.seen.differing_calls, judgement.seen.differing = 1, len(requests)

@@ -8,7 +8,6 @@ requests are made again: with the object, with a copy that was never used, and b
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import time
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import beyond_rounding, differ, expected, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
+from specbench.exactness.subject import Subject
 from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
@@ -89,8 +89,6 @@ class LongUse:
     Calls from elsewhere before ``compare`` count as use too, though not as calls.
 
     Args:
-        verifier: under test.
-        unused: a copy of it that was never called (``unused_copy``); None if there is none.
         fixtures: small ones, on the device; those that the verifier refuses are left out.
 
     Raises:
@@ -98,16 +96,8 @@ class LongUse:
     """
 
     @watch.one_thread()
-    def __init__(
-        self,
-        verifier: Verifier,
-        unused: Verifier | None,
-        fixtures: Sequence[Fixture],
-        seed: int,
-        device: torch.device,
-    ):
-        self.verifier, self.seed, self.device = verifier, seed, device
-        self.unused = unused  # never called itself: others copy it
+    def __init__(self, subject: Subject, fixtures: Sequence[Fixture], seed: int, device: torch.device):
+        self.subject, self.verifier, self.seed, self.device = subject, subject.verifier, seed, device
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
         self.seconds, self.first_changed = 0.0, None
         self._random = random.Random(seed)
@@ -261,16 +251,16 @@ class LongUse:
         by_rounding = structural = 0
         for batch, now in zip(batches, after, strict=True):
             drawn = batch.drawn
-            wrong = differ(expected(rule, batch.fixture, drawn, batch.streams), now).nonzero()[:, 0]
+            wrong = now.differs(expected(rule, batch.fixture, drawn, batch.streams)).nonzero()[:, 0]
             unlike = beyond_rounding(rule, drawn.draft, drawn.target, batch.streams, now, wrong)
             structural += len(unlike)
             by_rounding += len(wrong) - len(unlike)
         return by_rounding, structural
 
     def _unlike_fresh(self, batches: list[_UsedBatch], after: list[Verification]) -> int | None:
-        if self.unused is None:
+        if self.subject.unused is None:
             return None
-        fresh = copy.deepcopy(self.unused)
+        fresh = self.subject.new_object()
         try:
             return sum(
                 _differing(_verified(fresh, batch, batch.streams), now)
@@ -278,15 +268,6 @@ class LongUse:
             )
         except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not
             return None
-
-
-def unused_copy(verifier: Verifier) -> Verifier | None:
-    """Returns a copy of a verifier that was not called yet; None if it cannot be copied."""
-    try:
-        fresh = copy.deepcopy(verifier)
-    except Exception:  # whatever somebody's class raises: locks, generators and handles cannot be copied
-        return None
-    return None if fresh is verifier else fresh
 
 
 def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
@@ -298,4 +279,4 @@ def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verifi
 
 def _differing(one: Verification | None, other: Verification) -> int:
     """Requests that differ; 0 where there is nothing to compare with."""
-    return 0 if one is None else int(differ(one, other).sum())
+    return 0 if one is None else int(other.differs(one).sum())

@@ -83,15 +83,13 @@ class Looks:
 
     def _counted(self, name: str, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
-        row = next((row for row in self.evidence.rows if row.key == (name, JOINT)), None)
-        if row is not None:
-            return self.bounded(row).upper_bound
+        rows = {row.key: row for row in self.evidence.rows}
+        if (name, JOINT) in rows:
+            return self.bounded(rows[name, JOINT]).upper_bound
         if int((tally.fixture.p > 0).sum(dim=1).max()) > 1:
             return 1.0  # so few draws that no cell could be tested
-        impossible = next((row.statistic for row in self.evidence.rows if row.key == (name, FORM)), None)
-        if impossible is None:
-            return None
-        return share_at_most(impossible, tally.draws, self.doubt / 2)
+        form = rows.get((name, FORM))
+        return None if form is None else share_at_most(form.statistic, tally.draws, self.doubt / 2)
 
     def bounded(self, row: Row) -> Row:
         """Returns the row with what it could have seen, and its upper bound."""

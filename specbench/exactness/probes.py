@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import product
 
 import torch
 from jaxtyping import Float64, Int64
@@ -31,6 +31,7 @@ from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.shown import Example
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most
@@ -44,23 +45,6 @@ _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many,
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
 _PHASES = 6  # models of one fixture, one after the other
-
-
-@dataclass(frozen=True)
-class Example:
-    """A request on which code did something else than its model or its rule.
-
-    Attributes:
-        point: the request with its uniforms.
-        seed, position: its own.
-        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
-    """
-
-    point: Point
-    seed: int
-    position: int
-    emitted: Int64[Tensor, " width"]
-    wanted: Int64[Tensor, " width"]
 
 
 class Probe:
@@ -104,14 +88,13 @@ class Probe:
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
     def _locate(self, effort: float, deadline: float | None) -> None:
-        for v in range(self.fixture.variants):
-            for count in sorted(set(self.fixture.counts)):
-                self.late = deadline is not None and time.perf_counter() > deadline
-                model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
-                if model is None:
-                    self.models = {}
-                    return
-                self.models[v * (self.fixture.gamma + 1) + count] = model
+        for v, count in product(range(self.fixture.variants), sorted(set(self.fixture.counts))):
+            self.late = deadline is not None and time.perf_counter() > deadline
+            model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
+            if model is None:
+                self.models = {}
+                return
+            self.models[v * (self.fixture.gamma + 1) + count] = model
         self.method = LOCATED
 
     @property
@@ -140,8 +123,9 @@ class Probe:
         if self.surprises:
             return False
         if self._proved is None:
-            models = self.models.values()
-            self._proved = self.method == LOCATED and all(proved(self.verifier, model) for model in models)
+            self._proved = self.method == LOCATED and all(
+                proved(self.verifier, model) for model in self.models.values()
+            )
         return self._proved
 
     @property
@@ -156,10 +140,7 @@ class Probe:
         """
         if self.method == COUNTED:
             return None
-        if self.draws == 0:
-            return 1.0
-        share = alpha * 0.5**self.calls.phase
-        return share_at_most(self.surprises, self.draws, share)
+        return share_at_most(self.surprises, self.draws, alpha * 0.5**self.calls.phase) if self.draws else 1.0
 
     def least(self, alpha: float) -> float:
         """Lower bound on the bias, with false alarm alpha at any model: what was located less what may hide."""

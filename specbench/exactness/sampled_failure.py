@@ -13,7 +13,7 @@ from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.judge import CONFIGURED_FIRST
-from specbench.exactness.shown import first_wrong_call, new_object
+from specbench.exactness.subject import Subject
 from specbench.exactness.trials import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
@@ -23,28 +23,21 @@ DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request
 
 
-def failure_of(verifier: Verifier, trials: Trials, unused: Verifier | None = None) -> Failure | None:
-    """A request on which the rule's formulas are wrong, or the code's tokens are not the rule's; None without one.
-
-    Args:
-        unused: an object like the verifier that was never called, on copies of which examples are run; None: the
-            verifier itself is.
-    """
-    rule = held_against(verifier)
+def failure_of(subject: Subject, trials: Trials) -> Failure | None:
+    """A request on which the rule's formulas are wrong, or the code's tokens are not the rule's; None without one."""
+    rule = held_against(subject.verifier)
     if trials.unfit is not None and rule is not None:
         return _of_rule(rule, *trials.unfit)
     if trials.example is None:
         return None
-    return _of_code(verifier, rule, *trials.example, unused)
+    return _of_code(subject, rule, *trials.example)
 
 
-def _of_code(
-    verifier: Verifier, rule: Rule | None, call: Call, request: int, seen: tuple[int, ...], unused: Verifier | None
-) -> Failure:
+def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen: tuple[int, ...]) -> Failure:
     """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
 
     def run(one: Call, used: Verifier | None = None) -> Verification:
-        return watch.verify(used or new_object(verifier, unused), one.name, one.draft, one.target, one.streams)
+        return watch.verify(used or subject.new_object(), one.name, one.draft, one.target, one.streams)
 
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
@@ -56,7 +49,7 @@ def _of_code(
         history = [f"as request {request} of its call of {len(call.counts)}; alone it is verified by the rule"]
     else:
         wanted = run(whole).token_ids[0]
-        again = first_wrong_call(verifier, unused, lambda used: run(whole, used).token_ids[0], wanted)
+        again = subject.first_wrong_call(lambda used: run(whole, used).token_ids[0], wanted)
         tokens = list(seen)
         if again is not None:
             shown, b, shrunk, tokens = whole, 0, True, again[1].tolist()

@@ -46,9 +46,7 @@ def processes(pieces: int, device: torch.device) -> int:
     if multiprocessing.current_process().daemon:  # which may have no children
         return 1
     if device.type == "cuda":
-        main = getattr(
-            sys.modules["__main__"], "__spec__", None
-        )  # spawned processes import it: a script might run anew
+        main = getattr(sys.modules["__main__"], "__spec__", None)  # which spawned processes import: a script runs anew
         if main is None or main.name != "specbench.__main__":
             return 1
         most = min(most, torch.cuda.mem_get_info(device)[0] // MEMORY_EACH)

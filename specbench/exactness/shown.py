@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +10,30 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.injection import Point
-from specbench.exactness.steps import Steps, make_draft, verified
+from specbench.exactness.steps import Steps, draw_length, verified
 from specbench.exactness.streams import GivenStreams, request_streams
+from specbench.exactness.subject import Subject
 from specbench.exactness.watch import draft_sampler
 from specbench.rules.verifier import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried
-MOST_CALLS, _SECONDS = 4096, 20.0  # of one object with the same request, and the time for them
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request on which code did something else than its model or its rule.
+
+    Attributes:
+        point: the request with its uniforms.
+        seed, position: its own.
+        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
+    """
+
+    point: Point
+    seed: int
+    position: int
+    emitted: Int64[Tensor, " width"]
+    wanted: Int64[Tensor, " width"]
 
 
 @dataclass(frozen=True)
@@ -47,48 +60,6 @@ class ShownRequest:
     calls: int = 1
 
 
-def new_object(verifier: Verifier, unused: Verifier | None) -> Verifier:
-    """A copy of an object that was never called, so that an example does not owe anything to earlier calls.
-
-    Args:
-        verifier: what stands for it if there is no such object.
-        unused: the object; None if there is none.
-    """
-    return verifier if unused is None else copy.deepcopy(unused)
-
-
-def first_wrong_call(
-    verifier: Verifier, unused: Verifier | None, run: Callable[[Verifier], Tensor], wanted: Tensor
-) -> tuple[int, Tensor] | None:
-    """Returns the first call of a new object that fails, of calls that are all the same, with its tokens.
-
-    Args:
-        verifier, unused: as in new_object.
-        run: makes the call and returns the tokens.
-        wanted: tokens of a call that does not fail.
-
-    Returns:
-        None if no call fails, or another one fails with a second object: noise decides, and no history.
-    """
-    if unused is None:
-        return None
-
-    def first(most: int) -> tuple[int, Tensor] | None:
-        used, started = new_object(verifier, unused), time.perf_counter()
-        for number in range(1, most + 1):
-            tokens = run(used)
-            if not torch.equal(tokens, wanted):
-                return number, tokens
-            if time.perf_counter() - started > _SECONDS:
-                break
-        return None
-
-    call = first(MOST_CALLS)
-    again = None if call is None else first(call[0])
-    same = call is not None and again is not None and call[0] == again[0] and torch.equal(call[1], again[1])
-    return call if same else None
-
-
 def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given: bool, batch: int) -> Steps:
     """Verifies a batch of copies of a request.
 
@@ -97,29 +68,23 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
         seed, position, given, batch: as in ShownRequest.
     """
     device, width = point.fixture.p.device, point.given.shape[1]
-    of_length = dataclasses.replace(point.fixture, counts=(point.count,))
     seeds, positions = (torch.full((batch,), value, device=device) for value in (seed, position))
     streams = Streams(seeds, positions, width)
     if given:
         streams = GivenStreams.of(point.given[:, None].repeat(1, batch, 1).to(device), streams)
-    counts = torch.full((batch,), point.count, device=device)
-    drawn = make_draft(of_length, streams.uniform(Stream.DRAFT), counts, draft_sampler(verifier, point.fixture.name))
-    return verified(verifier, of_length, drawn, streams).cpu()
+    sampler = draft_sampler(verifier, point.fixture.name)
+    drawn = draw_length(point.fixture, point.count, streams.uniform(Stream.DRAFT), sampler)
+    return Steps.on_cpu([verified(verifier, point.fixture, drawn, streams)])
 
 
 def smallest_batch(
-    verifier: Verifier,
-    point: Point,
-    wanted: Int64[Tensor, " width"],
-    request: tuple[int, int] | None = None,
-    unused: Verifier | None = None,
+    subject: Subject, point: Point, wanted: Int64[Tensor, " width"], request: tuple[int, int] | None = None
 ) -> ShownRequest | None:
     """Returns the smallest batch of copies in which a request fails: itself alone, if it does so alone.
 
     If a new object fails in no batch, the request alone is put before one again and again.
 
     Args:
-        verifier, unused: as in new_object.
         wanted: its tokens if it did not fail.
         request: seed and position whose uniforms the example has; None: the uniforms are given.
 
@@ -134,7 +99,7 @@ def smallest_batch(
     arguments = (point, seed, position, request is None)
 
     def wrong(batch: int) -> tuple[int, tuple[int, ...]] | None:
-        tokens = run_copies(new_object(verifier, unused), *arguments, batch).visible
+        tokens = run_copies(subject.new_object(), *arguments, batch).visible
         places = (tokens != wanted).any(dim=1).nonzero()[:, 0].tolist()
         return (places[0], tuple(tokens[places[0]].tolist())) if places else None
 
@@ -151,7 +116,7 @@ def smallest_batch(
         else:
             batch, outcome = middle, smaller
     if outcome is None:
-        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *arguments, 1).visible[0], wanted)
+        wrong_call = subject.first_wrong_call(lambda used: run_copies(used, *arguments, 1).visible[0], wanted)
         if wrong_call is None:
             return None
         calls, tokens = wrong_call

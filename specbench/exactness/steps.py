@@ -72,10 +72,12 @@ class Steps:
         """The emitted tokens, PADDING behind them, and PADDING alone for a malformed result."""
         return torch.where(self.emitted & ~self.malformed[:, None], self.tokens, PADDING)
 
-    def cpu(self) -> Steps:
-        """The same with what was emitted on the CPU."""
+    @staticmethod
+    def on_cpu(parts: Sequence[Steps]) -> Steps:
+        """Steps one after another with what was emitted on the CPU; ``drawn`` and ``verification`` are the first's."""
         names = ("rows", "tokens", "emitted", "malformed")
-        return dataclasses.replace(self, **{name: getattr(self, name).cpu() for name in names})
+        joined = {name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names}
+        return dataclasses.replace(parts[0], **joined)
 
 
 def num_draft_tokens(fixture: Fixture, streams: Streams) -> Int64[Tensor, " B"]:
@@ -140,6 +142,14 @@ def make_draft(
     return Drawn(draft, fixture.target.select(target_rows), all_tokens, all_rows, base)
 
 
+def draw_length(
+    fixture: Fixture, count: int, uniforms: Float64[Tensor, "B width"], sampler: DraftSampler | None = None
+) -> Drawn:
+    """A draft of ``count`` tokens for each request, of a fixture of one variant; arguments as those of make_draft."""
+    counts = torch.full((len(uniforms),), count, device=uniforms.device)
+    return make_draft(dataclasses.replace(fixture, counts=(count,)), uniforms, counts, sampler)
+
+
 def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
     """The drafts of the streams' requests, by the verifier's own sampler if it has one."""
     counts, sampler = num_draft_tokens(fixture, streams), watch.draft_sampler(verifier, fixture.name)
@@ -185,8 +195,7 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     if sizes is None or len(sizes) == 1:
         return verified(verifier, fixture, drawn, streams)
     results = [watch.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
-    tokens, accepted = ([getattr(result, name) for result in results] for name in ("token_ids", "num_accepted"))
-    return follow(fixture, drawn, Verification(torch.cat(tokens), torch.cat(accepted)))
+    return follow(fixture, drawn, Verification.join(results))
 
 
 def _calls(drawn: Drawn, streams: Streams, sizes: Sequence[int]) -> Iterator[tuple[Draft, LogitRows, Streams]]:

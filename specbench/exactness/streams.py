@@ -52,14 +52,12 @@ def _shifted(bits: Int64[Tensor, " n"], by: int) -> Int64[Tensor, " n"]:
 
 @dataclass(frozen=True)
 class GivenStreams(Streams):
-    """Streams whose uniforms are given; remembers whether it was asked for any.
+    """Streams whose uniforms are given (``made``); remembers which were read.
 
     Attributes:
-        given: [streams, B, width], every value inside (0, 1).
         read: the streams that were read.
     """
 
-    given: Float64[Tensor, "streams B width"] = field(kw_only=True)
     read: set[Stream] = field(default_factory=set, kw_only=True)
 
     @staticmethod
@@ -67,18 +65,17 @@ class GivenStreams(Streams):
         """Streams that yield the given uniforms, with the seeds and positions of others or of ordinary requests."""
         if like is None:
             like = request_streams(0, _SPECIAL, given.shape[1], given.shape[2], given.device)
-        return GivenStreams(like.seeds, like.positions, given.shape[2], given=given)
+        return GivenStreams(like.seeds, like.positions, given.shape[2], given)
 
     def uniform(self, stream: Stream) -> Float64[Tensor, "B width"]:
         """The given uniforms of a stream."""
         self.read.add(stream)
-        return self.given[stream]
+        return super().uniform(stream)
 
     def select(self, requests: Int64[Tensor, " m"]) -> GivenStreams:
         """The streams of some requests."""
-        return GivenStreams(
-            self.seeds[requests], self.positions[requests], self.width, given=self.given[:, requests], read=self.read
-        )
+        chosen = super().select(requests)
+        return GivenStreams(chosen.seeds, chosen.positions, chosen.width, chosen.made, read=self.read)
 
 
 def uniforms(streams: Streams) -> Float64[Tensor, "streams B width"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
 from specbench.exactness.inputs import Takes
-from specbench.exactness.long_use import LongUse, unused_copy
+from specbench.exactness.long_use import LongUse
 from specbench.exactness.looks import AT_LAST, Looks
 from specbench.exactness.pace import Pace
 from specbench.exactness.probes import Probe
@@ -41,10 +41,10 @@ from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier, deadline_of
+from specbench.exactness.subject import Subject, unused_copy
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
-from specbench.rules.verifier import Verifier
 
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
@@ -54,92 +54,84 @@ _SMALL, _D, _ROW = "requests on small pairs", "calls of D", "the law of a step f
 _USE, _EXAMPLE = "calls in long use", "the search for the simplest failing example"
 
 
-def examine(
-    verifier: Any,
-    settings: Settings,
-    seed: int,
-    device: torch.device,
-    inputs_seed: int = 0,
-    configured: Configured | None = None,
-    report: Callable[[str], None] = lambda _: None,
-    stuck: Callable[[Evidence], None] | None = None,
-    journal: Journal | None = None,
-    interrupted: Callable[[Evidence], None] = lambda _: None,
-) -> Evidence:
-    """Runs the suite.
+@dataclass
+class Examination:
+    """One run of the suite.
 
-    Args:
+    Attributes:
         verifier: under test: whatever somebody means to be a Verifier.
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
         configured: the conditions of a run, from which calls are drawn as well.
-        report: told what is being done.
+        report: receives what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.
         interrupted: gets the evidence so far if a signal ends the suite.
-
-    Raises:
-        KeyboardInterrupt: a signal came (SIGINT; on the command line SIGTERM and SIGHUP too). It is raised after
-            ``interrupted`` was called.
     """
-    evidence = Evidence(inputs_seed=inputs_seed)
-    examination = _Examination(verifier, settings, seed, device, evidence, report, journal or Journal())
 
-    def hanging(fault: watch.VerifierFault) -> None:
-        evidence.fault = str(fault)
-        if device.type == "cpu":  # counts on a device that hangs cannot be read
-            examination.conclude()
-        assert stuck is not None
-        stuck(evidence)
-
-    started = time.perf_counter()
-    with watch.stoppable():
-        try:
-            watch.check_attributes(verifier)
-            with watch.call_limit(settings.call_seconds, None if stuck is None else hanging):
-                examination.run(configured)
-                examination.finish()
-        except watch.VerifierFault as fault:
-            evidence.fault = str(fault)
-            examination.conclude()
-        except watch.Stopped:
-            # Bounds and tests are of a number of requests fixed beforehand. They hold for what was done by now too, if
-            # the moment of the signal does not depend on outcomes: no message of a suite shows any, though the p-values
-            # of the journal do. The call under way is counted nowhere, which takes it to be like all others; for this
-            # reason too an interrupted verifier is never called lossless.
-            evidence.interrupted = examination.how_far()
-            examination.conclude()
-        evidence.seconds = time.perf_counter() - started
-        if watch.stopped():
-            interrupted(evidence)
-    return evidence
-
-
-@dataclass
-class _Examination:
     verifier: Any
     settings: Settings
     seed: int
     device: torch.device
-    evidence: Evidence
-    report: Callable[[str], None]
-    journal: Journal
-    probes: dict[str, Probe] = field(default_factory=dict)
-    small: SmallTier | None = None
-    extremes: list[Point] = field(default_factory=list)
-    extra: list[Row] = field(default_factory=list)
-    trials: Trials | None = None
-    use: LongUse | None = None
-    unused: Verifier | None = None
-    ahead: list[str] = field(default_factory=list)  # the part under way, and those behind it
+    inputs_seed: int = 0
+    configured: Configured | None = None
+    report: Callable[[str], None] = lambda _: None
+    stuck: Callable[[Evidence], None] | None = None
+    journal: Journal | None = None
+    interrupted: Callable[[Evidence], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        self.evidence = Evidence(inputs_seed=self.inputs_seed)
         self.fixtures = [fixture.to(self.device) for fixture in (*small_fixtures(), greedy_fixture())]
-        self.looks = Looks(self.settings, self.evidence, self.journal, len(self.fixtures))
+        self.subject = Subject(self.verifier)
+        self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
         self.pace = Pace(self.settings)
+        self.probes: dict[str, Probe] = {}
+        self.small: SmallTier | None = None
+        self.extremes: list[Point] = []
+        self.extra: list[Row] = []
+        self.trials: Trials | None = None
+        self.use: LongUse | None = None
+        self.ahead: list[str] = []  # the part under way, and those behind it
 
-    def run(self, configured: Configured | None) -> None:
+    def run(self) -> Evidence:
+        """Runs the suite.
+
+        Raises:
+            KeyboardInterrupt: a signal came (SIGINT; on the command line SIGTERM and SIGHUP too). It is raised after
+                ``interrupted`` was called.
+        """
+        evidence, started = self.evidence, time.perf_counter()
+        with watch.stoppable():
+            try:
+                watch.check_attributes(self.verifier)
+                with watch.call_limit(self.settings.call_seconds, None if self.stuck is None else self._hang):
+                    self._run_parts()
+                    self._finish()
+            except watch.VerifierFault as fault:
+                evidence.fault = str(fault)
+                self._conclude()
+            except watch.Stopped:
+                # Bounds and tests are of a number of requests fixed beforehand. They hold for what was done by now too,
+                # if the moment of the signal does not depend on outcomes: no message of a suite shows any, though the
+                # p-values of the journal do. The call under way is counted nowhere, which takes it to be like all
+                # others; for this reason too an interrupted verifier is never called lossless.
+                evidence.interrupted = self._progress()
+                self._conclude()
+            evidence.seconds = time.perf_counter() - started
+            if watch.stopped():
+                self.interrupted(evidence)
+        return evidence
+
+    def _hang(self, fault: watch.VerifierFault) -> None:
+        self.evidence.fault = str(fault)
+        if self.device.type == "cpu":  # counts on a device that hangs cannot be read
+            self._conclude()
+        assert self.stuck is not None
+        self.stuck(self.evidence)
+
+    def _run_parts(self) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         settings = self.settings
         parts: dict[str, Callable[[], None]] = {
@@ -147,7 +139,7 @@ class _Examination:
             _THRESHOLDS: self._look_for_thresholds,
             **({_PAIRS: self._draw_pairs} if settings.serial_draws else {}),
             _SMALL: self._draw,
-            **({_D: lambda: self._draw_from_d(configured)} if settings.calls else {}),
+            **({_D: self._draw_from_d} if settings.calls else {}),
             **({_ROW: self._locate_a_row} if settings.row_vocabulary else {}),
             **({_USE: self._use_for_long} if settings.use_calls else {}),
         }
@@ -160,7 +152,7 @@ class _Examination:
             self.ahead = [] if caught else self.ahead
         self._look(AT_LAST)
 
-    def how_far(self) -> str:
+    def _progress(self) -> str:
         """Returns where a signal ended the suite, and which parts were not begun."""
         part, *others = self.ahead
         where = f"during {part}"
@@ -175,10 +167,11 @@ class _Examination:
 
     def _look_for_habits(self) -> None:
         self.report("what its tokens depend on, and where its thresholds are")
-        self.unused = unused_copy(self.verifier) if self.settings.use_calls else None
+        unused = unused_copy(self.verifier) if self.settings.use_calls else None
+        self.subject = Subject(self.verifier, unused)
         self.pace = Pace(self.settings, self._first(calls_a_request))
         if self.settings.use_calls and not self.pace.slow:
-            self.use = LongUse(self.verifier, self.unused, self.fixtures, self.seed, self.device)
+            self.use = LongUse(self.subject, self.fixtures, self.seed, self.device)
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, self._injectable(), self.seed, self.pace.of_habits)
 
@@ -191,17 +184,16 @@ class _Examination:
                 if injectable:
                     calls, failures = extreme_failures(self.verifier, fixture)
                     self.extremes += failures
-                    wrong = len(failures)
-                    self.extra.append(Row(fixture.name, EXTREMES, calls, float(wrong), 0, float(not wrong)))
+                    self.extra.append(Row.of_failures(fixture.name, EXTREMES, calls, len(failures)))
                 self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
         self._cut(_THRESHOLDS, any(probe.late for probe in self.probes.values()))
 
-    def _draw_from_d(self, configured: Configured | None) -> None:
+    def _draw_from_d(self) -> None:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         arguments = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
         self.trials = run_trials(
-            self.verifier, *arguments, configured, self.report, patience=patience, unused=self.unused
+            self.verifier, *arguments, self.configured, self.report, patience=patience, unused=self.subject.unused
         )
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
@@ -227,7 +219,7 @@ class _Examination:
         self._cut(_USE, self.use.exercise(self.settings.use_calls, self.settings.use_seconds))
         self.evidence.long_use = self.use.compare()
 
-    def conclude(self) -> None:
+    def _conclude(self) -> None:
         """What follows from the counts, without another call of ``watch.verify``."""
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
@@ -239,20 +231,20 @@ class _Examination:
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """What only needs to be done once."""
         self.ahead = [_EXAMPLE]
-        self.conclude()
+        self._conclude()
         if names_another_rule(self.evidence):
-            arguments = (self.fixtures, self.seed, self.device, self.pace.compared)
+            arguments = (self.fixtures, self.seed, self.pace.compared)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
                 self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *arguments)
                 self.evidence.follows = followed_rule(self.verifier, *arguments)
         if self._is_caught() or names_another_rule(self.evidence):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                failure = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, self.unused)
+                failure = simplest_failure(self.subject, self.evidence, self.probes, self.extremes)
                 self.evidence.failure = failure or (
-                    None if self.trials is None else failure_of(self.verifier, self.trials, self.unused)
+                    None if self.trials is None else failure_of(self.subject, self.trials)
                 )
 
     def _is_caught(self) -> bool:

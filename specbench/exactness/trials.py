@@ -223,7 +223,7 @@ class Trials:
 
     def _tests(self) -> list[Row]:
         rows = [
-            Row(f"{name} of D", FORM, seen.requests, float(seen.impossible), 0, float(seen.impossible == 0))
+            Row.of_failures(f"{name} of D", FORM, seen.requests, seen.impossible)
             for name, seen in self._seen.items()
             if seen.calls
         ]
@@ -236,7 +236,7 @@ class Trials:
         if checked and self._judge.rule is not None and self._judge.rule.lossless:
             wrong = sum(seen.law_wrong for seen in of_d)
             follows = self._smallest is None  # else nothing follows for the code from the rule
-            rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0), gates=follows))
+            rows.append(Row.of_failures("D", LAW, checked, wrong, gates=follows))
         if self._bet_on:
             rows.append(Row("calls drawn", PAIRED, self._bet_on, 0.0, 0, self._bets.p_value))
         return rows

@@ -26,6 +26,7 @@ from specbench.rules.verifier import Verifier, capabilities
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
+_OWN_TENSORS = "Its arguments are the engine's own; write into tensors of its own."
 _TRIED = 48  # requests of a failing batch that are tried alone
 
 
@@ -117,9 +118,8 @@ def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> No
     while not ended.wait(min(1.0, _LIMIT.seconds)):
         begun = _LIMIT.begun
         if begun is not None and time.monotonic() - begun > 2 * _LIMIT.seconds:
-            stuck(
-                VerifierFault(_LIMIT.fixture, f"verify never returned within {2 * _LIMIT.seconds:g} seconds. {_SLOW}")
-            )
+            problem = f"verify never returned within {2 * _LIMIT.seconds:g} seconds. {_SLOW}"
+            stuck(VerifierFault(_LIMIT.fixture, problem))
             return
 
 
@@ -180,18 +180,13 @@ def check_pure(verifier: Verifier, name: str, draft: Draft, target: LogitRows, s
     given = {part: tensor for part, tensor in _tensors(draft, target, streams).items() if tensor is not None}
     before = {part: tensor.clone() for part, tensor in given.items()}
     result = verify(verifier, name, draft, target, streams)
-    kept = [result.token_ids.clone(), result.num_accepted.clone()]
+    kept = Verification(result.token_ids.clone(), result.num_accepted.clone())
     for part, tensor in given.items():
         if not torch.equal(tensor.nan_to_num(), before[part].nan_to_num()):
-            problem = (
-                f"verify altered {part} in place. Its arguments are the engine's own; write into tensors of its own."
-            )
-            raise VerifierFault(name, problem)
+            raise VerifierFault(name, f"verify altered {part} in place. {_OWN_TENSORS}")
     order = torch.arange(len(streams.seeds), device=streams.seeds.device).roll(1)
     verify(verifier, name, *only(order, draft, target, streams))
-    if not all(
-        torch.equal(one, other) for one, other in zip((result.token_ids, result.num_accepted), kept, strict=True)
-    ):
+    if bool(result.differs(kept).any()):
         raise VerifierFault(name, "verify overwrites the tensors that it returned before. Return new ones.")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+_TAIL = (1 - CONFIDENCE) / 2
 RESAMPLES = 2000
 FEW = 32  # units below which a report says what its intervals hold
 
@@ -30,6 +31,12 @@ class Estimate:
     value: float
     low: float
     high: float
+
+    @staticmethod
+    def of_resamples(value: float, resamples: np.ndarray) -> Estimate:
+        """A number, and the percentile interval of what it is in resamples."""
+        low, high = np.quantile(resamples, [_TAIL, 1 - _TAIL])
+        return Estimate(float(value), float(low), float(high))
 
 
 def columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
@@ -89,9 +96,8 @@ def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray) -> list[Esti
         return [Estimate(float(value), math.nan, math.nan) for value in values]
     rng, both = np.random.default_rng(0), np.column_stack([top, bottom])
     sums = np.concatenate([_resampled_sums(both, part, rng) for part in np.array_split(np.arange(RESAMPLES), 20)])
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(sums[:, :1] / sums[:, 1:], [tail, 1 - tail], axis=0)
-    return [Estimate(float(v), float(a), float(b)) for v, a, b in zip(values, low, high, strict=True)]
+    resamples = sums[:, :1] / sums[:, 1:]
+    return [Estimate.of_resamples(value, column) for value, column in zip(values, resamples.T, strict=True)]
 
 
 def _resampled_sums(columns: np.ndarray, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specbench.metrics.intervals import CONFIDENCE, RESAMPLES, Estimate
+from specbench.metrics.intervals import RESAMPLES, Estimate
 
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
 _AT_ONCE = 100  # resamples held side by side
@@ -18,19 +18,14 @@ _AT_ONCE = 100  # resamples held side by side
 def median(samples: np.ndarray, seed: int = 0) -> Estimate:
     """The median of samples [rounds, replays] with its 95% interval."""
     values = np.asarray(samples, dtype=float)
-    return _estimate(float(np.median(values)), _resampled_medians(values, seed))
+    return Estimate.of_resamples(float(np.median(values)), _resampled_medians(values, seed))
 
 
 def ratio_of_medians(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Estimate:
     """median / median of two cases timed apart, samples [rounds, replays] each, with its 95% interval."""
     top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
     ratios = _resampled_medians(top, seed) / _resampled_medians(bottom, seed + 1)
-    return _estimate(float(np.median(top) / np.median(bottom)), ratios)
-
-
-def _estimate(value: float, resamples: np.ndarray) -> Estimate:
-    low, high = np.quantile(resamples, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    return Estimate(value, float(low), float(high))
+    return Estimate.of_resamples(float(np.median(top) / np.median(bottom)), ratios)
 
 
 def _resampled_medians(samples: np.ndarray, seed: int) -> np.ndarray:

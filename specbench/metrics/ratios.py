@@ -20,6 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
+
+from specbench.metrics.theory import expected_tokens
 
 Value = float | None
 
@@ -160,14 +163,7 @@ def implied_alpha(log: StepLog) -> Value:
     length = full_drafts_length(log)
     if length is None or log.gamma == 0:
         return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(middle**i for i in range(log.gamma + 1)) < length:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    return float(brentq(lambda alpha: expected_tokens(alpha, log.gamma) - length, 0.0, 1.0, xtol=1e-15))
 
 
 def whole_drafts(log: StepLog) -> Value:

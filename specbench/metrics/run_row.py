@@ -62,7 +62,7 @@ class RunRow:
     transformers: str
 
     # Settings, in the order in which tables show those in which rows differ. None: the protocol makes no use of it
-    # (own_conditions of protocols/contract.py), or the row is older than the column.
+    # (own_conditions of protocols/protocol.py), or the row is older than the column.
     protocol: str = _verbatim("choices.protocol")
     pair: str | None = _setting("pair")
     target: str | None = _verbatim("pair.target", follows="pair")

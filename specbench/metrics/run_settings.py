@@ -38,14 +38,14 @@ def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: of RunRow.
     """
-    every = [_values(row) for _, row in rows.iterrows()]
+    by_row = [_values(row) for _, row in rows.iterrows()]
     unknown = rows["config"].isna().tolist()
     columns = {
         path: [
             None if old and not path.startswith(SAMPLER) else as_text(values.get(path))
-            for values, old in zip(every, unknown, strict=True)
+            for values, old in zip(by_row, unknown, strict=True)
         ]
-        for path in dict.fromkeys(path for values in every for path in values)
+        for path in dict.fromkeys(path for values in by_row for path in values)
     }
     return rows.assign(**{path: texts for path, texts in columns.items() if len(set(texts) - {None}) > 1})
 

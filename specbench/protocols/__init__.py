@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench.protocols.contract import MeasurementProtocol, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import MeasurementProtocol, Outcome, ParquetTable, RunContext
 
 if TYPE_CHECKING:
     from specbench.protocols.model_context import ModelContext

@@ -29,14 +29,13 @@ from specbench.exactness import tables
 from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
 LISTED = 1000  # differences that are written down, and divergences of a fixture
-SAID_EVERY = 10.0  # seconds between two lines of progress
 NO_DRAWS = "It is for synthetic logits, and protocol.draws=0 leaves them out."
 
 
@@ -70,7 +69,7 @@ class AgreementProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """Compares; see :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """Compares; see :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: no other verifier is named, and the rule has no reference; processors, which need texts.
@@ -82,7 +81,8 @@ class AgreementProtocol:
         divergences = [divergence for comparison in compared for divergence in comparison.divergences[:LISTED]]
         first = _first(compared)
         row, counts = self._on_draws(context, other) if self.draws else (None, DrawCounts())
-        headline = [*([_words(compared, _name(other))] if compared else []), *([_counted(row)] if row else [])]
+        name = type(other).__name__
+        headline = [*([_words(compared, name)] if compared else []), *([_counted(row)] if row else [])]
         return Outcome(
             "; ".join(headline),
             {},
@@ -95,7 +95,7 @@ class AgreementProtocol:
                 tables.DIVERGENCES: ParquetTable(divergences, tables.DIVERGENCES_SCHEMA),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
-            failure=_failure(compared, row, _name(other)),
+            failure=_failure(compared, row, name),
         )
 
     def _other(self, context: RunContext) -> Verifier:
@@ -113,23 +113,17 @@ class AgreementProtocol:
 
     def _on_fixtures(self, context: RunContext, other: Verifier) -> list[Comparison]:
         fixtures, compared = [*small_fixtures(), greedy_fixture()], []
-        lines = _ForkLines(f"requests of {len(fixtures)} small fixtures", self.requests * len(fixtures))
+        say(f"comparing {self.requests * len(fixtures):,} requests of {len(fixtures)} small fixtures")
         for fixture in track(fixtures, "comparing on fixtures"):
             compared.append(compare(context.verifier, other, fixture, self.requests, context.seed, context.device))
-            lines.add(self.requests, sum(len(comparison.divergences) for comparison in compared))
         return compared
 
     def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, DrawCounts]:
         dtype = str(context.dtype).removeprefix("torch.")
         spec = CaseSpec(context.batch_size, self.vocabulary, context.gamma, dtype, PLAIN, context.sampling)
-        started, device = time.perf_counter(), context.device
-        lines = _ForkLines(f"draws on {spec.vocabulary:,} tokens", self.draws)
-        with progress("comparing draws", self.draws) as bar:
-
-            def advance(done: int) -> None:
-                bar(done)
-                lines.add(done)
-
+        started = time.perf_counter()
+        say(f"comparing {self.draws:,} draws on {spec.vocabulary:,} tokens")
+        with progress("comparing draws", self.draws) as advance:
             counts = count_draws(
                 context.verifier,
                 other,
@@ -137,32 +131,10 @@ class AgreementProtocol:
                 draws=self.draws,
                 steps=self.steps,
                 seed=context.seed,
-                device=device,
+                device=context.device,
                 advance=advance,
             )
         return _row(context, other, spec, counts, time.perf_counter() - started), counts
-
-
-class _ForkLines:
-    """Lines that say how far a comparison has come, for logs that show no progress bar.
-
-    Args:
-        what: is compared.
-        total: how many there are; a little more may be compared.
-    """
-
-    def __init__(self, what: str, total: int):
-        self.what, self.total, self.done = what, total, 0
-        self.latest = time.perf_counter()
-        say(f"comparing {total:,} {what}")
-
-    def add(self, done: int, differing: int | None = None) -> None:
-        """Counts ``done`` more; says so if the latest line is old."""
-        self.done += done
-        if time.perf_counter() - self.latest >= SAID_EVERY and self.done < self.total:
-            self.latest = time.perf_counter()
-            ending = "" if differing is None else f", {differing:,} differ"
-            say(f"{self.done:,} of {self.total:,} {self.what}{ending}")
 
 
 def _failure(compared: Sequence[Comparison], row: AgreementRow | None, other: str) -> str | None:
@@ -179,10 +151,6 @@ def _first(compared: Sequence[Comparison]) -> Divergence | None:
     divergences = [divergence for comparison in compared for divergence in comparison.divergences]
     wrong = (divergence for divergence in divergences if divergence.cause == STRUCTURAL)
     return next(wrong, divergences[0] if divergences else None)
-
-
-def _name(verifier: Verifier) -> str:
-    return type(verifier).__name__
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCounts, seconds: float) -> AgreementRow:

@@ -24,11 +24,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
-from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, fit
+from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, CostRow, fit
 from specbench.reports.plots import cost as plots
 
 WARMUP = 2  # steps of each setting before the clock counts
@@ -68,7 +68,7 @@ class CostProtocol:
         check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: contexts that leave no room for the steps in the pair's context.
@@ -90,8 +90,8 @@ class CostProtocol:
             documents={"cost.json": json.dumps(model.describe(), indent=1)},
         )
 
-    def measure(self, context: ModelContext) -> list[dict[str, Any]]:
-        """Rows of COST_SCHEMA. Raises ConfigError as run does."""
+    def measure(self, context: ModelContext) -> list[CostRow]:
+        """Times every setting in every round. Raises ConfigError as run does."""
         room = max(self.contexts) + (self.steps + WARMUP + 1) * (max(self.gammas) + 1)
         if room > context.pair.context:
             raise ConfigError(
@@ -101,15 +101,14 @@ class CostProtocol:
                 f"{context.pair.context}",
                 "Lower protocol.contexts, protocol.steps or the largest of protocol.gammas.",
             )
-        rng, rows = np.random.default_rng(context.seed), []
+        rng = np.random.default_rng(context.seed)
         settings = list(product(self.batches, self.gammas, self.contexts))
         rounds = [(i, settings[j]) for i in range(self.rounds) for j in rng.permutation(len(settings))]
-        self._time(context, *settings[-1])  # lazily built things are built
-        for number, setting in track(rounds, "timing steps"):
-            rows.append({"round": number, **self._time(context, *setting, count=number == self.rounds - 1)})
-        return rows
+        self._time(context, -1, *settings[-1])  # lazily built things are built
+        return [self._time(context, number, *setting) for number, setting in track(rounds, "timing steps")]
 
-    def _time(self, context: ModelContext, batch: int, gamma: int, length: int, count: bool = False) -> dict[str, Any]:
+    def _time(self, context: ModelContext, number: int, batch: int, gamma: int, length: int) -> CostRow:
+        """One setting in a round; its kernels are counted in the last one."""
         decoder = context.decoder(gamma)
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
@@ -126,20 +125,20 @@ class CostProtocol:
             timed.append({**phases, "rest": max(total - sum(phases.values()), 0.0), "step": total})
         decoder.flush()
         cached.append(_cached(context, batch))
-        kernels = kernels_run(context.device, decoder.step) if count else None
-        medians = pd.DataFrame(timed[WARMUP:]).median()
-        return {
-            "batch": batch,
-            "gamma": gamma,
+        medians: Any = pd.DataFrame(timed[WARMUP:]).median().to_dict()
+        return CostRow(
+            round=number,
+            batch=batch,
+            gamma=gamma,
             # Texts grow evenly; the mean before each timed step.
-            "context": float(np.interp(WARMUP + (self.steps - 1) / 2, [0, WARMUP + self.steps], cached)),
-            "steps": self.steps,
-            **{name: float(medians[name]) for name in (*PHASES, "step")},
-            "start_tokens": batch * (length - 1),
-            "start_draft": start.get("draft", 0.0),
-            "start_target": start.get("target", 0.0),
-            "kernels": kernels,
-        }
+            context=float(np.interp(WARMUP + (self.steps - 1) / 2, [0, WARMUP + self.steps], cached)),
+            steps=self.steps,
+            **medians,
+            start_tokens=batch * (length - 1),
+            start_draft=start.get("draft", 0.0),
+            start_target=start.get("target", 0.0),
+            kernels=kernels_run(context.device, decoder.step) if number == self.rounds - 1 else None,
+        )
 
 
 def _cached(context: ModelContext, batch: int) -> float:

@@ -28,14 +28,23 @@ from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
 from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
+from specbench.metrics.results import (
+    CATEGORIES,
+    EMPIRICAL,
+    EMPIRICAL_SCHEMA,
+    STEP_SCHEMA,
+    STEPS,
+    TEXT_SCHEMA,
+    TEXTS,
+    TextRow,
+)
 from specbench.metrics.speed import speed_of
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
-from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
     ROUND_SCHEMA,
@@ -109,7 +118,7 @@ class DecodeProtocol:
             raise ConfigError("protocol.group", self.group, problem, remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """Decodes, measures, checks; see :class:`specbench.protocols.contract.MeasurementProtocol`."""
+        """Decodes, measures, checks; see :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         groups, baselines, shared = self._groups(context), [], {}
         if self.together and context.together is not None:
             rounds = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
@@ -155,7 +164,7 @@ class DecodeProtocol:
             headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,
             {
-                ROUNDS: ParquetTable(timed.table(), ROUND_SCHEMA),
+                ROUNDS: ParquetTable(timed.rows(), ROUND_SCHEMA),
                 STEPS: ParquetTable(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: ParquetTable(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
@@ -264,19 +273,20 @@ def requests_per_step(groups: Sequence[Timed]) -> float:
     return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
-def text_row(tokenizer: Tokenizer, completion: Completion) -> dict[str, Any]:
-    """The columns of results.TextRow, of a text that has ended.
+def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:
+    """The row of a text that has ended.
 
     Args:
         tokenizer: of the pair; the prompt is told with it.
     """
     request, reason = completion.request, completion.stop_reason
-    return {
-        "prompt": request.name,
-        "text": tokenizer.decode(list(request.prompt), skip_special_tokens=True),
-        "completion": completion.text,
-        "tokens": len(completion.token_ids),
-        "finished": completion.finished,
-        "stop_reason": None if reason is None else str(reason),
-        **request.labels,
-    }
+    labels: Any = request.labels
+    return TextRow(
+        prompt=request.name,
+        text=str(tokenizer.decode(list(request.prompt), skip_special_tokens=True)),
+        completion=completion.text,
+        tokens=len(completion.token_ids),
+        finished=completion.finished,
+        stop_reason=None if reason is None else str(reason),
+        **labels,
+    )

@@ -18,6 +18,7 @@ from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
+from specbench.metrics.results import EmpiricalRow
 from specbench.protocols.model_context import ModelContext
 
 
@@ -34,7 +35,7 @@ class CheckSettings:
             check_count(f"protocol.check.{name}", getattr(self, name), least)
 
 
-def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[dict[str, Any], list[EmpiricalRow]]:
     """RunRow's check columns, and empirical.parquet's rows: tokens that were drawn or have 0.1% of the mass."""
     if settings.draws == 0:
         nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
@@ -57,14 +58,14 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
     }
     decode = context.pair.tokenizer.decode
     rows = [
-        {
-            "prefix": request.name,
-            "token_id": int(token),
-            "token": decode([int(token)]),
-            "prob": float(p[token]),
-            "count": int(n[token]),
-            "draws": settings.draws,
-        }
+        EmpiricalRow(
+            prefix=request.name,
+            token_id=int(token),
+            token=str(decode([int(token)])),
+            prob=float(p[token]),
+            count=int(n[token]),
+            draws=settings.draws,
+        )
         for request, n, p in zip(requests, counts, probs, strict=True)
         for token in np.flatnonzero((n > 0) | (p >= 1e-3))
     ]

@@ -27,8 +27,8 @@ from specbench.exactness.settings import settings_of
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.metrics.run_row import emptied
-from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.reports.plots import exactness as plots
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -42,7 +42,7 @@ class ExactnessProtocol:
     Args:
         suite: the name of a set of settings, exactness.settings.SUITES.
         inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
-        given: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
+        settings: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -54,9 +54,9 @@ class ExactnessProtocol:
         self,
         suite: str = "default",
         inputs_seed: int | None = None,
-        **given: Any,
+        **settings: Any,
     ):
-        self.suite, self.settings = suite, settings_of(suite, **given)
+        self.suite, self.settings = suite, settings_of(suite, **settings)
         self.inputs_seed = (
             None if inputs_seed is None else check_count("protocol.inputs_seed", inputs_seed, 0, LARGEST_SEED)
         )
@@ -64,7 +64,7 @@ class ExactnessProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         question = self._question(context)
 
         def save(evidence: Evidence) -> None:

@@ -22,7 +22,6 @@ from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
 from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
@@ -32,6 +31,7 @@ from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.judging.text_scorer import TextScorer
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
@@ -114,7 +114,7 @@ class JudgeProtocol:
         return {**of_engine, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
 
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         source = _checked(context)
         source.open()
         try:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import torch
 
 from specbench.benchmark.check import CheckResult, check, check_again, check_shaped
@@ -24,7 +24,7 @@ from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
-from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA, LatencyRow
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import round_trip
 from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, calls_by_host
@@ -32,8 +32,8 @@ from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
-from specbench.protocols.contract import Outcome, ParquetTable, RunContext
 from specbench.protocols.prechecks import check_no_processors
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of
@@ -114,7 +114,7 @@ class LatencyProtocol:
         return base, specs
 
     def run(self, context: RunContext) -> Outcome:
-        """Times every case; see :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """Times every case; see :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
@@ -160,7 +160,7 @@ class LatencyProtocol:
                 LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
                 LATENCY_SAMPLES: ParquetTable(samples, LATENCY_SAMPLES_SCHEMA),
             },
-            {"time_against_batch": plots.time_against_batch(_frame(rows))},
+            {"time_against_batch": plots.time_against_batch(pd.DataFrame(rows))},
         )
 
     def _why_not(self, spec: CaseSpec, context: RunContext) -> str | None:
@@ -242,17 +242,13 @@ def _check_ids(spec: CaseSpec) -> None:
         raise ConfigError(f"protocol.samplers.{spec.sampler}.{name}", error.value, problem, remedy) from None
 
 
-def _frame(rows: list[dict[str, Any]]) -> Any:
-    return pa.Table.from_pylist(rows, schema=LATENCY_SCHEMA).to_pandas()
-
-
-def _headline(rows: list[dict[str, Any]]) -> str:
-    timed = [row for row in rows if row["skipped"] is None]
-    shown = [row for row in timed if row["variant"] == "base"] or timed
-    largest = max(shown, key=lambda row: row["batch_size"])
+def _headline(rows: list[LatencyRow]) -> str:
+    timed = [row for row in rows if row.skipped is None]
+    shown = [row for row in timed if row.variant == "base"] or timed
+    largest = max(shown, key=lambda row: row.batch_size)
     text = f"{len(timed)} cases timed and checked"
     if len(timed) < len(rows):
         text += f", {len(rows) - len(timed)} skipped"
-    text += f"; {largest['batch_size']} requests, {largest['variant']}: {largest['median_us']:.1f} us"
-    text += f", {largest['ratio']:.2f} times the byte floor"
-    return text if largest["comparable"] else f"{text} (through an interpreter: not comparable)"
+    text += f"; {largest.batch_size} requests, {largest.variant}: {largest.median_us:.1f} us"
+    text += f", {largest.ratio:.2f} times the byte floor"
+    return text if largest.comparable else f"{text} (through an interpreter: not comparable)"

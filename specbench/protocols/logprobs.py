@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from specbench.decoding import Completion
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.results import schema_of
-from specbench.protocols.contract import ParquetTable
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.protocol import ParquetTable
 
 LOGPROBS = "logprobs.parquet"
 
@@ -34,16 +34,20 @@ SCHEMA = schema_of(LogprobRow)
 
 def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> dict[str, ParquetTable]:
     """The table by its file name; empty if no request asks for one."""
-    decode = context.pair.tokenizer.decode
-    rows = []
-    for completion in completions:
-        parts = {"prompt": prompt_logprobs, "completion": completion_logprobs}
-        for part, scores in ((name, score(context.target, completion)) for name, score in parts.items()):
-            for i, token in enumerate(scores or ()):
-                ids, values = [t for t, _ in token.top], [value for _, value in token.top]
-                text = str(decode([token.token_id]))
-                row = LogprobRow(
-                    completion.request.name, part, i, token.token_id, text, token.logprob, token.rank, ids, values
-                )
-                rows.append(row)
+    rows = [
+        LogprobRow(
+            prompt=completion.request.name,
+            part=part,
+            position=position,
+            token_id=token.token_id,
+            token=str(context.pair.tokenizer.decode([token.token_id])),
+            logprob=token.logprob,
+            rank=token.rank,
+            top_ids=[token_id for token_id, _ in token.top],
+            top_logprobs=[logprob for _, logprob in token.top],
+        )
+        for completion in completions
+        for part, logprobs in (("prompt", prompt_logprobs), ("completion", completion_logprobs))
+        for position, token in enumerate(logprobs(context.target, completion) or ())
+    ]
     return {LOGPROBS: ParquetTable(rows, SCHEMA)} if rows else {}

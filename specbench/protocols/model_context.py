@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, Pair
-from specbench.protocols.contract import RunContext
+from specbench.protocols.protocol import RunContext
 
 Item = TypeVar("Item")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
-from specbench.protocols.contract import RunContext
+from specbench.protocols.protocol import RunContext
 from specbench.rules import RuleInfo, replayable
 from specbench.rules.rule import rule_of
 

@@ -7,7 +7,6 @@ by term, so that a miss has an address: steps taken, seconds a step, seconds a p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,15 +17,14 @@ import pandas as pd
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
-from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.metrics.intervals import columns
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.protocols.scoring import draft_model
@@ -41,8 +39,6 @@ from specbench.rules import RuleInfo
 from specbench.rules.rule import rule_of
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
-SPEEDUP = ("speedup", "speedup_low", "speedup_high")
-CROSSOVER = ("crossover", "crossover_low", "crossover_high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +116,7 @@ class PredictProtocol:
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
@@ -134,7 +130,7 @@ class PredictProtocol:
             raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
@@ -144,24 +140,24 @@ class PredictProtocol:
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)
-        kept = record(context, [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests])
+        kept = record(context, requests, independent=True)
         prompts = {request.name: len(request.prompt) for request in requests}
         prompt = float(np.mean(list(prompts.values())))
         predicted = [
             predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
             for gamma in self.gammas
         ]
-        advised = max(predicted, key=lambda row: row["speedup"])
-        decoded = sorted({*self.decoded, advised["gamma"]})
+        advised = max(predicted, key=lambda row: row.speedup)
+        decoded = sorted({*self.decoded, advised.gamma})
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
         steady_rows = full_batches(kept.trace, rule, self.gammas, models, prompt)
-        best = max(measured, key=lambda row: row["speedup"])
-        got = next(row for row in measured if row["gamma"] == advised["gamma"])
+        best = max(measured, key=lambda row: row.speedup)
+        got = next(row for row in measured if row.gamma == advised.gamma)
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
         return Outcome(
-            f"recommended: gamma {advised['gamma']}, predicted {advised['speedup']:.3f} [{advised['speedup_low']:.3f}, "
-            f"{advised['speedup_high']:.3f}] times plain decoding, measured {got['speedup']:.3f}; best measured: gamma "
-            f"{best['gamma']}, {best['speedup']:.3f}",
+            f"recommended: gamma {advised.gamma}, predicted {advised.speedup:.3f} [{advised.speedup_low:.3f}, "
+            f"{advised.speedup_high:.3f}] times plain decoding, measured {got.speedup:.3f}; best measured: gamma "
+            f"{best.gamma}, {best.speedup:.3f}",
             tables={
                 TRACE: kept.table,
                 COST: ParquetTable(costs, COST_SCHEMA),
@@ -177,25 +173,31 @@ class PredictProtocol:
         )
 
 
-def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> dict[str, Any]:
-    """The columns of PredictedRow."""
+def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> PredictedRow:
+    """A forecast beside the seconds of a plain step.
+
+    Args:
+        prompt: mean tokens of a prompt.
+    """
     one = np.array([forecast.batch])
     context = prompt + forecast.tokens_per_step  # near the beginning; contexts differ little within a run
-    return {
-        "gamma": forecast.gamma,
-        "batch": forecast.batch,
-        **dict(zip(SPEEDUP, dataclasses.astuple(forecast.speedup), strict=True)),
-        "tokens_per_second": forecast.tokens_per_second.value,
-        "plain_tokens_per_second": forecast.plain_tokens_per_second,
-        "tokens_per_step": forecast.tokens_per_step,
-        "step_seconds": forecast.step_seconds,
-        "plain_step_seconds": float(model.step_seconds(one, np.zeros(1), context)[0]),
-        "start_seconds": forecast.start_seconds,
-    }
+    return PredictedRow(
+        gamma=forecast.gamma,
+        batch=forecast.batch,
+        speedup=forecast.speedup.value,
+        speedup_low=forecast.speedup.low,
+        speedup_high=forecast.speedup.high,
+        tokens_per_second=forecast.tokens_per_second.value,
+        plain_tokens_per_second=forecast.plain_tokens_per_second,
+        tokens_per_step=forecast.tokens_per_step,
+        step_seconds=forecast.step_seconds,
+        plain_step_seconds=float(model.step_seconds(one, np.zeros(1), context)[0]),
+        start_seconds=forecast.start_seconds,
+    )
 
 
-def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
-    """The columns of MeasuredRow: one paired round of batches decoded plainly and speculatively."""
+def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> MeasuredRow:
+    """One paired round of batches decoded plainly and speculatively."""
     size = context.batch_size
     speculative, plain, batches = context.decoder(gamma), context.decoder(0), context.batches(requests)
     timed = warm_rounds(plain, speculative, batches, RoundSettings(1, 1, 0), size, warmup)
@@ -205,26 +207,30 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     steps = [len(c.steps) for _, run in pairs for c in run.completions]
     widest = sum(max(len(c.steps) for c in run.completions) for _, run in pairs)
     plain_widest = sum(max(len(c.steps) for c in run.completions) for run, _ in pairs)
-    return {
-        "gamma": gamma,
-        "batch": size,
-        **columns("speedup", speed.speedup),
-        "tokens_per_second": float(tokens / seconds),
-        "plain_tokens_per_second": float(plain_tokens / plain_seconds),
-        "tokens_per_step": float(tokens / sum(steps)),
-        "step_seconds": float((seconds - speculative.prompt_seconds) / widest),
-        "plain_step_seconds": float((plain_seconds - plain.prompt_seconds) / plain_widest),
-        "start_seconds": speculative.prompt_seconds / len(batches),
-        "batches": len(batches),
-        "batch_seconds": float(seconds / len(batches)),
-        **{f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")},
-    }
+    seconds_of = speculative.stopwatch.seconds
+    speedup: Any = columns("speedup", speed.speedup)
+    return MeasuredRow(
+        gamma=gamma,
+        batch=size,
+        tokens_per_second=tokens / seconds,
+        plain_tokens_per_second=plain_tokens / plain_seconds,
+        tokens_per_step=tokens / sum(steps),
+        step_seconds=(seconds - speculative.prompt_seconds) / widest,
+        plain_step_seconds=(plain_seconds - plain.prompt_seconds) / plain_widest,
+        start_seconds=speculative.prompt_seconds / len(batches),
+        batches=len(batches),
+        batch_seconds=seconds / len(batches),
+        seconds_draft=seconds_of["draft"],
+        seconds_target=seconds_of["target"],
+        seconds_verify=seconds_of["verify"],
+        **speedup,
+    )
 
 
 def full_batches(
     trace: Trace, rule: RuleInfo, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
-) -> list[dict[str, Any]]:
-    """The columns of SteadyRow: powers of two up to 8 times the largest measured batch, a few gammas.
+) -> list[SteadyRow]:
+    """Powers of two up to 8 times the largest measured batch, a few gammas.
 
     Args:
         models: of cost_models.
@@ -233,13 +239,18 @@ def full_batches(
     lengths = {result.gamma: result.acceptance_length for result in replay(trace, rule, gammas)}
     context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
     crossing = crossover(lengths, models, context)
-    every = {
-        **dict(zip(CROSSOVER, [None] * 3 if crossing is None else dataclasses.astuple(crossing), strict=True)),
-        "tokens_measured": int(largest * (models[0].gammas.max() + 1)),
-    }
     shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
     return [
-        {"batch": batch, "gamma": gamma, "speedup": value, "measured": batch <= largest, **every}
+        SteadyRow(
+            batch=batch,
+            gamma=gamma,
+            speedup=value,
+            measured=batch <= largest,
+            crossover=None if crossing is None else crossing.batch,
+            crossover_low=None if crossing is None else crossing.low,
+            crossover_high=None if crossing is None else crossing.high,
+            tokens_measured=int(largest * (models[0].gammas.max() + 1)),
+        )
         for batch in (2**i for i in range(int(np.log2(largest)) + 4))
         for gamma, value in steady({g: lengths[g] for g in shown}, batch, models[0], context).items()
     ]

@@ -19,9 +19,9 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
 from specbench.protocols.settings import OWN_SAMPLES, Ignored
 from specbench.replay.renewal import replay
@@ -67,7 +67,7 @@ class RecordProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`."""
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
         lengths = {info.title: replay(trace, info, [context.gamma])[0].acceptance_length for info in replayable()}
@@ -94,13 +94,18 @@ def repeated(context: ModelContext, samples: int) -> list[Request]:
     ]
 
 
-def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
+def record(context: ModelContext, requests: Sequence[Request], independent: bool = False) -> Recorded:
     """Samples a text for each request and scores it.
+
+    Args:
+        independent: whether texts have other seeds than those that are decoded of the same requests.
 
     Raises:
         ConfigError: a drafter without a model.
     """
     draft_model(context)  # fails before anything is sampled
+    if independent:
+        requests = [dataclasses.replace(request, seed=request_seed(request.seed, "record")) for request in requests]
     decoder, completions = context.decoder(0), []
     started = time.perf_counter()
     for batch in track(context.batches(requests), "sampling"):

@@ -17,7 +17,7 @@ import pandas as pd
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_chance, check_drafting, check_gammas
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
@@ -74,7 +74,7 @@ class ReplayProtocol:
         )
 
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
             ConfigError: a trace that cannot be read, or of another sampler or pair than was asked for.

@@ -9,22 +9,20 @@ counted, since the text does not tell of it (replay/summary.py says which number
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
-from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
-from specbench.protocols.contract import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded
@@ -32,6 +30,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
 from specbench.rules import RuleInfo
+from specbench.rules.rule import rule_of
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
 
@@ -87,41 +86,35 @@ class ReplayCheckProtocol:
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """Raises ConfigError as run does."""
+        """Raises ConfigError for a verifier of a rule that has no replay, or a drafter without a model."""
         check_survival(context)
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.contract.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: a verifier of a rule that has no replay.
-        """
-        rule = check_survival(context)
+        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
+        rule = rule_of(context.verifier)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             context.decoder(max(self.decoded)).run(requests[: context.batch_size])
-        independent = [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests]
-        kept = record(context, independent)
+        kept = record(context, requests, independent=True)
         started = time.perf_counter()
         rows = replay_rows(kept.trace, replay(kept.trace, rule, self.gammas))
-        timings: list[dict[str, Any]] = [
-            {"what": "sampling", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_sampling},
-            {"what": "scoring", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_scoring},
-            {"what": "replay", "gamma": None, "tokens": None, "seconds": time.perf_counter() - started},
+        without = [
+            TimingRow("sampling", None, len(kept.trace), kept.seconds_sampling),
+            TimingRow("scoring", None, len(kept.trace), kept.seconds_scoring),
+            TimingRow("replay", None, None, time.perf_counter() - started),
         ]
-        points: list[dict[str, Any]] = []
+        points, decoding = list[PointRow](), list[TimingRow]()
         for gamma in track(self.decoded, "decoding"):
             decoder = context.decoder(gamma)
             timed = [decode_timed(decoder, batch) for batch in context.batches(requests)]
             completions = [completion for batch in timed for completion in batch.completions]
             tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
-            timings.append({"what": "decode", "gamma": gamma, "tokens": tokens, "seconds": seconds})
-            points += self._points(context, rule, gamma, recorded(context, requests, completions), completions)
+            decoding.append(TimingRow("decode", gamma, tokens, seconds))
+            points += _points(rule, gamma, recorded(context, requests, completions), completions, len(context.requests))
         lengths = pd.DataFrame(points).groupby("gamma")[["tokens", "steps", "expected_steps"]].sum()
         worst = (lengths["tokens"] / lengths["steps"] - lengths["tokens"] / lengths["expected_steps"]).abs().max()
-        without = sum(t["seconds"] for t in timings if t["what"] != "decode")
-        share = without / sum(t["seconds"] for t in timings if t["what"] == "decode")
+        share = sum(row.seconds for row in without) / sum(row.seconds for row in decoding)
         return Outcome(
             f"{len(self.gammas)} draft lengths replayed, {len(self.decoded)} decoded; on the decoded texts they differ "
             f"by at most {worst:.3f} tokens a step; recording and replaying took {share:.0%} of decoding's time",
@@ -129,28 +122,36 @@ class ReplayCheckProtocol:
                 TRACE: kept.table,
                 REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
                 POINTS: ParquetTable(points, POINT_SCHEMA),
-                TIMINGS: ParquetTable(timings, TIMING_SCHEMA),
+                TIMINGS: ParquetTable([*without, *decoding], TIMING_SCHEMA),
             },
         )
 
-    def _points(
-        self, context: ModelContext, rule: RuleInfo, gamma: int, own: Recorded, completions: Sequence[Completion]
-    ) -> list[dict[str, Any]]:
-        expected = replay(own.trace, rule, [gamma])[0]
-        prompts = len(context.requests)
-        return [
-            {
-                "rule": rule.name,
-                "gamma": gamma,
-                "prompt": completions[text].request.name,
-                "sample": text // prompts,
-                "tokens": len(completions[text].token_ids),
-                "steps": len(completions[text].steps),
-                "expected_steps": float(expected.steps[place]),
-                "drafted": sum(step.num_draft_tokens for step in completions[text].steps),
-                "expected_drafted": float(expected.drafted[place]),
-                "accepted": sum(min(step.num_accepted, step.num_emitted) for step in completions[text].steps),
-                "expected_accepted": float(expected.accepted[place]),
-            }
-            for place, text in enumerate(own.order)
-        ]
+
+def _points(
+    rule: RuleInfo, gamma: int, scored: Recorded, completions: Sequence[Completion], prompts: int
+) -> list[PointRow]:
+    """What decoding took, beside what replaying each text expects.
+
+    Args:
+        scored: the trace of the decoded texts.
+        completions: all prompts once, then all again.
+    """
+    expected, points = replay(scored.trace, rule, [gamma])[0], []
+    for place, text in enumerate(scored.order):
+        completion = completions[text]
+        points.append(
+            PointRow(
+                rule=rule.name,
+                gamma=gamma,
+                prompt=completion.request.name,
+                sample=text // prompts,
+                tokens=len(completion.token_ids),
+                steps=len(completion.steps),
+                expected_steps=float(expected.steps[place]),
+                drafted=sum(step.num_draft_tokens for step in completion.steps),
+                expected_drafted=float(expected.drafted[place]),
+                accepted=sum(min(step.num_accepted, step.num_emitted) for step in completion.steps),
+                expected_accepted=float(expected.accepted[place]),
+            )
+        )
+    return points

@@ -29,7 +29,6 @@ from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.request_latency import RequestTimes
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.live import LiveSpeed
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
 ROUNDS = "rounds.parquet"
@@ -103,14 +102,14 @@ class TimedRounds:
     disturbance: Disturbance
     request_times: RequestTimes | None = None
 
-    def table(self) -> list[dict[str, object]]:
-        """The columns of RoundRow."""
+    def rows(self) -> list[RoundRow]:
+        """A row a batch, way and round."""
         ways = {
             "plain": (self.times.plain_tokens, self.times.plain_seconds),
             "speculative": (self.times.tokens, self.times.seconds),
         }
         return [
-            {"round": r, "batch": b, "way": way, "tokens": int(tokens[r, b]), "seconds": float(seconds[r, b])}
+            RoundRow(r, b, way, int(tokens[r, b]), float(seconds[r, b]))
             for r, b in np.ndindex(self.times.seconds.shape)
             for way, (tokens, seconds) in ways.items()
         ]
@@ -148,6 +147,33 @@ class DecoderFacts:
         )
 
 
+class LiveSpeed:
+    """Adds up what was decoded, and writes speed and acceptance so far (specbench/core/machine/journal.py)."""
+
+    def __init__(self, journal: Journal):
+        self.journal = journal
+        self.requests = self.tokens = self.plain_tokens = self.steps = self.accepted = 0
+        self.seconds = self.plain_seconds = 0.0
+
+    def add(self, plain: Timed, speculative: Timed) -> None:
+        """Writes a line after a batch that was decoded both ways."""
+        texts = speculative.completions
+        self.requests += len(texts)
+        self.tokens += speculative.tokens
+        self.seconds += speculative.seconds
+        self.plain_tokens += plain.tokens
+        self.plain_seconds += plain.seconds
+        self.steps += sum(len(text.steps) for text in texts)
+        self.accepted += sum(step.num_accepted for text in texts for step in text.steps)
+        self.journal.note(
+            requests=self.requests,
+            tokens=self.tokens,
+            tokens_per_second=self.tokens / self.seconds if self.seconds else None,
+            plain_tokens_per_second=self.plain_tokens / self.plain_seconds if self.plain_seconds else None,
+            acceptance_length=1 + self.accepted / self.steps if self.steps else None,
+        )
+
+
 def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
     """Decodes one batch to its end under the clock, ``at_once`` requests at a time (0: all)."""
     before = decoder.steps
@@ -170,15 +196,11 @@ def paired_round(
     pairs = []
     speculative.forget()
     for place, batch in enumerate(track(batches, f"decoding, round {number + 1}")):
-        if (place + number) % 2 == 0:
-            first, second = decode_timed(plain, batch, at_once), decode_timed(speculative, batch, at_once)
-            pairs.append((first, second))
-        else:
-            first, second = decode_timed(speculative, batch, at_once), decode_timed(plain, batch, at_once)
-            pairs.append((second, first))
+        decoders = (plain, speculative) if (place + number) % 2 == 0 else (speculative, plain)
+        timed = {decoder: decode_timed(decoder, batch, at_once) for decoder in decoders}
+        pairs.append((timed[plain], timed[speculative]))
         if live is not None:
-            without, speculated = pairs[-1]
-            live.decoded(speculated.completions, speculated.seconds, (without.tokens, without.seconds))
+            live.add(*pairs[-1])
     return pairs
 
 

@@ -9,7 +9,7 @@ from specbench.core.checks import check_count, plain_number
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
-from specbench.protocols.contract import MeasurementProtocol
+from specbench.protocols.protocol import MeasurementProtocol
 from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
@@ -98,18 +98,18 @@ def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
     return {**({} if getattr(protocol, "drafts", True) else {"gamma": None}), **unused(protocol)}
 
 
-def check_conditions(given: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
+def check_conditions(values: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
     """Refuses a command line that asks for what the protocol would ignore.
 
     Args:
-        given: the values, by key, such as "sampler.top_p".
+        values: by key, such as "sampler.top_p".
         ignored: what ``unused`` returns.
         protocol: its name.
 
     Raises:
         ConfigError: names the key, its value, and what to do instead.
     """
-    for key, value in sorted(given.items()):
+    for key, value in sorted(values.items()):
         remedy = ignored.get(key.partition(".")[0])
         if remedy is not None:
             raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)

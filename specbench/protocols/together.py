@@ -22,23 +22,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from rich.table import Table
 from rich.text import Text
 
-from specbench.core.errors import SpecbenchError
-from specbench.core.machine.disk import writing
+from specbench.core.errors import SpecbenchError, message_of
+from specbench.core.machine.disk import locked
 from specbench.core.machine.journal import TOGETHER
 from specbench.core.machine.progress import console, progress, say
 from specbench.core.machine.provenance import environment
 from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
+from specbench.decoding.detokenize import Tokenizer
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
-from specbench.protocols.contract import Together
-from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.rounds import DecoderFacts, TimedRounds, request_times_of, times_of
+from specbench.protocols.protocol import Together
+from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds, request_times_of, times_of
 from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
@@ -80,23 +79,18 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
     groups = [groups[place] for place in np.random.default_rng(context.seed).permutation(len(groups))]
     now = environment(context.device)
     where = {key: str(now[key]) for key in SAME}
-    path = _found(together, where) or together.sweep / str(together.number) / TOGETHER
-    with writing(path):
-        lock = FileLock(path.with_suffix(".lock"))
-        lock.acquire()
-    try:
+    path = _rounds_file(together, where) or together.sweep / str(together.number) / TOGETHER
+    with locked(path.with_suffix(".lock")):
         shared = Shared.read(path) if path.exists() else None
         if shared is None or shared.where != where:
             path.unlink(missing_ok=True)
             shared = Shared(path, where)
         if not shared.ended:
-            _decode(shared, context, groups, seconds, warmup)
-    finally:
-        lock.release()
-    return _part(shared, context, groups)
+            _decode(shared, context, together, groups, seconds, warmup)
+    return _part(shared, together.number, groups, context.pair.tokenizer)
 
 
-def _found(together: Together, where: dict[str, Any]) -> Path | None:
+def _rounds_file(together: Together, where: dict[str, Any]) -> Path | None:
     """The file of rounds in which the job takes part; None if there is none, or of another machine or version."""
     for path in sorted(together.sweep.glob(f"*/{TOGETHER}")):
         shared = Shared.read(path)
@@ -105,12 +99,13 @@ def _found(together: Together, where: dict[str, Any]) -> Path | None:
     return None
 
 
-def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: float | int, warmup: int) -> None:
+def _decode(
+    shared: Shared, context: ModelContext, together: Together, groups: Requests, seconds: float | int, warmup: int
+) -> None:
     """Rounds until they end; each is written when it is over."""
-    together, begun = context.together, bool(shared.jobs)
-    assert together is not None
+    begun = bool(shared.jobs)
     jobs = shared.standing().active if begun else list(together.jobs)
-    decoders, labels, failed = _decoders(context, jobs, groups, warmup)
+    decoders, labels, failed = _decoders(context, together, jobs, groups, warmup)
     if not begun:
         facts = {job: _facts(decoder, labels.get(job, "plain")) for job, decoder in decoders.items()}
         shared.write(where=shared.where, jobs=facts)
@@ -135,15 +130,13 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
                 except Exception as error:
                     if job in (PLAIN, together.number):
                         raise
-                    shared.write(failed={job: _words(error)})
+                    shared.write(failed={job: message_of(error)})
             took = time.perf_counter() - began
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
             if together.number in decoded:
-                timed, plain = (
-                    timed_of(decoded[job], groups[number], context.pair.tokenizer) for job in (together.number, PLAIN)
-                )
-                live.decoded(timed.completions, timed.seconds, (plain.tokens, plain.seconds))
+                both = (decoded[PLAIN], decoded[together.number])
+                live.add(*(timed_of(group, groups[number], context.pair.tokenizer) for group in both))
             if (standing := shared.standing()).number > shown:
                 shown = standing.number
                 _show(shared, standing)
@@ -152,12 +145,10 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
 
 
 def _decoders(
-    context: ModelContext, jobs: Sequence[int], groups: Requests, warmup: int
+    context: ModelContext, together: Together, jobs: Sequence[int], groups: Requests, warmup: int
 ) -> tuple[dict[int, Decoder], dict[int, str], dict[int, str]]:
     """Decoders that are warm, by job, their settings in words, and why others cannot take part."""
-    together, failed = context.together, dict[int, str]()
-    assert together is not None
-    decoders, labels = {PLAIN: context.decoder(0)}, dict[int, str]()
+    decoders, labels, failed = {PLAIN: context.decoder(0)}, dict[int, str](), dict[int, str]()
     requests = [request for group in groups for request in group]
     for job in jobs:
         try:
@@ -177,13 +168,9 @@ def _decoders(
         except Exception as error:
             if job in (PLAIN, together.number):
                 raise
-            failed[job] = _words(error)
+            failed[job] = message_of(error)
             del decoders[job]
     return decoders, labels, failed
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
 
 
 def _facts(decoder: Decoder, label: str) -> dict[str, Any]:
@@ -197,10 +184,8 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
     return Disturbance(*(max((value for value in pair if value is not None), default=None) for pair in pairs))
 
 
-def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTimes:
-    assert context.together is not None
-    job = context.together.number
-    rounds, plain, tokenizer = shared.rounds[job], shared.rounds[PLAIN], context.pair.tokenizer
+def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | None) -> SharedTimes:
+    rounds, plain = shared.rounds[job], shared.rounds[PLAIN]
     pairs = [
         (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
         for one, without, group in zip(rounds, plain, groups, strict=False)

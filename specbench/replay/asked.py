@@ -16,12 +16,12 @@ def check_sampler(
 ) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
     if trace.identity.shaping != shaping:
-        held, other = (json.loads(text or "{}") for text in (trace.identity.shaping, shaping))
-        name = next(name for name in sorted({*held, *other}) if held.get(name) != other.get(name))
+        recorded, other = (json.loads(text or "{}") for text in (trace.identity.shaping, shaping))
+        name = next(name for name in sorted({*recorded, *other}) if recorded.get(name) != other.get(name))
         raise ConfigError(
             f"sampler.{name}",
             other.get(name, "off"),
-            f"the trace {path} was sampled with {name} {held.get(name, 'off')}",
+            f"the trace {path} was sampled with {name} {recorded.get(name, 'off')}",
             "Give the same to replay it, or record another trace.",
         )
     if trace.identity.processors != processors:
@@ -31,15 +31,15 @@ def check_sampler(
             f"the trace {path} was sampled with {trace.identity.processors or 'none'}",
             "Name the same ones to replay it, or record another trace.",
         )
-    held, other = trace.identity.sampler, sampler_of(wanted)
-    if held["temperature"] == other["temperature"] == 0:
+    recorded, other = trace.identity.sampler, sampler_of(wanted)
+    if recorded["temperature"] == other["temperature"] == 0:
         return  # greedy, whatever else is said
     for name in SAMPLER:
-        if held[name] != other[name]:
+        if recorded[name] != other[name]:
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],
-                f"the trace {path} was sampled with {name} {held[name]:g}, and one sampler's acceptance is not "
+                f"the trace {path} was sampled with {name} {recorded[name]:g}, and one sampler's acceptance is not "
                 "another's",
-                f"Add sampler.{name}={held[name]:g} to replay it, or record another trace.",
+                f"Add sampler.{name}={recorded[name]:g} to replay it, or record another trace.",
             )

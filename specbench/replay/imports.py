@@ -82,9 +82,9 @@ def read_json_lines(path: str | Path) -> Trace:
         (number, _object(source.parsed(line, f"line {number}"), number, source)) for number, line in source.lines(path)
     ]
     if not numbered:
-        raise ConfigError(KEY, path, "the trace is empty", _FORMAT)
-    identity = _identity(numbered[0][1], path)
-    rows = [(number, row) for number, entry in numbered[1:] for row in _rows(entry, identity, number, path)]
+        raise source.wrong("the trace is empty")
+    identity = _identity(numbered[0][1], source)
+    rows = [(number, row) for number, entry in numbered[1:] for row in _rows(entry, identity, number, source)]
     table = pa.Table.from_pylist([row for _, row in rows], schema=pa.schema(FIELDS))
     return trace_of(table, identity, path, [number for number, _ in rows])
 
@@ -95,27 +95,25 @@ def _object(parsed: Any, number: int, source: Origin) -> dict[str, Any]:
     return parsed
 
 
-def _identity(header: Mapping[str, Any], path: str | Path) -> Identity:
+def _identity(header: Mapping[str, Any], source: Origin) -> Identity:
     sampler = header.get("sampler")
     if header.get("specbench_trace") != VERSION or not isinstance(sampler, dict) or set(sampler) != set(SAMPLER):
         problem = f"the first line does not name the format ({VERSION}) and the sampler ({', '.join(SAMPLER)})"
-        raise ConfigError(KEY, path, problem, _FORMAT)
+        raise source.wrong(problem)
     names = {name: header.get(name, "unknown") for name in NAMES}
     try:
         check_names(names)
     except ValueError as error:
-        raise ConfigError(KEY, path, f"the first line does not say what it is of ({error})", _FORMAT) from error
+        raise source.wrong(f"the first line does not say what it is of ({error})") from error
     try:
         return Identity(sampler=sampler_of(sampler), **names)
     except ValueError as error:
-        raise ConfigError(
-            KEY, path, f"the sampler of the first line is no set of numbers ({error})", _FORMAT
-        ) from error
+        raise source.wrong(f"the sampler of the first line is no set of numbers ({error})") from error
 
 
-def _rows(entry: Mapping[str, Any], identity: Identity, number: int, path: str | Path) -> list[dict[str, Any]]:
-    def wrong(problem: str, remedy: str = _FORMAT) -> ConfigError:
-        return ConfigError(KEY, path, f"line {number}{problem}", remedy)
+def _rows(entry: Mapping[str, Any], identity: Identity, number: int, source: Origin) -> list[dict[str, Any]]:
+    def wrong(problem: str, remedy: str | None = None) -> ConfigError:
+        return source.wrong(f"line {number}{problem}", remedy)
 
     lists = [entry.get(name) for name in ("token_ids", "target_logprobs", "draft_logprobs")]
     if "prompt_id" not in entry or not all(isinstance(values, list) for values in lists):
@@ -144,8 +142,8 @@ def _rows(entry: Mapping[str, Any], identity: Identity, number: int, path: str |
             "sample": sample,
             "position": position,
             "token": token,
-            "log_p": _logprob(log_p[position], token, number, path),
-            "log_q": _logprob(log_q[position], token, number, path),
+            "log_p": _logprob(log_p[position], token, number, source),
+            "log_q": _logprob(log_q[position], token, number, source),
             **dict.fromkeys(OPTIONAL),
             LIMIT: limit,
         }
@@ -157,19 +155,18 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def _logprob(value: Any, token: int, number: int, path: str | Path) -> float:
+def _logprob(value: Any, token: int, number: int, source: Origin) -> float:
     if isinstance(value, dict):  # vLLM
         value = value.get(str(token))
         value = value.get("logprob") if isinstance(value, dict) else value
     elif isinstance(value, list) and len(value) >= 2:  # SGLang
         if value[1] != token:
-            problem = f"line {number}: a log-probability of token {shown(value[1])}, not {token}"
-            raise ConfigError(KEY, path, problem, _FORMAT)
+            raise source.wrong(f"line {number}: a log-probability of token {shown(value[1])}, not {token}")
         value = value[0]
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
         or (isinstance(value, int) and abs(value) > _LARGEST)
     ):
-        raise ConfigError(KEY, path, f"line {number}: no log-probability for token {token}", _FORMAT)
+        raise source.wrong(f"line {number}: no log-probability for token {token}")
     return float(value)

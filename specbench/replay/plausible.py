@@ -18,6 +18,7 @@ as with an engine's prompt log-probabilities, therefore go unseen here; imports.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import logsumexp
 
 from specbench.replay.trace import Trace
 
@@ -33,8 +34,7 @@ def ratios(trace: Trace) -> np.ndarray:
 def log_evidence(trace: Trace) -> float:
     """Natural logarithm of the product at the end of the trace; above log(1 / alpha) with probability alpha at most."""
     above = ratios(trace) - 1
-    logs = np.array([np.log1p(bet * above).sum() for bet in BETS])
-    return float(logs.max() + np.log(np.exp(logs - logs.max()).mean()))
+    return float(logsumexp([np.log1p(bet * above).sum() for bet in BETS], b=1 / len(BETS)))
 
 
 def warning(trace: Trace) -> str | None:

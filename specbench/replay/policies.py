@@ -97,14 +97,14 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     drafted elsewhere. A fixed gamma comes out exactly.
     """
     if policy.kind == "fixed":
-        return float((starts * np.minimum(trace.room, policy.gamma)).sum())
+        return float((starts * np.minimum(trace.draft_limits, policy.gamma)).sum())
     log_ratio = (trace.columns["log_p"] - trace.columns["log_q"]).astype(float)
     weight, total = np.zeros(len(trace)), 0.0
     for i in range(min(policy.gamma, len(trace))):
-        room = starts * (trace.room > i)
-        trusted = room * (trace.remaining > i) * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
+        blocks = starts * (trace.draft_limits > i)
+        trusted = blocks * (trace.remaining > i) * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
         if trusted.sum() > 0:
-            total += float(room.sum() * (trusted * (lengths > i)).sum() / trusted.sum())
+            total += float(blocks.sum() * (trusted * (lengths > i)).sum() / trusted.sum())
         weight[: len(trace) - i] += log_ratio[i:]
     return total
 

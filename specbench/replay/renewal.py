@@ -160,29 +160,29 @@ def block_starts(
 def _replay_chunk(
     trace: Trace, rule: str, accepted: Float64[np.ndarray, "T gamma1"], gammas: Sequence[int]
 ) -> Iterator[Replayed]:
-    room, known, remaining = trace.room, trace.known, trace.remaining
+    draft_limits, limits, remaining = trace.draft_limits, trace.acceptance_limits, trace.remaining
     tokens = trace.lengths.astype(float)
     starts = np.stack(list(block_starts(trace, accepted, gammas)))
-    reached, full = starts @ accepted, (starts * (room >= np.array(gammas)[:, None])) @ accepted
+    reached, full = starts @ accepted, (starts * (draft_limits >= np.array(gammas)[:, None])) @ accepted
 
     def by_text(values: np.ndarray) -> np.ndarray:
         return np.add.reduceat(values, trace.starts[:-1])
 
     for i, gamma in enumerate(gammas):
-        drafted = np.minimum(room, gamma)
+        drafted = np.minimum(draft_limits, gamma)
         # Blocks that accepted all that the text tells of, perhaps with the stop token: nothing more was tested.
-        ended = np.flatnonzero(known <= gamma)
+        ended = np.flatnonzero(limits <= gamma)
         through = np.zeros(len(trace))
-        through[ended] = starts[i, ended] * accepted[ended, known[ended]]
-        by_stop = through * (known == remaining)
+        through[ended] = starts[i, ended] * accepted[ended, limits[ended]]
+        by_stop = through * (limits == remaining)
         yield Replayed(
             rule,
             gamma,
             _masses(reached[i, : gamma + 1]),
             _masses(full[i, : gamma + 1]),
-            _counts(known[ended], by_stop[ended], gamma),
+            _counts(limits[ended], by_stop[ended], gamma),
             _at_least(_counts(drafted, starts[i], gamma))[1:],
-            reached[i, :gamma] - _counts(known[ended], through[ended], gamma)[:gamma],
+            reached[i, :gamma] - _counts(limits[ended], through[ended], gamma)[:gamma],
             by_text(starts[i]),
             by_text(starts[i] * drafted),
             tokens - by_text(starts[i]) + by_text(by_stop),

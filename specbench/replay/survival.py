@@ -67,7 +67,7 @@ def survival(
     else:
         log_rho = trace.columns["log_p"].astype(float) - trace.columns["log_q"].astype(float)
     cost, count = info.token_cost(log_rho), len(trace)
-    limit = trace.known
+    limit = trace.acceptance_limits
     if stops is not None:
         limit = np.minimum(limit, stops)
     out = np.zeros((count, gamma + 1))

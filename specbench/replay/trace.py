@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
 from specbench.replay.values import (
     KEY,
     Where,
@@ -129,15 +129,15 @@ class Trace:
         return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self))
 
     @property
-    def room(self) -> Int64[np.ndarray, " T"]:
+    def draft_limits(self) -> Int64[np.ndarray, " T"]:
         """The most tokens that a block which starts at each one drafts, one less than may still be emitted."""
         spare = np.zeros(len(self.lengths), dtype=np.int64) if self.limits is None else self.limits - self.lengths
         return self.remaining - 1 + np.repeat(spare, self.lengths)
 
     @property
-    def known(self) -> Int64[np.ndarray, " T"]:
+    def acceptance_limits(self) -> Int64[np.ndarray, " T"]:
         """Of those, the ones that the text tells of. Nothing is known behind a stop token."""
-        return np.minimum(self.room, self.remaining)
+        return np.minimum(self.draft_limits, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
         """A column that not every trace has.
@@ -171,7 +171,7 @@ def read_trace(path: str | Path) -> Trace:
     check_file(path)
     source = Origin(KEY, path, _REMEDY)
     # Not read_table, which takes columns from folders named x=1 as well.
-    with wrap_library_errors(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
+    with source.library_errors("cannot be read as parquet"), pq.ParquetFile(path) as file:
         written = file.schema_arrow.names
         columns = [name for name in written if name in _COLUMNS]
         table = file.read(columns=columns)
@@ -184,15 +184,15 @@ def read_trace(path: str | Path) -> Trace:
 
 def check_file(path: str | Path) -> None:
     """Raises ConfigError for a path that cannot be a trace by its looks."""
-    path = Path(path)
+    path, source = Path(path), Origin(KEY, path, _REMEDY)
     if path.is_dir():
         inside = path / TRACE
         remedy = f"Give {TRACE} in it: protocol.trace={inside}" if inside.is_file() else _REMEDY
-        raise ConfigError(KEY, path, "a folder", remedy)
+        raise source.wrong("a folder", remedy)
     if problem := problem_of(path):
-        raise ConfigError(KEY, path, problem, _REMEDY)
+        raise source.wrong(problem)
     if path.suffix == ".json":
-        raise ConfigError(KEY, path, "not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
+        raise source.wrong("not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
 
 
 def _identity(metadata: Mapping[bytes, bytes], source: Origin) -> Identity:
@@ -231,25 +231,26 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
         ConfigError: an empty table; a text that occurs twice; positions that do not count 0, 1, 2, ...; a null in a
             required column; values that a column cannot have (values.py); a limit below its text's length.
     """
+    source = Origin(KEY, path, _REMEDY)
     if table.num_rows == 0:
-        raise ConfigError(KEY, path, "the trace is empty", _REMEDY)
+        raise source.wrong("the trace is empty")
     for name in _NEEDED:
         if table[name].null_count:
-            raise ConfigError(KEY, path, f"{table[name].null_count} nulls in {name}", _REMEDY)
+            raise source.wrong(f"{table[name].null_count} nulls in {name}")
     where = place_of(lines)
-    prompt = names(table["prompt"], path, where)
-    sample, position, tokens = (numbers(table, name, pa.int64(), path) for name in ("sample", "position", "token"))
-    starts = _starts(prompt, sample, position, path, where)
-    check_tokens(tokens, path, where)
+    prompt = names(table["prompt"], source, where)
+    sample, position, tokens = (numbers(table, name, pa.int64(), source) for name in ("sample", "position", "token"))
+    starts = _starts(prompt, sample, position, source, where)
+    check_tokens(tokens, source, where)
     present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
-    columns = {name: numbers(table, name, pa.float32(), path) for name in (*REQUIRED, *present)}
-    check_values(columns, path, where)
-    limits = _limits(table, starts, path, where)
+    columns = {name: numbers(table, name, pa.float32(), source) for name in (*REQUIRED, *present)}
+    check_values(columns, source, where)
+    limits = _limits(table, starts, source, where)
     return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits)
 
 
 def _starts(
-    prompt: np.ndarray, sample: np.ndarray, position: np.ndarray, path: str | Path, where: Where
+    prompt: np.ndarray, sample: np.ndarray, position: np.ndarray, source: Origin, where: Where
 ) -> Int64[np.ndarray, " n1"]:
     """Where texts begin, and the number of rows at the end."""
     begins = np.append(True, (prompt[1:] != prompt[:-1]) | (sample[1:] != sample[:-1]) | (position[1:] == 0))
@@ -259,26 +260,26 @@ def _starts(
         text = (prompt[row], int(sample[row]))
         if text in seen:
             problem = f"prompt {text[0]!r}, sample {text[1]}, occurs twice, again in {where(row)}"
-            raise ConfigError(KEY, path, problem, "Number the samples of a prompt, and keep a text's lines together.")
+            raise source.wrong(problem, "Number the samples of a prompt, and keep a text's lines together.")
         seen.add(text)
     expected = np.arange(len(prompt)) - np.repeat(starts[:-1], np.diff(starts))
     if (position != expected).any():
         row = int(np.flatnonzero(position != expected)[0])
         problem = f"{where(row)} has position {position[row]} where {expected[row]} is due"
-        raise ConfigError(KEY, path, problem, "Positions of each text must count 0, 1, 2, ...")
+        raise source.wrong(problem, "Positions of each text must count 0, 1, 2, ...")
     return starts
 
 
-def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where) -> np.ndarray | None:
+def _limits(table: pa.Table, starts: np.ndarray, source: Origin, where: Where) -> np.ndarray | None:
     if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
         return None
     lengths = np.diff(starts)
-    written = numbers(table, LIMIT, pa.int64(), path, null=-1)
+    written = numbers(table, LIMIT, pa.int64(), source, null=-1)
     limits = written[starts[:-1]]
     limits = np.where(limits == -1, lengths, limits)
     wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         problem = f"{LIMIT} is {written[row]} in {where(row)}, unlike before in its text or below the text's length"
-        raise ConfigError(KEY, path, problem, "Write the same number on all lines of a text, at least its tokens.")
+        raise source.wrong(problem, "Write the same number on all lines of a text, at least its tokens.")
     return limits

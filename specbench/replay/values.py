@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from specbench.core.errors import ConfigError
-from specbench.core.machine.files import LONGEST_NAME, clipped, is_name, reason, shown
+from specbench.core.machine.files import LONGEST_NAME, Origin, clipped, is_name, reason, shown
 
 KEY = "protocol.trace"
 _SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0)}
@@ -59,7 +57,7 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
     return numbers
 
 
-def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path, *, null: int | None = None) -> np.ndarray:
+def numbers(table: pa.Table, name: str, kind: pa.DataType, source: Origin, *, null: int | None = None) -> np.ndarray:
     """A column in a number format; ``null`` takes the place of nulls.
 
     Raises:
@@ -70,10 +68,10 @@ def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path, *, 
         return (column if null is None else column.fill_null(null)).to_numpy()
     except pa.ArrowException as error:
         problem = f"{name} holds other values than {kind} ({reason(error)})"
-        raise ConfigError(KEY, path, problem, "See specbench/replay/trace.py for the format.") from error
+        raise source.wrong(problem, "See specbench/replay/trace.py for the format.") from error
 
 
-def names(column: pa.ChunkedArray, path: str | Path, where: Where) -> np.ndarray:
+def names(column: pa.ChunkedArray, source: Origin, where: Where) -> np.ndarray:
     """The names of a column of texts or whole numbers, without nulls.
 
     Raises:
@@ -83,25 +81,25 @@ def names(column: pa.ChunkedArray, path: str | Path, where: Where) -> np.ndarray
         if pa.types.is_dictionary(column.type):  # as pandas writes categories
             column = column.cast(column.type.value_type)
         if not any(is_kind(column.type) for is_kind in _KINDS_OF_NAMES):
-            raise ConfigError(KEY, path, f"prompt holds {column.type}, not texts", NAME)
+            raise source.wrong(f"prompt holds {column.type}, not texts", NAME)
         texts = [str(name) for name in column.to_pylist()]
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise ConfigError(KEY, path, f"prompt holds no texts ({reason(error)})", NAME) from error
+        raise source.wrong(f"prompt holds no texts ({reason(error)})", NAME) from error
     good = {name for name in set(texts) if is_name(name)}
     for row, name in enumerate(texts):
         if name not in good:
-            raise ConfigError(KEY, path, f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
+            raise source.wrong(f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
     return np.asarray(texts, dtype=object)
 
 
-def check_tokens(tokens: np.ndarray, path: str | Path, where: Where) -> None:
+def check_tokens(tokens: np.ndarray, source: Origin, where: Where) -> None:
     """Raises ConfigError for a token id below 0."""
     if (tokens < 0).any():
         row = int(np.flatnonzero(tokens < 0)[0])
-        raise ConfigError(KEY, path, f"token {tokens[row]} in {where(row)}", "Token ids count from 0.")
+        raise source.wrong(f"token {tokens[row]} in {where(row)}", "Token ids count from 0.")
 
 
-def check_values(columns: Mapping[str, np.ndarray], path: str | Path, where: Where) -> None:
+def check_values(columns: Mapping[str, np.ndarray], source: Origin, where: Where) -> None:
     """Raises ConfigError for the first value that its column cannot have."""
     for name, values in columns.items():
         low, high, remedy = _RANGES[name]
@@ -111,4 +109,4 @@ def check_values(columns: Mapping[str, np.ndarray], path: str | Path, where: Whe
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             problem = f"{name} is {values[row]} in {where(row)} (and {int(wrong.sum()) - 1} more are impossible)"
-            raise ConfigError(KEY, path, problem, remedy)
+            raise source.wrong(problem, remedy)

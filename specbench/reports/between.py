@@ -75,15 +75,10 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
     """
     comparisons = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
     tail = (1 - CONFIDENCE) / 2 / max(len(comparisons), 1)
-    pairs = dict.fromkeys((comparison.other["rule"], comparison.row["rule"]) for comparison in comparisons)
-    return [
-        _verdict(
-            [comparison for comparison in comparisons if (comparison.other["rule"], comparison.row["rule"]) == pair],
-            tail,
-            run_dir,
-        )
-        for pair in pairs
-    ]
+    by_rules: dict[tuple[str, str], list[RunComparison]] = {}
+    for comparison in comparisons:
+        by_rules.setdefault((comparison.other["rule"], comparison.row["rule"]), []).append(comparison)
+    return [_verdict(pair, tail, run_dir) for pair in by_rules.values()]
 
 
 def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
@@ -163,11 +158,11 @@ def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> str:
     gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
     numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
-    given = numbers | shaped
+    sampler = numbers | shaped
     command = [
         *("python", "-m", "specbench", "protocol=replay", f"protocol.trace={path}", f"protocol.planned=[{gammas}]"),
         *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
-        *(f"sampler.{name}={value}" for name, value in given.items()),
+        *(f"sampler.{name}={value}" for name, value in sampler.items()),
     ]
     return f"; {code(shlex.join(command))} compares them on the same texts"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -41,6 +41,30 @@ def values(results: pd.DataFrame, column: str) -> str:
     return ", ".join(dict.fromkeys(results[column].map(plain)))
 
 
+# The columns that several tables of results.RunRow have: how a cell is made of a row, by the column's heading.
+_COLUMNS: dict[str, Callable[[pd.Series], str]] = {
+    "tokens drafted": lambda row: interval(row, "drafted_per_step"),
+    "acceptance rate": lambda row: interval(row, "acceptance_rate"),
+    "acceptance length": lambda row: interval(row, "acceptance_length"),
+    "overlap": lambda row: interval(row, "overlap"),
+    "tokens/s": lambda row: number(row["tokens_per_second"], ".1f"),
+    "plain tokens/s": lambda row: number(row["plain_tokens_per_second"], ".1f"),
+    "speedup": lambda row: interval(row, "speedup"),
+    "check TV": lambda row: number(row["check_tv"], ".3f"),
+    "p": lambda row: number(row["check_p_value"], ".3f"),
+}
+
+
+def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
+    """Settings of a row as cells of a table, by name."""
+    return {name: plain(row[name]) for name in names}
+
+
+def measured(row: pd.Series, *headings: str) -> dict[str, str]:
+    """Measured numbers of a row as cells of a table, by heading."""
+    return {heading: _COLUMNS[heading](row) for heading in headings}
+
+
 def shown(rows: pd.DataFrame, line: Callable[[pd.Series], Mapping[str, str]]) -> pd.DataFrame:
     """A table of text: what ``line`` makes of each row."""
     return pd.DataFrame([line(row) for _, row in rows.iterrows()])
@@ -51,17 +75,9 @@ def file_name(words: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in words)
 
 
-def few_units(units: Mapping[str, int]) -> str:
-    """A sentence on intervals by bootstrap over few units, given how many of each kind; empty where all are enough.
-
-    Args:
-        units: such as {"prompts": 12}.
-    """
-    few = [
-        f"{name} number {count}, with which a nominal {CONFIDENCE:.0%} holds about {coverage(count):.0%}"
-        if count > 1
-        else f"{name} number {count}, which gives no interval"
-        for name, count in units.items()
-        if count < FEW
-    ]
-    return f"Intervals need more units: {'; '.join(few)}." if few else ""
+def few_units(name: str, count: int) -> str:
+    """A sentence on intervals by bootstrap over few units, such as ``prompts``; empty if there are enough."""
+    if count >= FEW:
+        return ""
+    holds = f"with which a nominal {CONFIDENCE:.0%} holds about {coverage(count):.0%}"
+    return f"Intervals need more units: {name} number {count}, {holds if count > 1 else 'which gives no interval'}."

@@ -44,13 +44,13 @@ def page(template: str, **values: object) -> str:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    own = {"policy": policy, "script": Markup(script), "styles": Markup((WEB / "style.css").read_text("utf-8"))}
-    return _templates().get_template(template).render(**own, **values)
+    head = {"policy": policy, "script": Markup(script), "styles": Markup((WEB / "style.css").read_text("utf-8"))}
+    return _templates().get_template(template).render(**head, **values)
 
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(WEB),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -65,9 +65,9 @@ def _templates() -> jinja2.Environment:
         "html": lambda markdown: Markup(reader.render(str(markdown)).replace("<pre>", '<pre tabindex="0">')),
         "words": lambda markdown: Markup(reader.renderInline(str(markdown))),
     }
-    made.filters.update(filters, literal=literal, unbroken=_unbroken)
-    made.filters.update(anchor=_anchor, svg=_svg, columns=_columns, files=_files)
-    return made
+    environment.filters.update(filters, literal=literal, unbroken=_unbroken)
+    environment.filters.update(anchor=_anchor, svg=_svg, columns=_columns, files=_files)
+    return environment
 
 
 def _unbroken_words(state: StateCore) -> None:

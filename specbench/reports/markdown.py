@@ -7,12 +7,13 @@ that it is read as nothing more than its text. What a function here returns as M
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 
 from specbench.reports.model import Block, Report, Table
@@ -93,20 +94,28 @@ def bullets(items: Iterable[str]) -> Markup:
 
 def line(markdown: str) -> Markup:
     """Markdown of a paragraph in one line, without escapes that its place does not need."""
-    made, words, target = "", "", None
+    result, words, target = "", "", None
     for token in [*inlines(markdown), Token("end", "", 0)]:
         if token.type in ("text", "softbreak"):
             words += token.content or " "
             continue
-        text, words = _within(words) if made else _begun(_within(words)), ""
-        made += text if target is None else re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
+        text, words = _within(words) if result else _begun(_within(words)), ""
+        result += text if target is None else re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
         if token.type == "link_open":
-            made, target = f"{made}[", quote(str(token.attrs["href"]), safe=":/?#@!$&+,;=%~")
+            result, target = f"{result}[", quote(str(token.attrs["href"]), safe=":/?#@!$&+,;=%~")
         elif token.type == "link_close":
-            made, target = f"{made}]({target})", None
+            result, target = f"{result}]({target})", None
         else:
-            made += code(token.content) if token.type == "code_inline" else token.markup
-    return Markup(made.strip())
+            result += code(token.content) if token.type == "code_inline" else token.markup
+    return Markup(result.strip())
+
+
+def blocks(markdown: str) -> Iterator[tuple[str, list[str]]]:
+    """Each block: the HTML tag of its kind (h1, p, ul, code, hr), and its texts, which are items of a list, lines of a
+    listing, and else one Markdown paragraph."""
+    for node in SyntaxTreeNode(READER.parse(str(markdown))):
+        listing = node.content.removesuffix("\n").split("\n") if node.type == "fence" else []
+        yield node.tag, [inline.content for inline in node.walk() if inline.type == "inline"] or listing
 
 
 def inlines(markdown: str) -> list[Token]:

@@ -7,11 +7,11 @@ emphasis, code and links (specbench/reports/markdown.py).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -64,7 +64,6 @@ class Picture:
 
 
 Block = str | Table | Picture  # Markdown of a paragraph, a list or lines as they stand
-Kind = TypeVar("Kind", Table, Picture)
 
 
 @dataclass(frozen=True)
@@ -118,18 +117,15 @@ class Report:
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables, in their order."""
-        return tuple(self._all(Table))
+        return tuple(block for block in self._blocks() if isinstance(block, Table))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """All figures, in their order."""
-        return tuple(self._all(Picture))
+        return tuple(block for block in self._blocks() if isinstance(block, Picture))
 
-    def _all(self, kind: type[Kind]) -> Iterator[Kind]:
-        for section in self.sections:
-            for block in section.blocks:
-                if isinstance(block, kind):
-                    yield block
+    def _blocks(self) -> Iterator[Block]:
+        return itertools.chain.from_iterable(section.blocks for section in self.sections)
 
 
 def _check_name(name: str) -> None:

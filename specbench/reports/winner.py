@@ -30,7 +30,8 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Markup:
         names: of the settings.
     """
     outcome = ranking(rows)
-    row, low, high = rows.iloc[outcome.best], *(rows.iloc[outcome.best][f"speedup_{end}"] for end in ("low", "high"))
+    row = rows.iloc[outcome.best]
+    low, high = row["speedup_low"], row["speedup_high"]
     measured = (
         f"{speedup(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
@@ -58,10 +59,8 @@ def _named(outcome: Ranking, names: Sequence[str], measured: str) -> list[str]:
     if outcome.fastest is not None:
         shown = "It is shown to be faster than every other setting, all comparisons together at 95%."
         return [f"Fastest: {name}, {measured}.", shown, *([ALONE] if outcome.drift is None else [])]
-    highest, unknown = (
-        f"The highest speedup is that of {name}: {measured}; ",
-        strong("which is the fastest cannot be told"),
-    )
+    highest = f"The highest speedup is that of {name}: {measured}; "
+    unknown = strong("which is the fastest cannot be told")
     if outcome.disturbed:
         return [f"{highest}{unknown}, since the machine was disturbed."]
     rivals = [escape(names[place]) for place in outcome.rivals]

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.reports import html, markdown
+from specbench.reports.latex.floats import tabular
 from specbench.reports.latex.numbers import Typed
-from specbench.reports.latex.tables import tabular
 from specbench.reports.model import Report, Table
 from specbench.reports.plots.style import style
 
@@ -53,8 +53,8 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """A table as CSV, unrounded. A list is written as JSON, which any program reads; numpy's form has no commas."""
-    held = [name for name in frame if frame[name].map(_is_list).any()]
-    frame.assign(**{str(name): frame[name].map(_as_json) for name in held}).to_csv(path, index=False)
+    lists = [name for name in frame if frame[name].map(_is_list).any()]
+    frame.assign(**{str(name): frame[name].map(_as_json) for name in lists}).to_csv(path, index=False)
 
 
 def _is_list(value: object) -> bool:

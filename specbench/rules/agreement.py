@@ -83,17 +83,11 @@ def classify(
     for name, outcome in (("first", first), ("second", second)):
         if outcome.token_ids.shape != shape or outcome.num_accepted.shape != shape[:1]:
             raise ArgumentError(f"{name}: token_ids of shape {tuple(outcome.token_ids.shape)}, expected {shape}")
-    same = (first.token_ids == second.token_ids).all(dim=1) & (first.num_accepted == second.num_accepted)
-    requests = (~same).nonzero()[:, 0]
-    needed = [
-        torch.maximum(
-            *(
-                excess(rule, *only(chunk, draft, target, streams), _outcome(outcome, chunk))
-                for outcome in (first, second)
-            )
-        )
-        for chunk in requests.split(_CHUNK)
-    ]
+    requests = first.differs(second).nonzero()[:, 0]
+    needed = []
+    for chunk in requests.split(_CHUNK):
+        step = only(chunk, draft, target, streams)
+        needed.append(torch.maximum(*(excess(rule, *step, outcome.select(chunk)) for outcome in (first, second))))
     none = torch.zeros(0, dtype=torch.float64, device=requests.device)
     return Differences(requests, torch.cat([none, *needed]), tolerance)
 
@@ -160,10 +154,6 @@ def only(
         target.select(scored),
         streams.select(requests),
     )
-
-
-def _outcome(outcome: Verification, requests: Int64[Tensor, " m"]) -> Verification:
-    return Verification(outcome.token_ids[requests], outcome.num_accepted[requests])
 
 
 def _threshold_errors(

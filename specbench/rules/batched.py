@@ -21,6 +21,11 @@ def target_row_of(draft: Draft) -> Int64[Tensor, " n"]:
     return torch.arange(len(requests), device=requests.device) + requests
 
 
+def target_row_after(draft: Draft, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Returns the index of the target row after the first ``num_tokens`` draft tokens of each request."""
+    return draft.first_row + torch.arange(len(num_tokens), device=num_tokens.device) + num_tokens
+
+
 def of_rows(table: Shaped[Tensor, "B width"], draft: Draft) -> Shaped[Tensor, " n"]:
     """Returns the value of each draft row from a table by request and offset."""
     if draft.padded:
@@ -48,8 +53,7 @@ def next_rows(
     draft: Draft, target: LogitRows, num_accepted: Int64[Tensor, " B"]
 ) -> tuple[Float64[Tensor, "B V"], Float64[Tensor, "B V"]]:
     """Returns dense p and q after the accepted tokens of each request; q is 0 if all were accepted."""
-    batch = torch.arange(len(num_accepted), device=num_accepted.device)
-    p = target.select(draft.first_row + batch + num_accepted).probs()
+    p = target.select(target_row_after(draft, num_accepted)).probs()
     if len(draft.token_ids) == 0:
         return p, torch.zeros_like(p)
     # If nothing was rejected this row belongs to another request, and is not used.

@@ -38,8 +38,7 @@ class MatchingVerifier:
         drawn = self._target_tokens(draft, target, streams)
         same = drawn[batched.target_row_of(draft)] == draft.token_ids
         num_accepted = batched.padded(same, draft, False).cumprod(dim=1).sum(dim=1)
-        batch = torch.arange(len(num_accepted), device=num_accepted.device)
-        return batched.assemble(draft, num_accepted, drawn[draft.first_row + batch + num_accepted])
+        return batched.assemble(draft, num_accepted, drawn[batched.target_row_after(draft, num_accepted)])
 
     def _target_tokens(self, draft: Draft, target: LogitRows, streams: Streams) -> Int64[Tensor, " n_and_B"]:
         counts = draft.num_draft_tokens + 1

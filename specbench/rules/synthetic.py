@@ -62,8 +62,7 @@ class SyntheticVerifier:
         rates = self._table(width, draft.token_ids.device)[draft.num_draft_tokens]
         accepted = draft.drafted & (streams.uniform(Stream.ACCEPT)[:, :width] < rates)
         num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)
-        requests = torch.arange(len(num_accepted), device=num_accepted.device)
-        rows = target.select(draft.first_row + requests + num_accepted)
+        rows = target.select(batched.target_row_after(draft, num_accepted))
         return batched.assemble(draft, num_accepted, sample(rows, streams.uniform(Stream.EMIT)[:, 0]))
 
     def _table(self, width: int, device: torch.device) -> Float64[Tensor, "counts width"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -18,13 +17,13 @@ from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.results import read_rows
-from specbench.metrics.run_row import NO_DRAFT
+from specbench.metrics.run_row import NO_DRAFT, RunRow
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, RunContext
-from specbench.protocols.contract import Together
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.protocol import Together
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained
 from specbench.runs.config import Config
@@ -51,11 +50,8 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     key = repr((config.pair.target, config.pair.draft, settings))
     if key not in _pairs:
         _pairs.clear()
-
-        def check(target_config: Any) -> None:
-            drafter.check(target_config=target_config)
-
-        _pairs[key] = load_pair(config.pair.target, config.pair.draft, **settings, check=check)
+        settings["check"] = lambda target_config: drafter.check(target_config=target_config)
+        _pairs[key] = load_pair(config.pair.target, config.pair.draft, **settings)
     return _pairs[key]
 
 
@@ -99,10 +95,12 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
 
     context = dataclasses.replace(context, sampling=pair.resolved(sampling))
+    dtype = config.pair.draft_dtype  # part of the draft's name in a trace, if it is not the target's
+    draft = f"{config.pair.draft or NO_DRAFT}{'' if dtype is None else f' in {dtype}'}"
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
-        names=(config.pair.target, draft_name(drafter, config.pair.target, _named_draft(config))),
+        names=(config.pair.target, draft_name(drafter, config.pair.target, draft)),
         pair=pair,
         target=target,
         threads_reason=threads.reason,
@@ -137,14 +135,14 @@ def _tokens(context: RunContext, config: Config, texts: int) -> int:
 
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
     """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
-    plan = read_plan(job.folder.parent)
-    own = next((other for other in plan.jobs if other.number == job.number), None) if plan else None
-    if plan is None or own is None or not own.together:
+    jobs = job.plan.jobs if job.plan else []
+    settings = next((other.together for other in jobs if other.number == job.number), {})
+    if not settings:
         return None
     if not job.in_turn:
         say(f"protocol.together: job {job.number} is timed by itself, since jobs do not take turns in one process.")
         return None
-    planned = {other.number: other for other in plan.jobs if other.together.get("rest") == own.together["rest"]}
+    planned = {other.number: other for other in jobs if other.together.get("rest") == settings["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
     return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))
@@ -173,22 +171,12 @@ def _threads(context: RunContext, config: Config, target: CachedModel) -> Thread
 
 
 def _threads_of_sweep(context: RunContext, target: str) -> tuple[int, str] | None:
-    rows = None if context.folder is None else read_rows(context.folder.parent)
+    table = None if context.folder is None else read_rows(context.folder.parent)
     here = (target, str(context.device), str(context.dtype).removeprefix("torch."))
-    return next(
-        (
-            (row["threads"], row["threads_reason"])
-            for row in ([] if rows is None else rows.to_pylist())
-            if (row["target"], row["device"], row["dtype"]) == here and (row["threads_reason"] or "").startswith(TIMED)
-        ),
-        None,
-    )
-
-
-def _named_draft(config: Config) -> str:
-    """What a trace calls the draft model: its number format too, if that is not the target's."""
-    own = config.pair.draft_dtype
-    return f"{config.pair.draft or NO_DRAFT}{'' if own is None else f' in {own}'}"
+    for row in [] if table is None else (RunRow(**row) for row in table.to_pylist()):
+        if (row.target, row.device, row.dtype) == here and (row.threads_reason or "").startswith(TIMED):
+            return row.threads, str(row.threads_reason)
+    return None
 
 
 def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str | None]) -> None:
@@ -224,26 +212,26 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
     for prompt in prompts:
         which = f"{prompt.place}: prompt {prompt.turn_name!r}"
         # What a line says of itself goes before what all lines have.
-        own = own_sampling(prompt, sampling, config)
+        params = own_sampling(prompt, sampling, config)
         characters = sum(len(message["content"]) for message in prompt.messages)
-        if own.truncate_prompt_tokens is None and characters > pair.most_characters:  # its tokens take gigabytes
+        if params.truncate_prompt_tokens is None and characters > pair.most_characters:  # its tokens take gigabytes
             problem = f"{which} has {characters:,} characters, and the pair's context is {pair.context} tokens"
             remedy = "Shorten the prompt, or cut it (sampler.truncate_prompt_tokens)."
             raise ConfigError("workload.path", config.workload.path, problem, remedy)
         ids = tuple(pair.encode(prompt.messages))
         if not ids:
             raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
-        if prompt.max_new_tokens is not None and own.max_tokens is not None:
-            own = dataclasses.replace(own, max_tokens=None)
-        if prompt.seed is not None and own.seed is not None:
-            own = dataclasses.replace(own, seed=None)
+        if prompt.max_new_tokens is not None and params.max_tokens is not None:
+            params = dataclasses.replace(params, max_tokens=None)
+        if prompt.seed is not None and params.seed is not None:
+            params = dataclasses.replace(params, seed=None)
         seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
-        own = pair.resolved(own)
+        params = pair.resolved(params)
         made = requests_of(
-            prompt.turn_name, ids, own, seed, prompt.max_new_tokens or config.max_new_tokens, prompt.gamma
+            prompt.turn_name, ids, params, seed, prompt.max_new_tokens or config.max_new_tokens, prompt.gamma
         )
         if len(made[0].prompt) + made[0].max_new_tokens > pair.context:
-            key = "sampler.max_tokens" if own.max_tokens else "max_new_tokens"
+            key = "sampler.max_tokens" if params.max_tokens else "max_new_tokens"
             raise ConfigError(
                 key,
                 made[0].max_new_tokens,

@@ -64,9 +64,9 @@ RANGES = (
 )
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """``Did you mean block? ``, or nothing if nothing is near."""
-    near = difflib.get_close_matches(given, list(known), n=1)
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """``Did you mean block? ``, or nothing if no name is near."""
+    near = difflib.get_close_matches(word, list(names), n=1)
     return f"Did you mean {near[0]}? " if near else ""
 
 
@@ -123,20 +123,20 @@ def check_key(key: str, value: object) -> None:
     schema: Any = Config
     names = key.partition("@")[0].split(".")
     for depth, name in enumerate(names):
-        known = {field.name: field.default_factory for field in fields(schema)}
-        if name not in known:
+        schemas = {field.name: field.default_factory for field in fields(schema)}
+        if name not in schemas:
             group = ".".join(names[:depth])
-            inside = f"{did_you_mean(f'{group}.{name}', [f'{group}.{key}' for key in known])}{group} has "
-            remedy = f"{inside}{', '.join(known)}." if depth else _near(names, known)
+            inside = f"{did_you_mean(f'{group}.{name}', [f'{group}.{key}' for key in schemas])}{group} has "
+            remedy = f"{inside}{', '.join(schemas)}." if depth else _near(names, schemas)
             raise ConfigError(key, value, "no such key", remedy)
-        schema = known[name]
+        schema = schemas[name]
         if not is_dataclass(schema):
             return
 
 
-def _near(names: list[str], known: Mapping[str, Any]) -> str:
-    inside = [f"{group}.{names[0]}" for group, schema in known.items() if names[0] in _field_names(schema)]
-    guess = f"Did you mean {' or '.join(inside)}? " if inside else did_you_mean(names[0], [*known, "exp", "resume"])
+def _near(names: list[str], schemas: Mapping[str, Any]) -> str:
+    inside = [f"{group}.{names[0]}" for group, schema in schemas.items() if names[0] in _field_names(schema)]
+    guess = f"Did you mean {' or '.join(inside)}? " if inside else did_you_mean(names[0], [*schemas, "exp", "resume"])
     guess = guess.replace(" exp?", " +exp?").replace("? ", "".join(f".{name}" for name in names[1:]) + "? ")
     return f"{guess}See --help for what there is."
 
@@ -183,36 +183,36 @@ def shares_machine(hydra: Any) -> bool:
     return name == "submitit_local"
 
 
-def check_job(given: Mapping[str, Any]) -> None:
+def check_job(settings: Mapping[str, Any]) -> None:
     """Checks the values of one job's configuration; the job itself does not check them again.
 
     Hydra has refused unknown keys of yamls, and ``check_override`` those of the command line.
 
     Args:
-        given: with everything filled in (``config.resolved``).
+        settings: with everything filled in (``config.resolved``).
 
     Raises:
         ConfigError: the first that is wrong.
     """
-    if lacking := [key for key in _field_names(Config) if key not in given]:
+    if lacking := [key for key in _field_names(Config) if key not in settings]:
         raise ConfigError(lacking[0], "???", "no value given", f"Leave out ~{lacking[0]}.")
     for key, low, high, remedy in RANGES:
         group, _, name = key.rpartition(".")
-        value = (given[group] if group else given)[name]
+        value = (settings[group] if group else settings)[name]
         if not low <= value <= high:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
-    _check_workload(given["workload"])
-    sampler, pair, dtypes = given["sampler"], given["pair"], f"Use auto, {', '.join(DTYPES)}."
-    SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(given["max_new_tokens"])
+    _check_workload(settings["workload"])
+    sampler, pair, dtypes = settings["sampler"], settings["pair"], f"Use auto, {', '.join(DTYPES)}."
+    SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(settings["max_new_tokens"])
     for processor in sampler["processors"]:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
     for key, value, choices, problem, remedy in (
-        ("dtype", given["dtype"], ("auto", *DTYPES), "not a dtype", dtypes),
+        ("dtype", settings["dtype"], ("auto", *DTYPES), "not a dtype", dtypes),
         ("pair.draft_dtype", pair["draft_dtype"] or "auto", ("auto", *DTYPES), "not a dtype", dtypes),
-        ("parallel", given["parallel"], PARALLEL, "not known", f"Use {' or '.join(PARALLEL)}."),
+        ("parallel", settings["parallel"], PARALLEL, "not known", f"Use {' or '.join(PARALLEL)}."),
         ("pair.vocabularies", pair["vocabularies"], VOCABULARIES, "not known", f"Use {' or '.join(VOCABULARIES)}."),
     ):
         if value not in choices:
@@ -220,26 +220,26 @@ def check_job(given: Mapping[str, Any]) -> None:
     if pair["draft"] is None and pair["draft_dtype"] is not None:
         remedy = "Leave it out, or give pair.draft."
         raise ConfigError("pair.draft_dtype", pair["draft_dtype"], "there is no pair.draft", remedy)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
-        raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", settings["device"]):
+        raise ConfigError("device", settings["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in OPEN_GROUPS:
-        if group == "source" and given[group] is None:
+        if group == "source" and settings[group] is None:
             continue
-        if not (isinstance(given[group], Mapping) and isinstance(given[group].get("_target_"), str)):
+        if not (isinstance(settings[group], Mapping) and isinstance(settings[group].get("_target_"), str)):
             remedy = f"Choose one of conf/{group}/*.yaml, or give {group}._target_=module.Class."
-            raise ConfigError(group, given[group], "no _target_", remedy)
-    check_parallel(given["parallel"], given["device"])
+            raise ConfigError(group, settings[group], "no _target_", remedy)
+    check_parallel(settings["parallel"], settings["device"])
 
 
-def check_times(given: Mapping[str, Any], hydra: DictConfig) -> None:
+def check_times(settings: Mapping[str, Any], hydra: DictConfig) -> None:
     """Raises ConfigError if jobs that take times would run at once on one machine without ``share_machine``.
 
     Args:
-        given: the configuration of a job, as ``check_job`` has found it sound.
+        settings: the configuration of a job, as ``check_job`` has found it sound.
         hydra: Hydra's part of it.
     """
-    protocol = given["protocol"]["_target_"]
-    if not given["share_machine"] and shares_machine(hydra) and getattr(get_class(protocol), "times", False):
+    protocol = settings["protocol"]["_target_"]
+    if not settings["share_machine"] and shares_machine(hydra) and getattr(get_class(protocol), "times", False):
         raise ConfigError(
             LAUNCHER,
             launcher_of(hydra),
@@ -248,15 +248,15 @@ def check_times(given: Mapping[str, Any], hydra: DictConfig) -> None:
         )
 
 
-def _check_workload(given: Mapping[str, Any]) -> None:
-    if not 0 <= (given["shuffle"] or 0) <= LARGEST_SEED:
+def _check_workload(settings: Mapping[str, Any]) -> None:
+    if not 0 <= (settings["shuffle"] or 0) <= LARGEST_SEED:
         remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
-        raise ConfigError("workload.shuffle", given["shuffle"], "not a seed", remedy)
-    pool = given["pool"]
+        raise ConfigError("workload.shuffle", settings["shuffle"], "not a seed", remedy)
+    pool = settings["pool"]
     if pool is not None and not (isinstance(pool, Mapping) and all(map(is_category, [*pool, *pool.values()]))):
         remedy = "Use null, or categories by what they become: workload.pool={writing: mt-bench,coding: mt-bench}."
         raise ConfigError("workload.pool", pool, "no mapping of names to names", remedy)
-    path = given["path"]
+    path = settings["path"]
     problem = None if path.startswith(EMBEDDED) else problem_of(os.path.expanduser(path))
     if problem == "no such file":  # else a job would read it after it has imported PyTorch
         raise ConfigError("workload.path", path, f"cannot be read ({problem})", WORKLOAD_FILES)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from specbench.core.conf import CONF
 from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.runs.config import OPEN_GROUPS
-from specbench.runs.overrides import choice_of, key_of
+from specbench.runs.overrides import choice_of, key_of, values_of
 from specbench.sources import Source
 
 _SOURCE_MEMBERS = ("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close")
@@ -50,7 +50,7 @@ def with_own_keys(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
     """
 
     def lacked(job: Sequence[str]) -> set[str]:
-        choice = {key_of(override): override.partition("=")[2] for override in job}
+        choice = values_of(job)
         parts = [key_of(override).partition(".") for override in job if is_of_choice(override)]
         return {f"{group}.{key}" for group, _, key in parts if group in choice and lacks(group, choice[group], key)}
 
@@ -58,9 +58,9 @@ def with_own_keys(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
     unknown = set.intersection(*lacking) if lacking else set()
     kept: list[list[str]] = []
     for job, foreign in zip(jobs, lacking, strict=True):
-        own = [override for override in job if key_of(override) not in foreign - unknown]
-        if len(own) == len(job) or own not in kept:
-            kept.append(own)
+        remaining = [override for override in job if key_of(override) not in foreign - unknown]
+        if len(remaining) == len(job) or remaining not in kept:
+            kept.append(remaining)
     return kept
 
 
@@ -76,9 +76,9 @@ def chosen(group: str, name: str) -> Any:
         NotInstalledError: a choice that needs an optional package.
         ConfigError: a choice that cannot be built.
     """
-    (choice, settings), known = choice_of(group, name), names(group)
-    if choice not in known:
-        raise ArgumentError(f"{group}={name!r}: not one of conf/{group}. Use {', '.join(known)}, or give an object.")
+    (choice, settings), choices = choice_of(group, name), names(group)
+    if choice not in choices:
+        raise ArgumentError(f"{group}={name!r}: not one of conf/{group}. Use {', '.join(choices)}, or give an object.")
     node = OmegaConf.merge(OmegaConf.load(CONF / group / f"{choice}.yaml"), settings)
     if missing := OmegaConf.missing_keys(node):
         raise ArgumentError(f"{group}={name!r}: one of many; say which, as {group}='{name}/{min(missing).upper()}'.")

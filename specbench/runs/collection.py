@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError, message_of
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report, html
@@ -58,18 +56,19 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
     Raises:
         ConfigError: a folder that is not there, or no sweep in any of them.
     """
-    given = list(folders)
-    for folder in given:
+    folders = list(folders)
+    for folder in folders:
         if not folder.is_dir():
             raise ConfigError("FOLDER", folder, "no such folder", "Name folders with sweeps, such as outputs.")
     to.mkdir(parents=True, exist_ok=True)
-    sweeps = [path for folder in given for path in _sweeps(folder, to)]
+    sweeps = [path for folder in folders for path in _sweeps(folder, to)]
     entries: list[Entry] = []
     for sweep in sweeps:
         entries.append(_sweep_entry(sweep, to, {Path(entry.page).parts[0] for entry in entries if entry.page}))
     if not entries:
-        named = ", ".join(map(str, given))
-        raise ConfigError("FOLDER", named, "no sweep in it", "Run python -m specbench +exp=NAME.")
+        raise ConfigError(
+            "FOLDER", ", ".join(map(str, folders)), "no sweep in it", "Run python -m specbench +exp=NAME."
+        )
     index = to / INDEX
     index.write_text(html.page("index.html.j2", title="Experiments", entries=entries), encoding="utf-8")
     return index
@@ -106,35 +105,31 @@ def _sweeps(folder: Path, to: Path) -> list[Path]:
 def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     name, exp = "/".join(sweep.parts[-2:]), ""
     try:
-        rows = results.read_rows(sweep)
-        frame = pd.DataFrame() if rows is None else rows.to_pandas()
-        plan = read_plan(sweep)
-        exp = plan.exp if plan is not None else "" if frame.empty else str(frame["exp"].iloc[0])
-        analysis = analysis_of(exp, frame)
+        rows, plan = results.read_rows(sweep), read_plan(sweep)
+        frame = results.RESULT_SCHEMA.empty_table().to_pandas() if rows is None else rows.to_pandas()
+        exp = plan.exp if plan is not None else str(next(iter(frame["exp"]), ""))
+        analysis = analysis_of(exp, rows)
         if analysis is None:
-            return Entry(name, "", exp, "", trouble="; ".join(filter(None, [NO_ANALYSIS, _unfinished(sweep)])))
+            status = SweepStatus.of(sweep)
+            whole = status is None or status.complete
+            trouble = NO_ANALYSIS if whole else f"{NO_ANALYSIS}; {status.sentence()}. {status.remedy()}"
+            return Entry(name, "", exp, "", trouble=trouble)
         report: Report = analysis.build(sweep)
-        own = file_name(name)
-        numbered = (f"{own}_{number}" for number in itertools.count(2))
-        folder = to / next(candidate for candidate in itertools.chain([own], numbered) if candidate not in taken)
+        stem = file_name(name)
+        numbered = (f"{stem}_{number}" for number in itertools.count(2))
+        folder = to / next(candidate for candidate in itertools.chain([stem], numbered) if candidate not in taken)
         write(report, folder)
     except SpecbenchError as error:
         return Entry(name, "", exp, "", trouble=str(error))
     except Exception as error:  # one faulty sweep must not hide the others
-        say(f"{sweep}: {type(error).__name__}: {error}", style="bold red")
-        return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
+        say(f"{sweep}: {message_of(error)}", style="bold red")
+        return Entry(name, "", exp, "", trouble=message_of(error))
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
     question = next(
         (sentence for sentence in _sentences(literal(report.question)) if sentence.endswith("?")), report.title
     )
     return Entry(name, page, question, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
-
-
-def _unfinished(sweep: Path) -> str:
-    """How far a sweep is whose jobs are not all done, and how to go on; empty if they are, or if no plan says."""
-    status = SweepStatus.of(sweep)
-    return "" if status is None or status.complete else f"{status.sentence()}. {status.remedy()}"
 
 
 def answer_of(report: Report) -> str:

@@ -23,7 +23,7 @@ from specbench.core.machine.files import is_text
 from specbench.runs.checks import check_override, did_you_mean
 from specbench.runs.choices import keys, names
 from specbench.runs.config import GROUPS, OPEN_GROUPS, Config
-from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
+from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed, values_of
 from specbench.runs.plan import find_sweep, read_plan
 
 QUOTES = "Write key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
@@ -66,12 +66,12 @@ def parse_command(arguments: Sequence[str]) -> Command:
     overrides = [part for word in (*flags.overrides, *others) for part in spelled_out(word)]
     for override in [] if flags.shell_completion else overrides:
         check_override(parse_override(override))
-    keys = {key_of(override): override.partition("=")[2] for override in overrides}
+    values = values_of(overrides)
     folder, config_dir = None, None if flags.config_dir is None else os.path.abspath(flags.config_dir)
     if resume:
-        if "hydra.sweep.dir" in keys:
+        if "hydra.sweep.dir" in values:
             raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
-        folder = find_sweep(resume[-1], keys.get("exp"), "resume")
+        folder = find_sweep(resume[-1], values.get("exp"), "resume")
         plan = read_plan(folder)
         config_dir = config_dir or (plan.config_dir if plan else None)
     if config_dir is not None and not os.path.isdir(config_dir):
@@ -157,11 +157,11 @@ def _is_list(key: str) -> bool:
         return False
 
 
-def missing_choice(group: str, name: str, known: set[str]) -> str:
+def missing_choice(group: str, name: str, choices: set[str]) -> str:
     """What to write instead of a name that no yaml of a group has."""
     key = "+exp" if group == "exp" else group
-    guess = did_you_mean(name, known).rstrip() or f"python -m specbench list {group} says what each is."
-    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(known))}."
+    guess = did_you_mean(name, choices).rstrip() or f"python -m specbench list {group} says what each is."
+    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(choices))}."
 
 
 def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
@@ -173,8 +173,7 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         overrides: of the command line.
     """
     override = next(one for one in overrides if key_of(one) == f"{group}.{key}")
-    given = [override.partition("=")[2] for override in overrides if key_of(override) == group]
-    chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
+    chosen = [name for name in values_of(overrides).get(group, "").split(",") if name in names(group)]
     every = {name: keys(group, name) for name in names(group)}
     having = [name for name in every if key in every[name]]
     lacking = ",".join(name for name in chosen if name not in having)
@@ -185,5 +184,7 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
     if having:
         return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
-    known = sorted({own for name in chosen or every for own in every[name]})
-    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{own}' for own in known])}It has {', '.join(known)}."
+    takes = sorted({member for name in chosen or every for member in every[name]})
+    return (
+        f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{member}' for member in takes])}It has {', '.join(takes)}."
+    )

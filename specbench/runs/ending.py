@@ -8,9 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError, message_of
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.progress import say
 from specbench.reports import Report
@@ -59,8 +57,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
             report = part(folder, status)
         except Exception as error:
             whole = False
-            words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
-            say(f"{part.__name__.strip('_')}: {words}", style="bold red")
+            say(f"{part.__name__.strip('_')}: {message_of(error)}", style="bold red")
     if publishing:
         whole &= _publish(status, report)
     else:
@@ -126,8 +123,8 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
     from specbench.metrics import results
     from specbench.reports.writing import write
 
-    exp, rows = status.plan.exp, results.read_rows(folder)
-    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
+    exp = status.plan.exp
+    analysis = analysis_of(exp, results.read_rows(folder))
     is_own = analysis_module(exp) is None
     single, report = is_own and len(status.states) == 1, None
     try:

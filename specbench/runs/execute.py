@@ -35,15 +35,16 @@ from specbench.runs.config import Config
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
-from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
-from specbench.runs.plan import point_latest, read_plan
+from specbench.runs.overrides import values_of
+from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
+from specbench.runs.plan import point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
     JobRunning,
     JobState,
     Status,
     clear_attempt,
-    held,
+    locked_job,
     write_ending,
     write_state,
     written_state,
@@ -65,7 +66,7 @@ def run_job(config: Config) -> None:
         follow(lambda: _measured(config, job, device_of_rank(config.device), None))
         return
     try:
-        with interruptible(), held(job.folder):
+        with interruptible(), locked_job(job.folder):
             state = written_state(job.folder)
             if state is None:
                 _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
@@ -90,10 +91,10 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     state = before.begun()
     write_state(job.folder, state)
     ranks.broadcast_from_rank0(lambda: True)
-    plan = read_plan(job.folder.parent)
-    name_job(f"job {job.number}" if plan and len(plan.jobs) > 1 else "")
-    if plan and len(plan.jobs) > 1:
-        say(f"job {job.number} ({job.label}) begins; {len(plan.jobs)} jobs in all")
+    jobs = len(job.plan.jobs) if job.plan else 1
+    name_job(f"job {job.number}" if jobs > 1 else "")
+    if jobs > 1:
+        say(f"job {job.number} ({job.label}) begins; {jobs} jobs in all")
     tracked = job_run(config, job, state)
     try:
         _run(config, job, state, tracked)
@@ -112,16 +113,15 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         done = state.ending(Status.DONE, verdict=outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
-        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_of(error), tracked)
+        _end(job, state.ending(Status.SKIPPED, str(error)), error, tracked)
         return
     except KeyboardInterrupt as error:
-        _write_end(job, state.ending(Status.FAILED, interrupted(error)), "")  # the sweep's end tracks it
+        _write_end(job, state.ending(Status.FAILED, interrupted(error)))  # the sweep's end tracks it
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
-        known = isinstance(error, SpecbenchError)
-        reason = str(error) if known else f"{cause_of(error)} (see {job.folder}/error.txt)"
-        details = str(error) if known else traceback.format_exc()
-        _end(job, state.ending(Status.FAILED, reason), details, words_of(error), tracked)
+        expected = isinstance(error, SpecbenchError)
+        reason = str(error) if expected else f"{cause_of(error)} (see {job.folder}/error.txt)"
+        _end(job, state.ending(Status.FAILED, reason), error, tracked)
         return
     warnings = _shown(job, outcome, done, tracked)
     ended = state.ending(Status.DONE, verdict=outcome.failure, warnings=warnings)
@@ -137,27 +137,28 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _end(job: JobInfo, state: JobState, details: str, words: str, tracked: JobRun) -> None:
-    """Writes how an attempt ended, says it, tells the other ranks in these words, and tracks it.
+def _end(job: JobInfo, state: JobState, error: BaseException, tracked: JobRun) -> None:
+    """Writes how an attempt ended, says it, tells the other ranks, and tracks it.
 
     Ranks are told first: they wait for some seconds, and W&B may take longer.
     """
-    _write_end(job, state, details)
-    settle(words)
+    _write_end(job, state, error)
+    settle(words_for_ranks(error))
     if warning := track(tracked, state):
         say(f"job {job.number}: {warning}", style="yellow")
 
 
-def _write_end(job: JobInfo, state: JobState, details: str) -> None:
-    """Writes how an attempt ended, and says it."""
+def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None) -> None:
+    """Writes how an attempt ended, and says it; ``error.txt`` has the error, if there is one."""
     word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
     say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
     try:
         write_ending(job.folder, state)
-        if details:
+        if error is not None:
+            details = str(error) if isinstance(error, SpecbenchError) else "".join(traceback.format_exception(error))
             write_text(job.folder / "error.txt", details)
-    except WriteError as error:
-        say(f"job {job.number}: {error}", style="red")
+    except WriteError as problem:
+        say(f"job {job.number}: {problem}", style="red")
 
 
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Outcome:
@@ -176,8 +177,10 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     ignored = unused(protocol)
-    named = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
-    check_conditions({**job.given, **named}, ignored, job.choices["protocol"])
+    values = values_of(job.overrides)
+    source = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
+    check_conditions({**values, **source}, ignored, job.choices["protocol"])
+    names_pair = any(key.partition(".")[0] == "pair" for key in values)
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
@@ -192,7 +195,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
-        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if job.names_pair else None,
+        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if names_pair else None,
         folder=job.folder,
         source=build_source(config.source),
         journal=Journal(None if tracked is None else job.folder),

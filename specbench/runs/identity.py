@@ -54,8 +54,8 @@ def together_part(resolved: Mapping[str, Any], choices: Mapping[str, str], files
         return {}
     settings = settings_of(resolved, choices)
     named = {key: value for key, value in settings.pop("choices").items() if key != "verifier"}
-    own = {key: settings.pop(key) for key in ("verifier", "gamma")}
-    return {**own, "rest": _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode())}
+    differing = {key: settings.pop(key) for key in ("verifier", "gamma")}
+    return {**differing, "rest": _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode())}
 
 
 def digest(path: Path) -> str:

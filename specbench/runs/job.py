@@ -19,7 +19,7 @@ from specbench.core.machine.files import clipped
 from specbench.runs.checks import launcher_of, shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.overrides import FAMILIES, key_of
-from specbench.runs.plan import read_plan
+from specbench.runs.plan import Plan, read_plan
 from specbench.runs.repeat import command_line
 
 HF = "hf"  # of conf/pair: any two models of a user's own
@@ -38,26 +38,16 @@ class JobInfo:
     choices: dict[str, str]
     command: str
     overrides: tuple[str, ...]  # of the command line
+    plan: Plan | None  # of its sweep; None if it was moved away
     beside: bool  # whether others of its sweep may run on this machine at the same time
     in_turn: bool  # whether its sweep's jobs run one after the other in this process alone
-
-    @property
-    def given(self) -> dict[str, str]:
-        """The values that the command line gives, by key."""
-        return {key_of(override): override.partition("=")[2] for override in self.overrides}
-
-    @property
-    def names_pair(self) -> bool:
-        """Whether the command line says anything of a pair."""
-        return any(key.partition(".")[0] == "pair" for key in self.given)
 
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
         chosen = {key: value for key, value in hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if not key.startswith("hydra/")}
-        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-        overrides: list[str] = given
+        overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         folder = Path(hydra.runtime.output_dir)
         plan = read_plan(folder.parent)
         return JobInfo(
@@ -68,6 +58,7 @@ class JobInfo:
             choices,
             command_line(overrides, plan.config_dir if plan else None, os.getcwd(), os.environ.get("PYTHONPATH", "")),
             tuple(overrides),
+            plan,
             shares_machine(hydra),
             launcher_of(hydra) == "basic" and ranks.size() == 1,
         )
@@ -133,8 +124,5 @@ def workload_name(workload: WorkloadConfig) -> str:
 
 def _with(name: str, settings: Mapping[str, Any]) -> str:
     """A name, and in brackets the settings, as a command line gives them: ``true`` and ``null``, not Python's words."""
-    words = {
-        key: json.dumps(value) if value is None or isinstance(value, bool) else value for key, value in settings.items()
-    }
-    words_of_settings = [f"{key}={word}" for key, word in words.items()]
-    return f"{name}[{','.join(words_of_settings)}]" if words_of_settings else name
+    words = [f"{key}={json.dumps(v) if v is None or isinstance(v, bool) else v}" for key, v in settings.items()]
+    return f"{name}[{','.join(words)}]" if words else name

@@ -14,6 +14,11 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
+def values_of(overrides: Sequence[str]) -> dict[str, str]:
+    """The values of a command line by key; the last one of each counts."""
+    return {key_of(override): override.partition("=")[2] for override in overrides}
+
+
 def typed(key: str, value: str) -> str:
     """``key=value`` as it is typed into a shell: in quotes for Hydra and for the shell, if a character needs them."""
     if re.fullmatch(r"[\w./:+-]+", value, re.ASCII):

@@ -6,14 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from specbench import __version__
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report
-from specbench.reports.latex import figures, folder
+from specbench.reports.latex import folder
 from specbench.reports.plots.style import drawn_for
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.reporting import analysis_module, analysis_of
@@ -37,14 +35,14 @@ def paper(arguments: Sequence[str]) -> int:
             "--column, --wide", f"{options.column}, {options.wide}", "not the widths of a document", remedy
         )
     _check_font(options.font)
-    runs = [found_run(run) for run in options.runs]
+    runs = [find_run(run) for run in options.runs]
     for run in runs:
         check_whole(run, options.partial)
-    pages = figures.pages(options.column, options.wide, options.font)
+    pages = folder.pages(options.column, options.wide, options.font)
     reports: dict[str, list[Report]] = {}
     for end, page in pages.items():
         with drawn_for(page):
-            reports[end] = [built(run) for run in runs]
+            reports[end] = [build_report(run) for run in runs]
     names = [report.name for report in reports["column"]]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError("RUN", twice[0], "two runs of one experiment", "Give each a folder of its own with --out.")
@@ -54,7 +52,7 @@ def paper(arguments: Sequence[str]) -> int:
     return 0
 
 
-def found_run(name: str) -> Path:
+def find_run(name: str) -> Path:
     """The folder of a run: as named, or the newest one of the experiment of that name.
 
     Raises:
@@ -81,7 +79,7 @@ def check_whole(run: Path, partial: bool) -> None:
         raise ConfigError("RUN", run, problem, f"{remedy}.")
 
 
-def built(run: Path) -> Report:
+def build_report(run: Path) -> Report:
     """The report of a run, its figures drawn for the page of now.
 
     Raises:
@@ -89,8 +87,7 @@ def built(run: Path) -> Report:
     """
     plan = read_plan(run)
     exp = plan.exp if plan is not None else run.resolve().parent.name
-    rows = results.read_rows(run)
-    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
+    analysis = analysis_of(exp, results.read_rows(run))
     if analysis is None:
         remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep, or vary the same."
         raise ConfigError("RUN", run, f"a run of {exp}, which has no report", remedy)

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError, message_of
 from specbench.core.machine import ranks
 from specbench.core.machine.ranks import RankError
 from specbench.core.machine.signals import ENDING, Interrupted
@@ -45,27 +45,27 @@ def follow(work: Callable[[], object]) -> None:
     """
     if not ranks.broadcast_from_rank0(lambda: False):  # whether rank 0 attempts it
         return
-    own = ""
+    message = ""
     try:
         work()
     except (Exception, SystemExit) as error:
-        own = words_of(error)
+        message = words_for_ranks(error)
         if not isinstance(error, SpecbenchError):
             traceback.print_exc()
-    settle(own)
+    settle(message)
 
 
-def words_of(error: BaseException) -> str:
+def words_for_ranks(error: BaseException) -> str:
     """How a rank tells the others of an error: the same words on all, unless it came of waiting for one of them."""
-    own = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
-    return _of_rank(ranks.rank(), own) if _of_waiting(error) else own
+    return _of_rank(ranks.rank(), message_of(error)) if _of_waiting(error) else message_of(error)
 
 
 def cause_of(error: BaseException) -> str:
     """Why a job failed on this rank: what another one has said already, if it failed in waiting for it."""
     if not _of_waiting(error):
-        return words_of(error)
-    return heard(words_of(error)) or f"another rank has ended, it seems ({words_of(error)})"
+        return message_of(error)
+    words = words_for_ranks(error)
+    return heard(words) or f"another rank has ended, it seems ({words})"
 
 
 def _of_waiting(error: BaseException) -> bool:
@@ -81,10 +81,10 @@ def interrupted(error: KeyboardInterrupt) -> str:
     return f"{reason}; {heard(reason) or 'torchrun does so too if another rank has ended'}"
 
 
-def heard(own: str) -> str:
-    """Why another rank has failed; empty if none has said so. The others hear ``own``."""
+def heard(message: str) -> str:
+    """Why another rank has failed; empty if none has said so. The others hear ``message``."""
     try:
-        outcomes = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+        outcomes = ranks.outcomes(message, 0.0) if ranks.size() > 1 else {}
     except RuntimeError:  # torchrun has gone, and its store
         return ""
     return next(
@@ -142,23 +142,23 @@ def confirm() -> None:
                 raise RankError(_of_rank(number, outcome))
 
 
-def settle(own: str) -> None:
+def settle(message: str) -> None:
     """Ends a job of this rank.
 
     Args:
-        own: why it failed; empty if it did not.
+        message: why it failed; empty if it did not.
 
     Raises:
         Parted: another rank says something else, or nothing.
     """
     if ranks.size() == 1:
         return
-    outcomes = ranks.outcomes(own, PATIENCE if own else math.inf)
-    if [outcomes.get(number) for number in range(ranks.size())] == [own] * ranks.size():
+    outcomes = ranks.outcomes(message, PATIENCE if message else math.inf)
+    if [outcomes.get(number) for number in range(ranks.size())] == [message] * ranks.size():
         return
-    if own and not ranks.is_rank0():  # else silent; rank 0 may not hear it any more
-        print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
-    raise Parted(heard(own) or "another rank did not end as this one did")
+    if message and not ranks.is_rank0():  # else silent; rank 0 may not hear it any more
+        print(_of_rank(ranks.rank(), message), file=sys.stderr, flush=True)
+    raise Parted(heard(message) or "another rank did not end as this one did")
 
 
 def _of_rank(number: int, outcome: str) -> str:

@@ -6,14 +6,11 @@ import dataclasses
 import os
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import WriteError, beside, read_json, write_json, writing
@@ -114,18 +111,6 @@ def write_plan(sweep: Path, plan: Plan) -> None:
     write_json(sweep / PLAN, dataclasses.asdict(plan))
 
 
-@contextmanager
-def planning(sweep: Path) -> Generator[None]:
-    """While one process changes the plan, others wait. Raises WriteError."""
-    lock = FileLock(sweep / LOCK)
-    with writing(sweep):
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def claim(folder: Path, chosen: bool) -> Path:
     """Makes the folder of a new sweep, which no other process gets.
 
@@ -162,10 +147,10 @@ def _check_free(folder: Path) -> None:
         remedy = f"Add resume={shlex.quote(str(folder))} in its place to go on with that one, or choose another folder."
         raise ConfigError(key, folder, "holds an earlier sweep", remedy)
     try:
-        held = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         raise ConfigError(key, folder, f"cannot be read ({error.strerror})", "Choose another folder.") from error
-    ours = [name for name in held if name.isdigit() or name in ("results.parquet", "report")]
+    ours = [name for name in names if name.isdigit() or name in ("results.parquet", "report")]
     if ours:
         raise ConfigError(key, folder, f"holds {', '.join(ours[:3])}", "Choose another folder, or move that one.")
 
@@ -186,18 +171,15 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
             remedy = "Put it back from a copy, or start a new sweep; the rows of its jobs are in their folders."
             raise ConfigError(key, name, f"its {PLAN} is damaged", remedy)
         return Path(name)
-    folders = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
-    plans = [(plan.created, folder) for folder in folders.values() if (plan := read_plan(folder)) is not None]
+    folders = [path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}")]
+    # A link leads to one of the others: the newest, or what a process left that was killed while it made that link.
+    folders = [folder for folder in folders if folder.name != LATEST and not folder.name.startswith(".")]
+    plans = [(plan.created, folder) for folder in folders if (plan := read_plan(folder)) is not None]
     if not plans:
         where = OUTPUTS / exp if exp else OUTPUTS
         remedy = f"Give the folder of one{', or start it without resume' if key == 'resume' else ''}."
         raise ConfigError(key, LATEST, f"no sweep under ./{where}", remedy)
     return max(plans)[1]
-
-
-def _own_name(path: Path) -> bool:
-    # Links to one of the others: the newest, and what a process left that was killed while it made that link.
-    return path.parent.name != LATEST and not path.parent.name.startswith(".")
 
 
 def point_latest(sweep: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from specbench.runs.overrides import key_of
+from specbench.runs.overrides import key_of, values_of
 from specbench.runs.plan import Plan
 
 
@@ -20,10 +20,10 @@ def commands(plan: Plan) -> list[str]:
 
 def varied(plan: Plan) -> dict[str, list[str]]:
     """The keys of the command line in which jobs differ, each with its values in their order."""
-    jobs = [{key_of(override): override.partition("=")[2] for override in job.overrides} for job in plan.jobs]
+    jobs = [values_of(job.overrides) for job in plan.jobs]
     keys = dict.fromkeys(key for job in jobs for key in job)
     values = {key: list(dict.fromkeys(job.get(key, "") for job in jobs)) for key in keys}
-    return {key: given for key, given in values.items() if len(given) > 1}
+    return {key: different for key, different in values.items() if len(different) > 1}
 
 
 def _grid(jobs: list[list[str]]) -> list[str]:
@@ -32,17 +32,16 @@ def _grid(jobs: list[list[str]]) -> list[str]:
     keys = list(by_key[0])
     if any(list(job) != keys or len(job) != len(jobs[0]) for job in by_key):
         return []
-    chosen = {key: list(dict.fromkeys(job[key] for job in by_key)) for key in keys}
-    values = {key: [override.partition("=")[2] for override in given] for key, given in chosen.items()}
-    swept = [value for key, given in chosen.items() if len(given) > 1 for value in values[key]]
-    if any(re.search(r"[^\w./:+-]", value) for value in swept):
-        return []  # a value that holds commas or quotes
-    if math.prod(map(len, chosen.values())) != len(jobs) or len({tuple(job) for job in jobs}) != len(jobs):
-        return []
-    return [
-        given[0] if len(given) == 1 else f"{given[0].partition('=')[0]}={','.join(values[key])}"
-        for key, given in chosen.items()
-    ]
+    grid: list[str] = []
+    sizes: list[int] = []
+    for key in keys:
+        first, *others = dict.fromkeys(job[key] for job in by_key)
+        values = [override.partition("=")[2] for override in (first, *others)]
+        if others and any(re.search(r"[^\w./:+-]", value) for value in values):
+            return []  # a value that holds commas or quotes
+        grid.append(f"{first.partition('=')[0]}={','.join(values)}" if others else first)
+        sizes.append(len(values))
+    return grid if math.prod(sizes) == len(jobs) == len({tuple(job) for job in jobs}) else []
 
 
 def command_line(overrides: Sequence[str], config_dir: str | None, folder: str, python_path: str = "") -> str:
@@ -53,9 +52,9 @@ def command_line(overrides: Sequence[str], config_dir: str | None, folder: str, 
         folder: where to start; named only if the user's own modules or configurations are needed.
         python_path: of the environment, which such modules may be found by.
     """
-    own = ["--config-dir", config_dir] if config_dir is not None else []
-    line = shlex.join(["python", "-m", "specbench", *own, *overrides])
-    if not own and not any("_target_=" in override for override in overrides):
+    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    line = shlex.join(["python", "-m", "specbench", *flags, *overrides])
+    if not flags and not any("_target_=" in override for override in overrides):
         return line
     path = f"PYTHONPATH={shlex.quote(python_path)} " if python_path else ""
     return f"cd {shlex.quote(folder)} && {path}{line}"

@@ -7,6 +7,7 @@ import importlib.util
 from types import ModuleType
 
 import pandas as pd
+import pyarrow as pa
 
 OF_PROTOCOL = {
     "latency": "verifier_latency",
@@ -36,17 +37,19 @@ def analysis_module(exp: str) -> ModuleType | None:
     return module if hasattr(module, "build") else None
 
 
-def analysis_of(exp: str, rows: pd.DataFrame) -> ModuleType | None:
+def analysis_of(exp: str, rows: pa.Table | None) -> ModuleType | None:
     """The experiment's own analysis, or the one that fits the rows of a sweep of one's own.
 
     Args:
-        rows: of results.RunRow; may be empty.
+        rows: of results.read_rows.
 
     Returns:
         None where neither is there: nothing reports on rows of several protocols, or of protocol=cost.
     """
-    own = analysis_module(exp)
-    return own if own is not None or exp == WITHOUT else analysis_module(fitting(rows))
+    module = analysis_module(exp)
+    if module is not None or exp == WITHOUT or rows is None:
+        return module
+    return analysis_module(fitting(rows.to_pandas()))
 
 
 def fitting(rows: pd.DataFrame) -> str:
@@ -54,7 +57,7 @@ def fitting(rows: pd.DataFrame) -> str:
 
     Of runs of decoding it is the one of the first setting of DECODING that has several values, else of gamma.
     """
-    protocols = set(rows.get("protocol", ()))
+    protocols = set(rows["protocol"])
     if protocols == {"decode"}:
         return next((exp for column, exp in DECODING.items() if rows[column].nunique() > 1), DECODING["gamma"])
     return OF_PROTOCOL.get(protocols.pop(), "") if len(protocols) == 1 else ""

@@ -26,8 +26,8 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
         ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
     """
     samplings = [own_sampling(prompt, sampling, config) for prompt in prompts]
-    for prompt, own in zip(prompts, samplings, strict=True):
-        if own != sampling and not mixed:
+    for prompt, of_prompt in zip(prompts, samplings, strict=True):
+        if of_prompt != sampling and not mixed:
             problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."

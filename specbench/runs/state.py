@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
-from specbench.core.machine.disk import WriteError, read_json, write_json, writing
+from specbench.core.machine.disk import WriteError, locked, read_json, write_json, writing
 from specbench.core.machine.journal import TOGETHER
 from specbench.sources.contract import SAMPLED
 
@@ -113,30 +113,26 @@ def read_state(folder: Path) -> JobState | None:
     """What the folder says, with running or died for a job that has started."""
     state = written_state(folder)
     if state is not None and state.status is Status.STARTED:
-        return dataclasses.replace(state, status=Status.RUNNING if _is_held(folder) else Status.DIED)
+        return dataclasses.replace(state, status=Status.RUNNING if _is_locked(folder) else Status.DIED)
     return state
 
 
 @contextmanager
-def held(folder: Path) -> Generator[None]:
-    """Holds the job; the system lets it go if this process dies, whatever kills it.
+def locked_job(folder: Path) -> Generator[None]:
+    """Holds the lock of a job.
 
     Raises:
         JobRunning: another process holds it.
         WriteError: the folder cannot be written.
     """
-    lock = FileLock(folder / LOCK)
-    with writing(folder):
+    with ExitStack() as stack:
         try:
-            lock.acquire(timeout=PATIENCE)
+            stack.enter_context(locked(folder / LOCK, PATIENCE))
         except Timeout:
             state = read_state(folder)
             who = f"process {state.pid} on {state.host}" if state else "another process"
             raise JobRunning(f"{who} runs it already") from None
-    try:
         yield
-    finally:
-        lock.release()
 
 
 def clear_attempt(folder: Path) -> None:
@@ -154,7 +150,7 @@ def clear_attempt(folder: Path) -> None:
                 entry.unlink()
 
 
-def _is_held(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     if not (folder / LOCK).exists():
         return False
     try:

@@ -38,7 +38,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     if categories.empty:
         return
     rows = with_settings(rows)
-    shown = _told(rows)
+    shown = _table_columns(rows)
     table = cells.shown(
         categories.merge(rows[["job", *shown]], on="job"),
         lambda row: {
@@ -52,7 +52,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         },
     )
     print_table(table, "by category")
-    if few := cells.few_units({"prompts of a category": int(categories["prompts"].min())}):
+    if few := cells.few_units("prompts of a category", int(categories["prompts"].min())):
         say(few)
     if categories["speedup"].isna().any():
         say(
@@ -78,7 +78,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     # None among numbers makes them floats.
     chunks = ["whole" if pd.isna(chunk) else str(chunk).removesuffix(".0") for chunk in rows["prompt_chunk"]]
     rows = with_settings(rows).assign(prompt_chunk=chunks)
-    shown = _told(rows) or ["gamma", "verifier"]
+    shown = _table_columns(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
     table = cells.shown(
         rows,
@@ -103,7 +103,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
             say(literal(text))
 
 
-def _told(rows: pd.DataFrame) -> list[str]:
+def _table_columns(rows: pd.DataFrame) -> list[str]:
     """The columns that tell rows of with_settings apart; the sampler's name is short, so it is told as well, and in the
     place of parameters that follow from it and would fill the screen, such as a schema. Reports have these."""
     names = distinguishing_columns(rows)

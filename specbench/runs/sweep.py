@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
-from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
+from specbench.core.machine.disk import WriteError, clear_temporaries, locked, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
@@ -37,7 +37,7 @@ from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
-from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
+from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled
 
@@ -76,10 +76,7 @@ class Planner:
     def __init__(self, command: Command):
         config.register()
         # A key of a choice is composed with each job's own choice, which an experiment's yaml may sweep.
-        overrides = [
-            *_search_path(command),
-            *(override for override in command.overrides if not is_of_choice(override)),
-        ]
+        overrides = [*_search_path(command), *(o for o in command.overrides if not is_of_choice(o))]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
             self.loader: Any = GlobalHydra.instance().config_loader()
         self.loader.repository = Yamls(self.loader.config_search_path)
@@ -96,13 +93,12 @@ class Planner:
             HydraException: a job that Hydra cannot compose.
             ConfigError: jobs that cannot be resumed, a folder that cannot be used.
         """
-        resume = self.command.resume
         of_hydra = self.shared.hydra.overrides.hydra
-        given = [override for override in self.command.overrides if override not in of_hydra]
-        apart = [override for override in given if key_of(override).partition(".")[0] in APART]
-        as_planned = resume is not None and len(apart) == len(given)
+        overrides = [override for override in self.command.overrides if override not in of_hydra]
+        apart = [override for override in overrides if key_of(override).partition(".")[0] in APART]
+        as_planned = self.command.resume is not None and len(apart) == len(overrides)
         self.extra = apart if as_planned else []  # not part of the plan, for the jobs of this command alone
-        wanted = [] if as_planned else [self._composed(job) for job in self._jobs(given)]
+        wanted = [] if as_planned else [self._composed(job) for job in self._jobs(overrides)]
         if wanted and all(job.refusal for job in wanted):
             labels = labels_of([composed.job.overrides for composed in wanted])
             refused = {label: str(composed.refusal) for label, composed in zip(labels, wanted, strict=True)}
@@ -115,15 +111,15 @@ class Planner:
             raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
         return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {})
 
-    def _jobs(self, given: Sequence[str]) -> list[list[str]]:
+    def _jobs(self, overrides: Sequence[str]) -> list[list[str]]:
         """The overrides of each job: those of the command line in place of what the experiment sweeps."""
         swept = {} if self.shared.hydra.mode == RunMode.RUN else self.shared.hydra.sweeper.params or {}
-        replaced = {key_of(override) for override in given}
+        replaced = set(map(key_of, overrides))
         # Those that are replaced stay, so that the order of the jobs and their labels is the experiment's.
         params = [(key, f"{key}={value}") for key, value in swept.items()]
         params = [override if key in replaced else with_every_bug(override) for key, override in params]
         parser = OverridesParser.create(config_loader=self.loader)
-        return with_own_keys(combinations(parser.parse_overrides([*params, *map(with_every_bug, given)])))
+        return with_own_keys(combinations(parser.parse_overrides([*params, *map(with_every_bug, overrides)])))
 
     def _composed(self, overrides: Sequence[str]) -> Composed:
         """One job, with all that can be checked without importing PyTorch."""
@@ -135,7 +131,7 @@ class Planner:
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
         try:
-            resolved = config.resolved(_own_part(composed))
+            resolved = config.resolved(_without_hydra(composed))
             check_job(resolved)
             check_times(resolved, composed.hydra)
         except SpecbenchError as error:
@@ -152,7 +148,7 @@ class Planner:
         chosen = any(key_of(override) == "hydra.sweep.dir" for override in hydra.overrides.hydra)
         folder = claim(Path(hydra.sweep.dir), chosen) if resume is None else resume
         exp = str(hydra.runtime.choices.get("exp") or "adhoc")
-        with planning(folder):
+        with locked(folder / LOCK):  # while one process changes the plan, others wait
             plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
             refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
             if resume is not None:
@@ -229,8 +225,8 @@ class Planner:
 
     def load_sweep_config(self, shared: DictConfig, overrides: list[str]) -> DictConfig:
         """A job's configuration, for the basic launcher: as it was planned, whatever became of its yamls since."""
-        *own, _, number = overrides
-        if (planned := self.composed.get(tuple(own))) is None:
+        *planned_overrides, _, number = overrides
+        if (planned := self.composed.get(tuple(planned_overrides))) is None:
             return self.loader.load_sweep_config(shared, overrides)
         composed = pickle.loads(zlib.decompress(planned))  # noqa: S301  # of this process
         OmegaConf.copy_cache(from_config=shared, to_config=composed)
@@ -243,20 +239,19 @@ def _search_path(command: Command) -> list[str]:
     """The folder of the user's own configurations, as Hydra is told of it, before those of hydra.searchpath."""
     if command.config_dir is None:
         return []
-    parser = OverridesParser.create()
     named = [override for override in command.overrides if key_of(override) == "hydra.searchpath"]
-    others = parser.parse_override(named[-1]).value() if named else []
+    others = OverridesParser.create().parse_override(named[-1]).value() if named else []
     paths = [f"file://{command.config_dir}", *(map(str, others) if isinstance(others, list) else [])]
     return [f"hydra.searchpath=[{','.join(map(in_quotes, paths))}]"]
 
 
-def _own_part(composed: DictConfig) -> DictConfig:
+def _without_hydra(composed: DictConfig) -> DictConfig:
     """The configuration without Hydra's, which interpolations find nevertheless, as they will in the job."""
     with read_write(composed), open_dict(composed):
         composed.hydra.job.num = 0  # the same in every place of a sweep
         composed.hydra.runtime.output_dir = "."
     HydraConfig.instance().set_config(composed)
-    own = copy.copy(composed)
-    with open_dict(own):
-        del own["hydra"]
-    return own
+    without = copy.copy(composed)
+    with open_dict(without):
+        del without["hydra"]
+    return without

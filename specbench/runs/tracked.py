@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -23,8 +23,7 @@ from specbench.reports.tracking import (
     tags_of,
     write_report,
 )
-from specbench.reports.tracking.reports import REPORT
-from specbench.reports.wandb import to_wandb
+from specbench.reports.tracking.reports import REPORT, to_wandb
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config
 from specbench.runs.job import HF, JobInfo, model_name
@@ -36,11 +35,8 @@ from specbench.runs.status import SweepStatus
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
     """The W&B run of an attempt that begins."""
-    given = config.tracking
-    workspace = WandbWorkspace(
-        mode=given.mode, project=given.project, entity=given.entity, group=group_of(job.exp, job.folder.parent),
-        texts=given.texts, live=given.live,
-    )  # fmt: skip
+    settings: Any = OmegaConf.to_container(cast("Any", config.tracking), resolve=True)
+    workspace = WandbWorkspace(**settings, group=group_of(job.exp, job.folder.parent))
     return _run(workspace, job.folder, job.label, job.choices, state)
 
 
@@ -101,7 +97,7 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     workspace = _workspace(status, status.folder / "0", online)
     if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
         return
-    jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
+    jobs = [_job_facts(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
     facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
     shared = set.intersection(*(set(tags_of(tags)) for tags in facts))
     try:
@@ -154,7 +150,7 @@ def _write_report(status: SweepStatus, report: Report, workspace: WandbWorkspace
     write_report(described, status.folder, workspace, varied(status.plan))
 
 
-def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
+def _job_facts(job: PlannedJob, state: JobState) -> dict[str, Any]:
     facts = {"job": job.number, "label": job.label, "status": str(state.status), "reason": state.reason}
     return {**facts, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
 
@@ -179,13 +175,11 @@ def group_of(exp: str, sweep: Path) -> str:
 def _workspace(status: SweepStatus, folder: Path, online: bool) -> WandbWorkspace | None:
     """As the job's configuration says, or that of the first job that began; None if none did, or if it was disabled."""
     places = (folder, *(status.folder / str(job.number) for job in status.plan.jobs))
-    given = next(
-        (configuration["tracking"] for place in places if "tracking" in (configuration := _configuration(place))), None
-    )
-    if given is None or given["mode"] == "disabled":
+    settings = next(filter(None, (_configuration(place).get("tracking") for place in places)), None)
+    if settings is None or settings["mode"] == "disabled":
         return None
-    there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
-    workspace = WandbWorkspace(**there if online else {**there, "mode": "offline"})
+    workspace = WandbWorkspace(**settings, group=group_of(status.plan.exp, status.folder))
+    workspace = workspace if online else dataclasses.replace(workspace, mode="offline")
     try:
         check_settings(workspace.mode, workspace.project, workspace.entity)
     except ConfigError:  # the jobs have said so

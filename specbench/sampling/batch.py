@@ -98,7 +98,7 @@ class Batch:
         """
         width = drafted.shape[1] + 1 - first
         if not self.params.looks_back:
-            return logit_rows(logits, self.params if width == 1 else self.params.spread(width))
+            return logit_rows(logits, self.params, width=width)
         owner = torch.arange(len(self), device=drafted.device).repeat_interleave(width)
         params = self.params.repeated(owner)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))

@@ -93,13 +93,6 @@ class RowParams:
         plain = dataclasses.replace(self, shaping=None).select(request)
         return dataclasses.replace(plain, shaping=self.shaping)
 
-    def spread(self, width: int) -> RowParams:
-        """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
-        assert not self.looks_back
-        numbers = (getattr(self, name) for name in NUMBERS)
-        parts = (part.expand(width) if len(part) == 1 else part.repeat_interleave(width) for part in numbers)
-        return RowParams(*(part.contiguous() for part in parts), truncates=self.truncates)
-
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
         """Replaces the given rows by the other's, in the same memory; chains of these rows stay."""
         for name in NUMBERS:
@@ -150,18 +143,20 @@ def logit_rows(
     in_place: bool = False,
     masks: bool = False,
     log_normalizer: Float64[Tensor, " n"] | None = None,
+    width: int = 1,
 ) -> LogitRows:
     """Returns the distributions that tokens are sampled from: the one door from logits to probabilities.
 
     Args:
         logits: bf16, fp16 or fp32.
-        params: one row of parameters a row of logits.
+        params: one row of parameters a row of logits, or, if they do not look back, every ``width`` rows of logits.
         history: the tokens before each row; required if ``params.looks_back``.
         in_place: whether penalties, biases and bans may change ``logits``, as in a decoding step, so that a GPU writes
             only the tokens that they concern; if not, the logits are copied first.
         masks: whether every reader of the rows applies ``LogitRows.allowed``. A GPU then keeps ``allowed_token_ids``
             there as a bit mask, if nothing truncates; if not, it writes -inf over the banned tokens.
         log_normalizer: of each row if it is known already and nothing truncates; unused otherwise.
+        width: rows of logits, one after another, for each row of ``params``.
 
     Returns:
         Rows that refer to ``logits``, or to the logits that the parameters made of them. If nothing truncates,
@@ -173,7 +168,7 @@ def logit_rows(
         ArgumentError: not the same number of rows of parameters and of logits; processors, penalties or bans without a
             history; a processor that does not return logits.
     """
-    if len(params.temperature) != len(logits):
+    if width * len(params.temperature) != len(logits):
         raise ArgumentError(
             f"params: {len(params.temperature)} rows for {len(logits)} rows of logits; RowParams.select repeats those "
             "of a request for each of its rows"
@@ -182,7 +177,10 @@ def logit_rows(
     logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return LogitRows(logits, params.temperature, cutoff, log_normalizer, allowed)
+        return LogitRows(logits, _spread(params.temperature, width), cutoff, log_normalizer, allowed)
+    if width > 1:
+        numbers = (_spread(getattr(params, name), width) for name in NUMBERS)
+        params = RowParams(*numbers, truncates=True)
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
@@ -190,6 +188,13 @@ def logit_rows(
     else:
         cutoffs = sorted_cutoffs(logits, params)
     return LogitRows(logits, params.temperature, *cutoffs)
+
+
+def _spread(numbers: Shaped[Tensor, " B"], width: int) -> Shaped[Tensor, " n"]:
+    """Returns every number ``width`` times, one after another."""
+    if width == 1:
+        return numbers
+    return numbers.expand(width).contiguous() if len(numbers) == 1 else numbers.repeat_interleave(width)
 
 
 def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None) -> Shaped[Tensor, "n V"]:

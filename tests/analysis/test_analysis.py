@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import decode_speed, decoding, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies
+from analysis import (
+    decode_speed,
+    decoding,
+    drafters,
+    exactness,
+    gamma_sweep,
+    parameters,
+    temperature_sweep,
+    vocabularies,
+)
 from analysis.command import main
 from analysis.decoding import telling
 from analysis.page import words
@@ -105,6 +114,14 @@ def test_the_same_rows_give_the_same_bytes(folder: Path) -> None:
     first = [path.read_bytes() for path in files]
     write(gamma_sweep.build(folder.parent), folder.parent)
     assert [path.read_bytes() for path in files] == first
+
+
+@pytest.mark.parametrize(("analysis", "name"), [(gamma_sweep, "steps.parquet"), (exactness, "certificate.json")])
+def test_a_damaged_file_of_a_job_is_named(analysis: types.ModuleType, name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row()], empirical=False)
+    (run / "0" / name).write_bytes(b"cut off")
+    with pytest.raises(ConfigError, match=rf"RUN_DIR=.*/0/{name}: .*damaged"):
+        analysis.build(run)
 
 
 def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from markupsafe import Markup
 
 from analysis.gamma_sweep import ClosedForm
-from analysis.page import filled, words
+from analysis.page import page, words
 from specbench.core.errors import ArgumentError
 from specbench.reports import Table
 from specbench.reports.markdown import literal, strong
@@ -38,11 +38,11 @@ def test_parts_that_stand_out_stay_parts() -> None:
 def test_what_a_page_shows_has_a_place_and_every_place_is_known() -> None:
     values = {"positions": [], "opposed": [], "definitions": []}
     table = Table("values", pd.DataFrame({"a": ["1"]}))
-    _, question, (section, *_) = filled("metrics", {"values": table}, **values)
-    assert question == "What would others have called these numbers?"
-    assert section.blocks[0].caption == "Every definition's value for each run."
-    assert "Values" not in [each.heading for each in filled("metrics", {"values": None}, **values)[2]]
+    report = page(None, "metrics", {"values": table}, **values)
+    assert report.question == "What would others have called these numbers?"
+    assert report.sections[0].blocks[0].caption == "Every definition's value for each run."
+    assert "Values" not in [section.heading for section in page(None, "metrics", {"values": None}, **values).sections]
     with pytest.raises(ArgumentError, match=r"metrics\.md: 'values' is no table or figure"):
-        filled("metrics", {}, **values)
+        page(None, "metrics", {}, **values)
     with pytest.raises(ArgumentError, match=r"metrics\.md: has no place for 'more'"):
-        filled("metrics", {"values": table, "more": table}, **values)
+        page(None, "metrics", {"values": table, "more": table}, **values)

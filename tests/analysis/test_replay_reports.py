@@ -114,9 +114,9 @@ def test_intervals_that_hold_too_little_are_called_that(inside, called):
 
 
 def test_few_units_are_named():
-    assert few_units({"prompts": 32, "cases": 40}) == ""
-    text = few_units({"prompts": 12, "cases": 1})
-    assert "prompts number 12, with which a nominal 95% holds about 91%; cases number 1, which gives no" in text
+    assert few_units("prompts", 32) == few_units("cases", 40) == ""
+    assert "prompts number 12, with which a nominal 95% holds about 91%." in few_units("prompts", 12)
+    assert "cases number 1, which gives no" in few_units("cases", 1)
 
 
 def test_a_crossover_is_a_range_or_not_known():

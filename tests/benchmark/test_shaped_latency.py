@@ -124,9 +124,9 @@ def test_the_same_call_without_penalties_is_timed_beside():
     samples = pd.DataFrame(outcome.tables[LATENCY_SAMPLES].rows)
     for case, row in rows[1:].iterrows():
         of_case = samples[samples["case"] == case]
-        assert of_case["plain_microseconds"].median() == pytest.approx(row["plain_us"])
-        assert row["times_plain"] == pytest.approx(row["median_us"] / row["plain_us"])
-        assert row["times_plain_low"] <= row["times_plain"] <= row["times_plain_high"]
+        assert of_case["plain_microseconds"].median() == pytest.approx(row.plain_us)
+        assert row.times_plain == pytest.approx(row.median_us / row.plain_us)
+        assert row.times_plain_low <= row.times_plain <= row.times_plain_high
 
 
 @pytest.mark.cases(1)
@@ -134,9 +134,9 @@ def test_the_same_call_without_penalties_is_timed_beside():
 def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_place(name, in_place):
     asked = context(FusedVerifier(), device=DEVICE, dtype=torch.float32, gamma=1)
     (row,) = protocol(rounds=1, grid=[{"sampler": [name], "batch_size": [1]}]).run(asked).tables[LATENCY].rows
-    assert row["skipped"] is None
-    assert row["checked"] == 1
-    assert row["times_plain"] > 0
+    assert row.skipped is None
+    assert row.checked == 1
+    assert row.times_plain > 0
 
 
 # --- What is checked ---
@@ -210,8 +210,8 @@ def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
 
 def test_an_engines_own_verifier_is_not_timed_with_penalties():
     rows = protocol(rounds=1).run(context(Broken("none", "its own"), dtype=torch.float32)).tables[LATENCY]
-    assert [row["skipped"] is None for row in rows.rows] == [True, False, False, False]
-    assert "its engine penalises and bans in ways of its own" in rows.rows[1]["skipped"]
+    assert [row.skipped is None for row in rows.rows] == [True, False, False, False]
+    assert "its engine penalises and bans in ways of its own" in rows.rows[1].skipped
 
 
 # --- The report ---

@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.metrics import results
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import Picture
-from specbench.reports.latex import figures, folder
+from specbench.reports.latex import folder
 from specbench.reports.plots.style import Page, drawn_for
 from specbench.runs.paper import paper
 from specbench.runs.plan import Plan, PlannedJob, write_plan
@@ -77,7 +77,7 @@ def test_the_set_of_two_experiments_compiles_to_two_pages_without_a_warning(made
 
 @needs_tex
 def test_text_from_data_is_printed_and_never_read(tmp_path: Path) -> None:
-    pages = figures.pages(3.3, 7.0, "DejaVu Sans")
+    pages = folder.pages(3.3, 7.0, "DejaVu Sans")
     hostile = report(HOSTILE)
     with drawn_for(pages["column"]):
         found = folder.files({"column": [hostile], "wide": [hostile]}, pages, "0.1.0")
@@ -94,7 +94,7 @@ def test_text_from_data_is_printed_and_never_read(tmp_path: Path) -> None:
 
 @needs_tex
 def test_a_number_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
-    pages = figures.pages(3.3, 7.0, "DejaVu Sans")
+    pages = folder.pages(3.3, 7.0, "DejaVu Sans")
     found = folder.files({"column": [report()], "wide": [report()]}, pages, "0.1.0")
     folder.write(found, tmp_path / "paper")
     text = r"\documentclass{article}\input{numbers}\begin{document}\specbench{made_up/gone}\end{document}"

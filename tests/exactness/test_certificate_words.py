@@ -13,6 +13,7 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
+from specbench.exactness.certificate.words import row_sentence
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import COMPARES, Bound, Evidence, Habit, Row, StratumRow
 from specbench.exactness.habits import KINDS
@@ -397,7 +398,7 @@ FORMS = [
      rf"else in its batch than alone; there the rule is judged by counts)|: they differ by at most (?P<largest>{BOUND}) a step"
      rf"(?:, and are not the target's distribution on (?P<wrong>{NUMBER}))?\. In the mean over D, code and rule together are at most "
      rf"(?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
-    (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == e.row.sentence),
+    (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == row_sentence(e.row)),
     (rf"Long use: (?P<n>{NUMBER}) requests were verified after (?P<calls>{NUMBER}) calls of one object in mixed shapes\. (?:All have "
      r"the tokens that they had before, or that an unused object or the rule gives them|(?P<wrong>Some have other tokens)"
      r"(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),

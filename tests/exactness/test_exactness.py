@@ -26,7 +26,7 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
@@ -82,7 +82,7 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
             settings, draws=min(settings.draws, 2000), serial_draws=0, calls=min(settings.calls, 12), use_calls=0
         )
     with torch.inference_mode():
-        evidence = examine(verifier, settings, seed=1, device=CPU, inputs_seed=1)
+        evidence = Examination(verifier, settings, seed=1, device=CPU, inputs_seed=1).run()
     assert evidence.fault is None
     assert not evidence.rejected
     assert all(row.rejected_at is None for row in evidence.rows)
@@ -117,7 +117,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     def numbers(pace: int) -> Evidence:
         monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
         with torch.inference_mode():
-            found = examine(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1)
+            found = Examination(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1).run()
         row, use = (dataclasses.replace(part, seconds=0.0) for part in (found.row, found.long_use))
         return dataclasses.replace(found, tallies={}, seconds=0.0, row=row, long_use=use)
 
@@ -144,7 +144,7 @@ def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
     for kept in (first, tuple(fixture for fixture in fixtures if fixture.name not in ("chain", "mixed"))):
         monkeypatch.setattr(suite, "small_fixtures", lambda kept=kept: kept)
         with torch.inference_mode():
-            evidence = examine(verifier, HUNT, seed=2, device=CPU)
+            evidence = Examination(verifier, HUNT, seed=2, device=CPU).run()
         assert evidence.fault is None
         located = any(bound.least > TOLERANCE for bound in evidence.bounds)
         if caught := located or any(row.rejected_at is not None for row in evidence.rows):
@@ -249,8 +249,8 @@ class RefusesOneHot(accept.Lenient):
 
 def test_the_first_fork_with_a_rule_is_told_in_a_line():
     kept = [FIXTURES[name] for name in ("one_hot", "chain")]
-    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0, CPU) is None
-    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0, CPU)
+    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0) is None
+    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0)
     form = (
         r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
         r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
@@ -259,13 +259,13 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
     token, uniform, threshold, emitted, wanted = re.fullmatch(form, line).groups()
     assert float(threshold) < float(uniform) < float(threshold) / 0.8
     assert len(emitted.split(",")) > int(token) == len(wanted.split(","))
-    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0, CPU)
+    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0)
     assert "the form of the result (structural); of the draft" in malformed
 
 
 def test_a_known_rule_is_named_if_all_tokens_are_its():
     kept = [FIXTURES[name] for name in ("deep", "chain", "one_hot", "mixed")]
-    rule, requests = followed_rule(OfBlock(), kept, 0, CPU)
+    rule, requests = followed_rule(OfBlock(), kept, 0)
     assert (rule, requests) == (BLOCK.name, 4 * (64 + 512 + 4096))
     for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
-        assert followed_rule(bug, kept, 0, CPU) is None
+        assert followed_rule(bug, kept, 0) is None

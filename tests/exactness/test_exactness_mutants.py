@@ -14,7 +14,7 @@ from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.trials import run_trials
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules import batched
@@ -41,7 +41,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:
     with torch.inference_mode():
-        evidence = examine(verifier, settings, 5, CPU, inputs_seed=5)
+        evidence = Examination(verifier, settings, 5, CPU, inputs_seed=5).run()
     about = {"verifier": type(verifier).__name__, "rule": verifier.rule, "declared_lossless": True, "seed": 5}
     return certify(**about, evidence=evidence, suite="quick", settings=settings, command="", environment={})
 

@@ -25,7 +25,7 @@ from specbench.exactness.habits import (
     habits,
 )
 from specbench.exactness.settings import settings_of
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import SeedOfFirstRow
 from specbench.rules.matching import MatchingVerifier
@@ -234,7 +234,7 @@ class OddSeedsBackwards(TokenSteps):
 def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
     settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
     with torch.inference_mode():
-        evidence = examine(OddSeedsBackwards(), settings, 0, torch.device("cpu"))
+        evidence = Examination(OddSeedsBackwards(), settings, 0, torch.device("cpu")).run()
     assert sum(bound.structural for bound in evidence.bounds) > 100
     assert headline(verdict_of(evidence), evidence).startswith(
         "not rejected, but its tokens are not those of the rule that it names"

@@ -15,7 +15,7 @@ from specbench.exactness.certificate.words import sentences
 from specbench.exactness.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU
@@ -72,7 +72,7 @@ def examined(verifier, report=lambda _: None, **more):
     """The evidence that an interrupted suite leaves."""
     left = []
     with torch.inference_mode(), pytest.raises(KeyboardInterrupt):
-        examine(verifier, Settings(**FEW, **more), 0, CPU, report=report, interrupted=left.append)
+        Examination(verifier, Settings(**FEW, **more), 0, CPU, report=report, interrupted=left.append).run()
     return left[0]
 
 

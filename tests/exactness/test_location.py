@@ -20,6 +20,7 @@ from specbench.exactness.probes import Probe
 from specbench.exactness.shown import run_copies
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.subject import Subject
 from specbench.exactness.zoo import accept, residual, signature, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card
@@ -290,9 +291,9 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
     probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
-    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "chain"
+    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
-    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "processed"
+    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
 
 
 # --- Examples ---
@@ -319,7 +320,7 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     shown = examples.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
-        failure = examples.simplest_failure(verifier, Evidence(), {name: probe}, [], unused)
+        failure = examples.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
     assert failure is not None
     return failure, kept[0]
 

@@ -11,7 +11,8 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.long_use import LongUse, LongUseRow, unused_copy
+from specbench.exactness.long_use import LongUse, LongUseRow
+from specbench.exactness.subject import Subject, unused_copy
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
@@ -26,7 +27,7 @@ SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
 def used(verifier, calls: int = CALLS, fixtures=SOME) -> LongUseRow:
     with torch.inference_mode():
-        use = LongUse(verifier, unused_copy(verifier), fixtures, seed=5, device=CPU)
+        use = LongUse(Subject(verifier, unused_copy(verifier)), fixtures, seed=5, device=CPU)
         use.exercise(calls)
         return use.compare()
 
@@ -203,7 +204,7 @@ def test_a_late_fault_or_refusal_names_the_number_of_calls(error, problem):
 
 def test_the_time_ends_it():
     with torch.inference_mode():
-        use = LongUse(MaskedVerifier(), None, [small_fixtures()[0]], 0, CPU)
+        use = LongUse(Subject(MaskedVerifier()), [small_fixtures()[0]], 0, CPU)
         assert use.exercise(1_000_000, 0.05)
         assert not use.exercise(10)
         row = use.compare()

@@ -265,7 +265,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     settings = Settings(
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
-    evidence = suite.examine(Strip(3e-4), settings, 0, CPU)
+    evidence = suite.Examination(Strip(3e-4), settings, 0, CPU).run()
     (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
     assert bound.explained > 5
     assert bound.differing == 0
@@ -295,7 +295,7 @@ def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     settings = Settings(
         draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
-    evidence = suite.examine(Strip(3e-3), settings, 0, CPU)
+    evidence = suite.Examination(Strip(3e-3), settings, 0, CPU).run()
     (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
     assert bound.explained > 0
     assert bound.draws > 0

@@ -17,6 +17,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, R
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
+from specbench.exactness.subject import Subject
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
@@ -238,7 +239,7 @@ def test_code_is_no_better_than_a_rule_of_its_own():
     assert sum(row.structural for row in rows.values()) == 0
     assert tests[LAW].p_value == 0
     assert found.unfit is not None
-    failure = failure_of(Follows(DROPS), found)
+    failure = failure_of(Subject(Follows(DROPS)), found)
     assert failure is not None
     assert any("by the formulas of the rule that drops the first token" in line for line in failure.lines)
 
@@ -337,13 +338,13 @@ def test_an_example_of_a_memory_prints_the_history_that_it_needs(period):
     found, _, _ = trials(verifier, 90, "tiny")
     failure = assert_the_example_fails(verifier, found, unused)
     assert any(f"in call {period} of a new object" in line for line in failure.lines)
-    without = failure_of(verifier, found)
+    without = failure_of(Subject(verifier), found)
     assert any("does not fail when it is run again" in line for line in without.lines)
 
 
 def assert_the_example_fails(verifier, found, unused=None):
     """The printed code makes a request whose tokens are those printed, and not the rule's."""
-    failure = failure_of(verifier, found, unused)
+    failure = failure_of(Subject(verifier, unused), found)
     assert failure is not None
     lines = "\n".join(failure.lines)
     emitted, wanted = (
@@ -372,7 +373,7 @@ def test_an_example_in_company_says_so():
     """Wrong for batches of more than one request: alone each is the rule's."""
     verifier = _wrong_where(lambda v, d, t, s: torch.tensor(len(s.seeds) > 1))
     found, _, _ = trials(verifier, 60, "tiny")
-    failure = failure_of(verifier, found)
+    failure = failure_of(Subject(verifier), found)
     assert failure is not None
     assert any("alone it is verified by the rule" in line for line in failure.lines)
     assert_the_example_fails(verifier, found)

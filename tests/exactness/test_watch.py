@@ -15,7 +15,7 @@ from specbench.exactness.certificate import BROKEN, certify
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
@@ -190,7 +190,7 @@ class OneBuffer(MaskedVerifier):
 )
 def test_what_alters_its_arguments_or_its_results_is_named(verifier, said):
     with torch.inference_mode():
-        evidence = examine(verifier, SETTINGS, 0, CPU)
+        evidence = Examination(verifier, SETTINGS, 0, CPU).run()
     assert evidence.fault is not None
     assert said.replace("\\", "") in evidence.fault
 
@@ -205,7 +205,7 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, said):
     ],
 )
 def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, said):
-    evidence = examine(type("Mine", (), attributes)(), SETTINGS, 0, CPU)
+    evidence = Examination(type("Mine", (), attributes)(), SETTINGS, 0, CPU).run()
     assert "Mine " + said in (evidence.fault or "")
     assert evidence.rows == []
 
@@ -217,7 +217,7 @@ def test_a_sampler_of_its_own_that_raises_is_broken():
             raise KeyError("no sampler")
 
     with torch.inference_mode():
-        evidence = examine(Draws(), SETTINGS, 0, CPU)
+        evidence = Examination(Draws(), SETTINGS, 0, CPU).run()
     assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
 
 
@@ -230,7 +230,7 @@ def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same(
             return super().verify(draft, target, streams)
 
     with torch.inference_mode():
-        evidence = examine(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU)
+        evidence = Examination(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU).run()
     assert evidence.fault is None
     assert evidence.rejected
 
@@ -252,7 +252,7 @@ def test_the_evidence_so_far_is_kept():
 
     settings = dataclasses.replace(SETTINGS, draws=200_000, stop_when_caught=False)
     with torch.inference_mode():
-        evidence = examine(Tires(), settings, 0, CPU)
+        evidence = Examination(Tires(), settings, 0, CPU).run()
     assert "RuntimeError: out of workspace" in (evidence.fault or "")
     assert evidence.habits
     assert any(row.draws > 1000 for row in evidence.rows)

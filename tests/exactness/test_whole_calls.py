@@ -12,7 +12,7 @@ from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
@@ -41,7 +41,7 @@ def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
     settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
     with torch.inference_mode():
-        evidence = examine(SpoilsCalls(period), settings, 0, CPU)
+        evidence = Examination(SpoilsCalls(period), settings, 0, CPU).run()
     verdict = verdict_of(evidence)
     assert verdict.kind == NOT_LOSSLESS or verdict.tv > 1 / period
     unspoiled = [bound.tv for bound in evidence.bounds if bound.differing == 0]

@@ -118,7 +118,7 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
 def test_few_prompts_of_a_category_are_said(run):
     results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
     rows = analysis.read_categories(run, results, ["gamma"])
-    text = words("shared.few_of_categories", rows)
+    text = words("shared.by_category", rows, "")
     assert "prompts of a category number 3, with which a nominal 95% holds about" in text
 
 

@@ -50,7 +50,7 @@ def test_a_crossover_is_known_near_the_measurements():
     assert crossover(lengths, [bound(), bound(5.0), bound(20.0)], 32.0) == Crossover(6, 5, 8)
     beyond = replace(bound(), batches=np.array([1.0, 2.0]))  # up to 2 measured: 4 times that is 8
     assert crossover(lengths, [beyond], 32.0) == Crossover(6, 6, 6)
-    assert crossover(lengths, [replace(beyond, batches=np.array([1.0, 1.0]))], 32.0) is None
+    assert crossover(lengths, [replace(beyond, batches=np.array([1.0]), correction=np.ones((1, 2)))], 32.0) is None
     # One round that cannot tell is enough.
     assert crossover(lengths, [bound(), bound(), flat(0.01, 0.002)], 32.0) is None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
 import specbench
-from experiments.embedded_pair import corpus
+from experiments.embedded_pair import corpus, optimise, own_samples
 from experiments.embedded_pair import train as training
 from tests.helpers import checkpoints
 
@@ -43,7 +44,8 @@ def texts(folder: Path, count: int) -> Path:
     [
         (("--drafts", "tiny,9x9"), "--drafts: '9x9' is no shape. Use some of tiny,small"),
         (("--vocab-size", "256"), "--vocab-size: 256 is outside 257 to 32768"),
-        (("--draft-steps", "-1"), "--draft-steps: -1 is not above 0"),
+        (("--draft-steps", "-1"), "--draft-steps: -1 is below 1"),
+        (("--own-samples", "-1"), "--own-samples: -1 is below 0"),
         (("--learning-rate", "nan"), "--learning-rate: nan is not above 0"),
         (("--teacher", "full/target"), "--teacher: full/target is a model of type gpt2, and llama is needed"),
         (("--out", "full"), "--out: full/target is there already and would be replaced; give another folder, or"),
@@ -95,11 +97,25 @@ def test_a_teacher_that_lacks_weights_stops_in_words(tiny, tmp_path):
         training.teacher(folder)
 
 
+def test_every_second_step_learns_from_texts_of_the_target():
+    model = optimise.build(300, *TINY["tiny"], 32)
+    stream = torch.tensor([0, 7, 8, 9] * 40, dtype=torch.int16)
+    samples = own_samples.sample_texts(model, stream, 3, 16, seed=0)
+    assert (samples.shape, samples.dtype) == ((3, 16), torch.int16)
+    assert samples[:, :8].tolist() == [[0, 7, 8, 9] * 2] * 3
+    assert len(samples[:, 8:].unique()) > 12  # an untrained model writes anything
+    crop, rows, again = islice(optimise.alternating(stream, samples, sequences=2, context=30, seed=0), 3)
+    assert [tuple(batch.shape) for batch in (crop, rows, again)] == [(2, 31), (4, 16), (2, 31)]
+    assert all(row in samples.tolist() for row in rows.tolist())
+    assert crop.unique().tolist() == [0, 7, 8, 9]
+
+
 def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):
     out, common = tmp_path / "pair", ["--corpus", str(texts(tmp_path / "mine", 300)), *SHORT, "--vocab-size", "300"]
     training.main(["--out", str(out), "--drafts", "tiny", *common])
     first = json.loads((out / "training.json").read_text())
-    training.main(["--out", str(out), "--drafts", "small", "--teacher", str(out / "target"), *common])
+    further = ["--drafts", "small", "--teacher", str(out / "target"), "--own-samples", "3"]
+    training.main(["--out", str(out), *further, *common])
     both = json.loads((out / "training.json").read_text())
     assert both["target_log"] == first["target_log"]  # of the training that went before
     assert both["drafts"]["tiny"] == first["drafts"]["tiny"]

@@ -14,7 +14,7 @@ from specbench.core.machine.progress import console
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.metrics.results import write_rows
-from specbench.models import CachedModel, Pair
+from specbench.models import Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
 from specbench.protocols import ModelContext, rounds
@@ -24,8 +24,8 @@ from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.predict import PredictProtocol
 from specbench.protocols.rounds import Timed, timed_rounds
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
+from tests.helpers.contexts import model_context
 
 GREEDY = SamplingParams(temperature=0.0)
 TEXTS = ("def add(a, b):\n    return", "import os\nimport", "class Point:\n    def __init__(self, x, y):\n", "x =")
@@ -37,13 +37,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def context(pair: Pair) -> ModelContext:
     prompts = [tuple(pair.encode(text)) for text in TEXTS]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    return ModelContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=GREEDY, gamma=3, batch_size=2, seed=0, title="",
-        device=CPU, dtype=torch.float32, command="", pair=pair, target=target,
-        drafter=ModelDrafter().bind(pair, target),
-        requests=[Request(str(i), prompt, i, GREEDY, LENGTH) for i, prompt in enumerate(prompts)],
-    )  # fmt: skip
+    requests = [Request(str(i), prompt, i, GREEDY, LENGTH) for i, prompt in enumerate(prompts)]
+    return model_context(pair, sampling=GREEDY, requests=requests)
 
 
 @pytest.fixture(scope="module")

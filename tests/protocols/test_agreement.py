@@ -29,6 +29,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from tests.helpers.cases import ragged_case
+from tests.helpers.contexts import run_context
 
 RAGGED = [0, 4, 1, 0, 3, 2, 4, 0, 1, 2]
 rules = pytest.mark.parametrize("rule", ["token", "block"])
@@ -186,11 +187,8 @@ def test_arguments_are_checked():
 
 
 def context(verifier: object, **changes: object) -> RunContext:
-    settings = {
-        "verifier": verifier, "verifier_name": "mine", "sampling": SamplingParams(temperature=0.8), "gamma": 3,
-        "batch_size": 8, "seed": 0, "device": torch.device("cpu"), "dtype": torch.bfloat16, "title": "", "command": "",
-    }  # fmt: skip
-    return RunContext(**{**settings, **changes})
+    settings = {"sampling": SamplingParams(temperature=0.8), "batch_size": 8, "dtype": torch.bfloat16, **changes}
+    return run_context(verifier=verifier, verifier_name="mine", **settings)
 
 
 class SometimesOff:
@@ -327,20 +325,18 @@ def test_on_small_fixtures_the_first_fork_is_reported(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_wrong_draws_fail_the_run_and_lines_say_how_far_it_is(monkeypatch):
+def test_wrong_draws_fail_the_run_and_lines_say_what_is_compared(monkeypatch):
+    """How far it is, track and progress say (tests/core/test_progress.py)."""
     said: list[str] = []
     monkeypatch.setattr(agreement, "say", said.append)
-    monkeypatch.setattr(agreement, "SAID_EVERY", 0.0)
     protocol = AgreementProtocol(vocabulary=11, draws=2000, steps=20, requests=10, other=TargetResidual())
     wrong = protocol.run(context(MaskedVerifier(), batch_size=4))
     assert wrong.failure is not None
     fixtures = len(small_fixtures()) + 1
-    assert said[0] == f"comparing {10 * fixtures} requests of {fixtures} small fixtures"
-    assert said[1].startswith(f"10 of {10 * fixtures} requests of {fixtures} small fixtures, ")
-    draws = said.index("comparing 2,000 draws on 11 tokens")
-    assert draws == fixtures
-    assert all(re.fullmatch(r"[\d,]+ of 2,000 draws on 11 tokens", line) for line in said[draws + 1 :])
-    assert len(said) > draws + 3
+    assert said == [
+        f"comparing {10 * fixtures} requests of {fixtures} small fixtures",
+        "comparing 2,000 draws on 11 tokens",
+    ]
     draws_alone = AgreementProtocol(vocabulary=11, draws=2000, steps=20, other=TargetResidual())
     failure = draws_alone.run(context(MaskedVerifier(), batch_size=4)).failure
     assert re.fullmatch(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel, Pair
-from specbench.protocols import ModelContext
+from specbench.models import Pair
 from specbench.protocols.cost import CostProtocol
-from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
+from tests.helpers.contexts import model_context
 
 STEPS, PROMPT = 1, 20
 
@@ -22,22 +18,15 @@ STEPS, PROMPT = 1, 20
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([4])], ids=["eager", "static", "wider"])
 def test_phases_and_contexts_are_those_of_the_timed_steps(engine, pair: Pair):
     """One timed step: were it the first, an engine that lags behind would have told of nothing yet."""
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    context = ModelContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=4, batch_size=1, seed=0,
-        device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair, target=target,
-        drafter=ModelDrafter().bind(pair, target), requests=make_requests(pair, 2), engine=engine,
-    )  # fmt: skip
+    context = model_context(pair, gamma=4, batch_size=1, requests=make_requests(pair, 2), engine=engine)
     outcome = CostProtocol([1, 3], [2], [PROMPT], STEPS, 1).run(context)
     rows = list(outcome.tables["cost.parquet"].rows)
-    assert sorted((row["batch"], row["gamma"]) for row in rows) == [(1, 0), (1, 2), (3, 0), (3, 2)]
+    assert sorted((row.batch, row.gamma) for row in rows) == [(1, 0), (1, 2), (3, 0), (3, 2)]
     for row in rows:
-        assert min(row["target"], row["verify"], row["step"]) > 0
-        assert (row["draft"] > row["target"] / 20) == (
-            row["gamma"] > 0
-        )  # a draft that proposes nothing takes microseconds
+        assert min(row.target, row.verify, row.step) > 0
+        assert (row.draft > row.target / 20) == (row.gamma > 0)  # a draft that proposes nothing takes microseconds
         # Two steps of 1 to gamma + 1 tokens come before; what is not a request's counts nothing.
-        assert PROMPT + 1 <= row["context"] <= PROMPT - 1 + 2 * (row["gamma"] + 1)
-        assert row["context"] == PROMPT + 1 or row["gamma"] > 0
+        assert PROMPT + 1 <= row.context <= PROMPT - 1 + 2 * (row.gamma + 1)
+        assert row.context == PROMPT + 1 or row.gamma > 0
     assert outcome.measured["weight_bytes_target"] == 4 * pair.target.num_parameters()
     assert outcome.measured["copy_bandwidth"] is None

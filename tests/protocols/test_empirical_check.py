@@ -3,14 +3,11 @@
 import torch
 
 from specbench.core.types import Verification
-from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
-from specbench.protocols.model_context import ModelContext
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
-from tests.helpers.cases import bound
+from tests.helpers.contexts import model_context
 
 SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
 
@@ -30,14 +27,8 @@ class AcceptsEverything:
 
 
 def make_context(pair, verifier):
-    target = CachedModel(pair.target, pair.vocab_size, "target")
     requests = make_requests(pair, 2, SamplingParams())
-    return ModelContext(
-        verifier=verifier, verifier_name="any", sampling=SamplingParams(), gamma=2, batch_size=1, seed=0,
-        device=target.device, dtype=torch.float32, title="", command="",
-        pair=pair, target=target, drafter=bound(ModelDrafter(), pair),
-        requests=requests,
-    )  # fmt: skip
+    return model_context(pair, verifier=verifier, verifier_name="any", gamma=2, batch_size=1, requests=requests)
 
 
 def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):
@@ -47,7 +38,7 @@ def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):
     assert sound["check_p_value"] > 0.01
     assert biased["check_p_value"] < 0.002
     assert biased["check_tv"] > biased["check_tv_noise_q99"] > sound["check_tv"]
-    assert sum(row["count"] for row in rows) == SETTINGS.prefixes * SETTINGS.draws
+    assert sum(row.count for row in rows) == SETTINGS.prefixes * SETTINGS.draws
 
 
 def test_prefixes_are_cut_where_the_target_hesitates(pair):

@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench.core.conf import CONF
 from specbench.decoding import Request
-from specbench.drafters.model import ModelDrafter
 from specbench.metrics.results import write_rows
 from specbench.metrics.run_row import COLUMNS_OF, RunRow
-from specbench.models import CachedModel, Pair
+from specbench.models import Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record
 from specbench.protocols.settings import unused
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
+from tests.helpers.contexts import model_context, run_context
 from tests.helpers.made_up_engines import Engine as MadeUpEngine
 
 PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
@@ -83,17 +81,12 @@ class NotedRequest(Noting, Request):
 
 
 def context(pair: Pair | None, needs_models: bool) -> RunContext:
-    own = {
-        "verifier": MaskedVerifier(), "verifier_name": "masked", "sampling": SAMPLING, "gamma": 2, "batch_size": 2,
-        "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "", "command": "",
-    }  # fmt: skip
     if not needs_models:
-        return NotedRun(**own, source=MadeUpEngine())
+        return run_context(NotedRun, sampling=SAMPLING, gamma=2, source=MadeUpEngine())
     assert pair is not None
     prompts = [tuple(pair.encode(text)) for text in ("def add(a, b):\n    return", "import os\nimport", "class A:\n")]
     requests = [NotedRequest(str(i), prompt, i, SAMPLING, 6) for i, prompt in enumerate(prompts)]
-    engine = CachedModel(pair.target, pair.vocab_size, "target")
-    return NotedModels(**own, pair=pair, target=engine, drafter=ModelDrafter().bind(pair, engine), requests=requests)
+    return model_context(pair, NotedModels, sampling=SAMPLING, gamma=2, requests=requests)
 
 
 def protocol_of(name: str, **given: Any) -> Any:

@@ -21,12 +21,12 @@ from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, judge_speed
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Mode, Source, TextCompletion, TextRequest
 from specbench.sources.contract import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
+from tests.helpers.contexts import run_context
 
 QUICK: dict[str, Any] = {"texts": 480, "prompts": 4, "length": 3, "greedy_length": 8, "rounds": 1}
 
@@ -37,12 +37,9 @@ def judged(source: Any, folder: Path | None = None, temperature: float = 1.0, **
 
 
 def context(source: Any, folder: Path | None = None, temperature: float = 1.0, **given: Any) -> RunContext:
-    own: dict[str, Any] = {
-        "verifier": MaskedVerifier(), "verifier_name": "masked", "sampling": SamplingParams(temperature=temperature),
-        "gamma": 3, "batch_size": 1, "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "",
-        "command": "python -m specbench protocol=judge source=mine", "folder": folder, "source": source,
-    }  # fmt: skip
-    return RunContext(**{**own, **given})
+    command, sampling = "python -m specbench protocol=judge source=mine", SamplingParams(temperature=temperature)
+    settings = {"batch_size": 1, "sampling": sampling, "command": command, "folder": folder, "source": source}
+    return run_context(**settings | given)
 
 
 def certificate(outcome: Outcome) -> dict[str, Any]:

@@ -8,27 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel, Pair
+from specbench.models import Pair
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts
 from specbench.rules.block.masked import BlockVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
-from tests.helpers.cases import bound
+from tests.helpers.contexts import model_context
 
 
 @pytest.fixture(scope="module")
 def context(pair: Pair) -> ModelContext:
     """Three prompts of different lengths in batches of two."""
     sampling = SamplingParams(temperature=0.8, top_k=200)
-    return ModelContext(
-        verifier=BlockVerifier(), verifier_name="block", sampling=sampling, gamma=3, batch_size=2, seed=0,
-        device=torch.device("cpu"), dtype=torch.float32, title="", command="the command",
-        pair=pair, target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
-        requests=make_requests(pair, 3, sampling), names=("T", "D"),
-    )  # fmt: skip
+    names = {"verifier_name": "block", "command": "the command", "names": ("T", "D")}
+    requests = make_requests(pair, 3, sampling)
+    return model_context(pair, verifier=BlockVerifier(), sampling=sampling, requests=requests, **names)
 
 
 def test_scores_are_those_of_an_uncached_pass(context):

@@ -63,8 +63,8 @@ def test_rounds_that_agree_are_enough(clock):
     timed = timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 0))
     assert timed.times.seconds.shape == (2, 6)
     assert timed.differing == 0
-    assert [row["way"] for row in timed.table()[:2]] == ["plain", "speculative"]
-    assert len(timed.table()) == 2 * 6 * 2
+    assert [row.way for row in timed.rows()[:2]] == ["plain", "speculative"]
+    assert len(timed.rows()) == 2 * 6 * 2
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -18,8 +18,8 @@ from specbench.core.machine.provenance import environment
 from specbench.decoding import Decoder, Request
 from specbench.protocols import together as module
 from specbench.protocols import together_file
-from specbench.protocols.contract import Together
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.protocol import Together
 from specbench.protocols.rounds import Timed, decode_timed
 from specbench.protocols.together import SharedTimes, shared_rounds
 from specbench.rules.token.masked import MaskedVerifier

@@ -75,7 +75,7 @@ def check_trace(path: Path) -> None:
     assert (trace.columns["log_p"] > -float("inf")).all()
     assert (trace.columns["log_q"] <= 0).all()
     assert (trace.tokens >= 0).all()
-    assert (trace.known >= 0).all()
+    assert (trace.acceptance_limits >= 0).all()
     assert (trace.lengths > 0).all()
     json.dumps(trace.identity.sampler, allow_nan=False)
 

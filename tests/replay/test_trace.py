@@ -47,13 +47,13 @@ def test_round_trip(tmp_path):
     assert list(trace.prompts) == ["a", "a", "b"]
     assert trace.starts.tolist() == [0, 2, 3, 4]
     assert trace.remaining.tolist() == [2, 1, 1, 1]
-    assert trace.room.tolist() == [1, 0, 1, 1]
-    assert trace.known.tolist() == [1, 0, 1, 1]  # the last two are stop tokens, which could be drafted
+    assert trace.draft_limits.tolist() == [1, 0, 1, 1]
+    assert trace.acceptance_limits.tolist() == [1, 0, 1, 1]  # the last two are stop tokens, which could be drafted
     assert trace.columns["log_p"].tolist() == [-1, -2, -3, -4]
     assert trace.columns["log_q"].tolist() == [0, -np.inf, -1, -1.5]
     assert set(trace.columns) == set(NUMBERS)
     part = trace.texts(1, 3)
-    assert part.room.tolist() == [1, 1]
+    assert part.draft_limits.tolist() == [1, 1]
     assert (list(part.prompts), part.starts.tolist(), part.tokens.tolist()) == (["a", "b"], [0, 1, 2], [2, 3])
 
 

@@ -125,14 +125,14 @@ def test_limits_may_be_missing(tmp_path):
     pq.write_table(table.drop_columns(["max_new_tokens"]), tmp_path / "old.parquet")
     old = read_trace(tmp_path / "old.parquet")
     assert old.limits is None
-    assert old.room.tolist() == [1, 0, 0, 0]
+    assert old.draft_limits.tolist() == [1, 0, 0, 0]
     some = pa.array([None, None, 9, None], pa.int64())
     pq.write_table(table.set_column(table.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
     limits = read_trace(tmp_path / "x").limits
     assert limits is not None
     assert limits.tolist() == [2, 9, 1]
     imported = read_any(json_lines(tmp_path, HEADER, GOOD | {"max_new_tokens": 9}, GOOD | {"prompt_id": "b"}))
-    assert imported.room.tolist() == [8, 0]
+    assert imported.draft_limits.tolist() == [8, 0]
 
 
 def test_paths_that_are_no_traces(tmp_path):

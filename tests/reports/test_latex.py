@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 
 from specbench.core.errors import ArgumentError
 from specbench.reports import Picture, Report, Section, Table, markdown
-from specbench.reports.latex import bibliography, figures, tables
+from specbench.reports.latex import document, floats
 from specbench.reports.latex.escape import code, escape
-from specbench.reports.latex.numbers import Numbers
-from specbench.reports.latex.text import block, words
+from specbench.reports.latex.numbers import Numbers, block, words
 from specbench.rules import RULES
 
 HOSTILE = r"\input{/etc/passwd} $x$ | <script> 50% #1 a_b & ~ ^ \^^M `q` 'r' -- \u202e"
@@ -77,7 +76,7 @@ def test_escaped_text_is_ascii_and_holds_no_other_command() -> None:
 def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
     numbers = Numbers()
     shown = table().shown.rename(columns={"speedup": "64 requests"})
-    source = tables.floated(table(shown=shown), "gamma_sweep", numbers)
+    source = floats.table_float(table(shown=shown), "gamma_sweep", numbers)
     assert r"\specbench{gamma_sweep/table/gamma=2,verifier=masked/64_requests}" in source
     left = re.sub(r"\\specbench\{[^}]*\}|\\(setlength|shortstack|label|begin)\b.*", "", source)
     assert not re.search(r"\d", left), left
@@ -100,7 +99,7 @@ def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
     ],
 )
 def test_rows_have_names_of_their_own_that_stay_if_rows_are_added(shown: dict, left: tuple, names: list[str]) -> None:
-    assert tables.row_names(Table("t", pd.DataFrame(shown), left=left)) == names
+    assert floats.row_names(Table("t", pd.DataFrame(shown), left=left)) == names
 
 
 def test_words_with_digits_are_no_numbers() -> None:
@@ -169,29 +168,29 @@ def test_short_names_are_the_first_experiment_s() -> None:
 
 
 def test_a_cell_cannot_pass_for_an_argument_of_the_line_before() -> None:
-    rows = tables.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
+    rows = floats.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
     assert [line for line in rows.splitlines() if "3pt" in line or "*" in line] == [r"{}[3pt] \\", r"{}* \\"]
 
 
 def test_wide_tables_and_figures_of_several_panels_go_across_both_columns() -> None:
     wide = pd.DataFrame({f"column {i}": ["1.25 [1.2, 1.3]"] for i in range(6)})
-    assert r"\begin{table*}" in tables.floated(Table("t", wide), "x", Numbers())
-    assert r"\begin{table}" in tables.floated(table(), "x", Numbers())
+    assert r"\begin{table*}" in floats.table_float(Table("t", wide), "x", Numbers())
+    assert r"\begin{table}" in floats.table_float(table(), "x", Numbers())
     figure = Figure()
     figure.subplots(1, 2)
-    assert "/x/p-wide.pdf" in figures.floated(Picture("p", figure, "?", "."), "x", Numbers())
-    assert "/made_up/drawn-column.pdf" in figures.floated(report().pictures[0], "made_up", Numbers())
+    assert "/x/p-wide.pdf" in floats.figure_float(Picture("p", figure, "?", "."), "x", Numbers())
+    assert "/made_up/drawn-column.pdf" in floats.figure_float(report().pictures[0], "made_up", Numbers())
 
 
 def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_number() -> None:
-    numbers, count = Numbers(), 2 * tables.ROWS + 1
+    numbers, count = Numbers(), 2 * floats.ROWS + 1
     shown = pd.DataFrame({"gamma": [str(i) for i in range(count)], "speedup": ["1.5"] * count})
-    floats = tables.floated(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
-    assert [each.count("speedup}") for each in floats] == [tables.ROWS, tables.ROWS, 1]
-    assert [(r"\label{tab:x-t}" in each, r"\addtocounter{table}{-1}" in each) for each in floats] == [
+    parts = floats.table_float(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
+    assert [each.count("speedup}") for each in parts] == [floats.ROWS, floats.ROWS, 1]
+    assert [(r"\label{tab:x-t}" in each, r"\addtocounter{table}{-1}" in each) for each in parts] == [
         (True, False), (False, True), (False, True),
     ]  # fmt: skip
-    assert all(each.count(r"\midrule") == each.count(r"\end{table}") == 1 for each in floats)
+    assert all(each.count(r"\midrule") == each.count(r"\end{table}") == 1 for each in parts)
 
 
 def test_blocks() -> None:
@@ -202,11 +201,11 @@ def test_blocks() -> None:
 
 
 def test_every_paper_that_a_rule_names_has_its_entry() -> None:
-    known = bibliography.entries()
+    known = document.bibtex_entries()
     for info in RULES.values():
         assert {*info.papers, *info.tree_papers} <= set(known)
-    assert bibliography.keys("token") == ["leviathan2023fast", "chen2023accelerating"]
-    assert bibliography.keys("mine") == []
-    refs = bibliography.bibliography(["token", "mine"], "0.1.0")
+    assert document.citation_keys("token") == ["leviathan2023fast", "chen2023accelerating"]
+    assert document.citation_keys("mine") == []
+    refs = document.bibliography(["token", "mine"], "0.1.0")
     assert "Yaniv Leviathan" in refs
     assert "sun2025block" not in refs

@@ -74,7 +74,7 @@ FIGURES = {
         grid(name=["generate", "generate, compiled"], batch=[1], gamma=[0]).assign(tokens_per_second=99.0),
     ),
     "drafters": lambda: comparisons.speedup_by_category(
-        grid(temperature=[0.0, 1.0], category=["repeat", "new"], drafter=["model", "prompt_lookup", "suffix_lookup"])
+        grid(temperature=[0.0, 1.0], category=["repeat", "new"], series=["model", "prompt_lookup", "suffix_lookup"])
         .assign(speedup=1.2, speedup_low=1.1, speedup_high=1.3)
     ),
     "lengths": lambda: replay.replayed_lengths(lengths(RULES)),

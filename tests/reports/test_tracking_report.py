@@ -19,7 +19,7 @@ from specbench.metrics import results
 from specbench.reports import Picture, Report, Section, Table
 from specbench.reports.markdown import bullets, lines
 from specbench.reports.tracking import WandbWorkspace, write_report
-from specbench.reports.wandb import to_wandb
+from specbench.reports.tracking.reports import to_wandb
 from specbench.runs import ending
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus

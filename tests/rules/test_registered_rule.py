@@ -17,7 +17,7 @@ from specbench.exactness.judge import Judge
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.replay.call import replay
 from specbench.reports import markdown
-from specbench.reports.latex import bibliography
+from specbench.reports.latex import document
 from specbench.reports.plots import latency as plots
 from specbench.reports.plots.looks import Look, looks
 from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register
@@ -214,7 +214,7 @@ def test_names_of_other_rules_are_refused(fields: dict, message: str) -> None:
 def test_papers_without_entries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "other", RuleInfo(name="other", title="other rule", papers=("absent2026",)))
     with pytest.raises(ArgumentError, match="rule=other: papers has 'absent2026', of which there is no BibTeX entry"):
-        bibliography.keys("other")
+        document.citation_keys("other")
 
 
 def test_a_marker_that_figures_do_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

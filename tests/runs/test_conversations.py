@@ -14,21 +14,19 @@ from transformers import AutoTokenizer
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
-from specbench.protocols import ModelContext
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.scoring import score_texts
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.building import make_requests
 from specbench.runs.config import Config, WorkloadConfig
 from specbench.runs.conversations import all_turns
 from specbench.runs.samplings import all_samplings
 from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import bound, in_float64
+from tests.helpers.cases import in_float64
 from tests.helpers.checkpoints import EMBEDDED, tiny
+from tests.helpers.contexts import model_context
 
 GREEDY = SamplingParams(temperature=0.0)
 CHECK = {"prefixes": 1, "draws": 0, "batch_size": 1}
@@ -223,12 +221,7 @@ def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
     config = logged(tmp_path, *LOG)
     requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
-    target = CachedModel(small.target, small.vocab_size, "target")
-    context = ModelContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, batch_size=2, seed=0,
-        device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=small, target=target,
-        drafter=bound(ModelDrafter(), small), requests=requests,
-    )  # fmt: skip
+    context = model_context(small, dtype=torch.float64, requests=requests)
     outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
     assert "trace.parquet" not in outcome.tables  # a trace is of one sampler
     texts = pd.DataFrame(outcome.tables["texts.parquet"].rows)

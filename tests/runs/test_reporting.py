@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from specbench.runs import ending
@@ -51,11 +52,12 @@ def test_what_is_no_experiment_has_none(exp):
 def test_a_sweep_of_ones_own_has_the_report_of_what_it_varies(varied, exp):
     rows = frame([make_row(**{name: values[i] for name, values in varied.items()}) for i in range(2)])
     assert fitting(rows) == exp
-    found = analysis_of("adhoc", rows)
+    table = pa.Table.from_pandas(rows)
+    found = analysis_of("adhoc", table)
     assert (found.__name__ if found else "") == (f"specbench.analysis.{exp}" if exp else "")
-    assert analysis_of("verifier_latency", rows).__name__ == "specbench.analysis.verifier_latency"
-    assert analysis_of("smoke", rows) is None
-    assert analysis_of("adhoc", frame([])) is None
+    assert analysis_of("verifier_latency", table).__name__ == "specbench.analysis.verifier_latency"
+    assert analysis_of("smoke", table) is None
+    assert analysis_of("adhoc", None) is None
 
 
 def adhoc(folder, rows):

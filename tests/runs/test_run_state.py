@@ -33,7 +33,7 @@ from specbench.runs.state import (
     JobState,
     Status,
     clear_attempt,
-    held,
+    locked_job,
     read_state,
     write_ending,
     write_state,
@@ -172,9 +172,9 @@ def test_a_state_that_says_nothing_is_none(tmp_path, written):
 HOLD = """
 import sys, time
 from pathlib import Path
-from specbench.runs.state import JobState, held, write_state
+from specbench.runs.state import JobState, locked_job, write_state
 folder = Path(sys.argv[1])
-with held(folder):
+with locked_job(folder):
     write_state(folder, JobState("a").begun())
     print("held", flush=True)
     time.sleep(60)
@@ -191,13 +191,13 @@ def test_a_job_runs_while_its_process_lives_and_has_died_when_that_was_killed(tm
         assert SweepStatus.of(sweep).sentence() == "0 of 1 jobs done, 1 running"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("specbench.runs.state.PATIENCE", 0.1)
-            with pytest.raises(JobRunning, match=f"process {process.pid} on "), held(tmp_path / "0"):
+            with pytest.raises(JobRunning, match=f"process {process.pid} on "), locked_job(tmp_path / "0"):
                 pass
         process.send_signal(signal.SIGKILL)
         process.wait()
     state = read_state(tmp_path / "0")
     assert (state.status, state.attempt) == (Status.DIED, 1)
-    with held(tmp_path / "0"):  # whoever comes next may have it
+    with locked_job(tmp_path / "0"):  # whoever comes next may have it
         assert written_state(tmp_path / "0").begun().attempt == 2
 
 

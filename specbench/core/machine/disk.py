@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from specbench.core.errors import SpecbenchError
 
 
@@ -56,6 +58,30 @@ def beside(path: Path) -> Generator[Path]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(file: Path, seconds: float = -1) -> Generator[None]:
+    """Holds a lock that other processes wait for; the system releases it if this process dies, whatever kills it.
+
+    Args:
+        seconds: how long to wait for it; -1 is no limit.
+
+    Raises:
+        filelock.Timeout: another process had it all the while.
+        WriteError: the file cannot be written.
+    """
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=seconds)
+    except Timeout:
+        raise
+    except OSError as error:
+        raise WriteError(file.parent, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def clear_temporaries(folder: Path) -> None:

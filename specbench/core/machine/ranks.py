@@ -96,8 +96,8 @@ def together(work: Callable[[], Value]) -> Value:
 
 def begin(scope: str) -> None:
     """What is told from here on is of ``scope``, such as a job; ranks that had told different things are in step."""
-    _told.clear()
-    _told["scope"] = scope
+    _messages.clear()
+    _messages["scope"] = scope
 
 
 def outcomes(message: str, seconds: float) -> dict[int, str]:
@@ -114,14 +114,14 @@ def outcomes(message: str, seconds: float) -> dict[int, str]:
     return {number: text for number, text in messages.items() if text is not None}
 
 
-_told: dict[str, Any] = {}  # the scope, and how many messages there were in it
+_messages: dict[str, Any] = {}  # the scope, and how many messages there were in it
 
 
 def _next_place(name: str | None = None) -> str:
     """A name that every rank gives to the same message."""
     if name is None:
-        name = _told["messages"] = _told.get("messages", 0) + 1
-    return f"{_told.get('scope', 'planning')}/{name}"
+        name = _messages["messages"] = _messages.get("messages", 0) + 1
+    return f"{_messages.get('scope', 'planning')}/{name}"
 
 
 @functools.cache

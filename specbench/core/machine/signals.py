@@ -36,17 +36,15 @@ def interruptible() -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in ENDING}
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    for number, handler in before.items():
-        if handler in usual:
-            signal.signal(number, _raise)
+    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) in usual}
+    for number in before:
+        signal.signal(number, _raise)
     try:
         yield
     finally:
         for number, handler in before.items():
-            if handler in usual:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -65,28 +65,27 @@ def markdown(certificate: Certificate) -> str:
     if c.inputs:
         sections += [
             "## Calls drawn from D",
-            _table(c.inputs, [name for name in c.inputs[0] if name != "reason"]),
+            _table(c.inputs, leave_out="reason"),
             _INPUTS,
         ]
     if c.bounds:
-        sections += ["## Small fixtures", _table(c.bounds, list(c.bounds[0])), _BOUNDS]
+        sections += ["## Small fixtures", _table(c.bounds), _BOUNDS]
     if c.tests:
         named = dict.fromkeys(row["test"] for row in c.tests)
         explained = [f"- **{name}** compares {COMPARES[name]}." for name in named]
-        columns = [name for name in c.tests[0] if name != "gates"]
-        sections += ["## Tests", "\n".join(explained), _table(c.tests, columns), _TESTS]
+        sections += ["## Tests", "\n".join(explained), _table(c.tests, leave_out="gates"), _TESTS]
     if c.habits:
-        sections += ["## What its tokens depend on", _table(c.habits, list(c.habits[0]))]
+        sections += ["## What its tokens depend on", _table(c.habits)]
     if c.bias:
-        sections += ["## Bias and what it bought", _table(c.bias, list(c.bias[0]))]
+        sections += ["## Bias and what it bought", _table(c.bias)]
     if c.census:
         drawn = [dict(zip(("choice", "of each", "options", "meaning"), row, strict=True)) for row in published()]
         sections += [
             "## What was drawn",
             _CENSUS,
-            _table(c.census, list(c.census[0])),
+            _table(c.census),
             _D,
-            _table(drawn, list(drawn[0])),
+            _table(drawn),
         ]
     sections += ["## How to repeat it", textwrap.indent(c.command, "    "), _where(c)]
     return "\n\n".join(sections) + "\n"
@@ -116,7 +115,9 @@ def _failure(failure: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: list[dict[str, Any]], columns: list[str]) -> str:
+def _table(rows: list[dict[str, Any]], leave_out: str = "") -> str:
+    columns = [name for name in rows[0] if name != leave_out]
+
     def text(value: Any) -> str:
         if value is None:
             return "-"

@@ -16,7 +16,7 @@ from specbench.exactness.certificate.certify import Certificate, certify
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
-from specbench.exactness.suite import examine
+from specbench.exactness.suite import Examination
 from specbench.exactness.trials import Configured
 from specbench.rules.rule import rule_name
 
@@ -64,19 +64,9 @@ class Question:
         journal: Journal | None = None,
         interrupted: Callable[[Evidence], None] = lambda _: None,
     ) -> Evidence:
-        """Runs the suite; see :func:`specbench.exactness.suite.examine`."""
-        return examine(
-            self.verifier,
-            self.settings,
-            self.seed,
-            self.device,
-            inputs_seed=self.inputs_seed,
-            configured=self.configured(),
-            report=report,
-            stuck=stuck,
-            journal=journal,
-            interrupted=interrupted,
-        )
+        """Runs the suite; see :class:`specbench.exactness.suite.Examination`."""
+        conditions = (self.verifier, self.settings, self.seed, self.device, self.inputs_seed, self.configured())
+        return Examination(*conditions, report, stuck, journal, interrupted).run()
 
     def configured(self) -> Configured:
         """The conditions of the run; a smaller vocabulary where the batch would not fit into memory."""

@@ -97,14 +97,13 @@ def altered(use: LongUseRow) -> int:
 
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
     """Requests whose tokens are not those of the rule that it names, beyond rounding, of how many, and where."""
-    bounds = [bound for bound in evidence.bounds if bound.structural is not None]
-    habits = [habit for habit in evidence.habits if habit.structural is not None]
-    strata = [row for row in evidence.inputs if row.structural is not None and row.stratum not in (ALL, LARGE)]
-    wrong = [(bound.fixture, bound.structural or 0, bound.draws) for bound in bounds]
-    wrong += [(repr(habit.name), habit.structural or 0, habit.requests) for habit in habits]
-    wrong += [(row.stratum, row.structural or 0, row.requests) for row in strata]
-    where = [name for name, differing, _ in wrong if differing]
-    return sum(test[1] for test in wrong), sum(test[2] for test in wrong), where
+    strata = [row for row in evidence.inputs if row.stratum not in (ALL, LARGE)]
+    counts = [(bound.fixture, bound.structural, bound.draws) for bound in evidence.bounds]
+    counts += [(repr(habit.name), habit.structural, habit.requests) for habit in evidence.habits]
+    counts += [(row.stratum, row.structural, row.requests) for row in strata]
+    known = [(name, wrong, requests) for name, wrong, requests in counts if wrong is not None]
+    where = [name for name, wrong, _ in known if wrong]
+    return sum(wrong for _, wrong, _ in known), sum(requests for *_, requests in known), where
 
 
 def names_another_rule(evidence: Evidence) -> bool:

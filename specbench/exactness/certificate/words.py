@@ -14,6 +14,7 @@ from specbench.exactness.certificate.verdict import (
     altered,
     names_another_rule,
 )
+from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import COMPARES, FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.settings import Settings
@@ -21,6 +22,10 @@ from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import ALL, LARGE
 
 SURE = f"{CONFIDENCE:.0%}"
+_ROW_ASSUMPTION = (
+    "This assumes that the code emits one token between two probes that give this token, and that its draw after a "
+    "refusal does not depend on the refused token."
+)
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
 
 
@@ -76,7 +81,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
         f"{settings.false_alarm:g}.",
         *_bounds(evidence),
         *_of_inputs(evidence),
-        *_of_row(evidence),
+        *([row_sentence(evidence.row)] if evidence.row is not None else []),
         *_of_use(evidence),
         *_proofs(evidence),
         *of_habits(evidence),
@@ -192,8 +197,14 @@ def _where_in_d(evidence: Evidence) -> list[str]:
     return [f"D: beyond rounding, the tokens are not the rule's in {named}{more}."]
 
 
-def _of_row(evidence: Evidence) -> list[str]:
-    return [] if evidence.row is None else [evidence.row.sentence]
+def row_sentence(row: LocatedRow) -> str:
+    """What the located law of a step for one pair of rows says."""
+    moved = f"{row.displaced:,} are displaced, by up to {row.largest:.1e}" if row.displaced else "none is displaced"
+    ended = " The time limit came before all were located." if row.cut else ""
+    return (
+        f"One pair of rows of {row.vocabulary:,} tokens: the bias of a step is at most {row.upper:.1e}. The "
+        f"{row.edges:,} thresholds of the rule were probed on both sides, and {moved}.{ended} {_ROW_ASSUMPTION}"
+    )
 
 
 def _of_use(evidence: Evidence) -> list[str]:

@@ -90,12 +90,11 @@ class Grid:
 
     def boxes(self, width: int) -> Boxes:
         """All of them."""
-        parts = [self._boxes(i, width) for i in range(len(self.cuts))]
-        low, high = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("low", "high"))
-        owner, weight = (torch.cat([getattr(part, name) for part in parts]) for name in ("owner", "weight"))
-        return Boxes(low, high, owner, weight)
+        low, high, owner, weight = zip(*(self._boxes(i, width) for i in range(len(self.cuts))), strict=True)
+        return Boxes(torch.cat(low, dim=1), torch.cat(high, dim=1), torch.cat(owner), torch.cat(weight))
 
-    def _boxes(self, i: int, width: int) -> Boxes:
+    def _boxes(self, i: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The values of Boxes of one draft."""
         path = self.tree.paths[i]
         low = torch.zeros((len(Stream), 1, width), dtype=torch.float64)
         high, weight = torch.ones_like(low), torch.ones(1, dtype=torch.float64)
@@ -109,7 +108,7 @@ class Grid:
             low, high = (side.repeat_interleave(m, dim=1) for side in (low, high))
             low[stream, :, offset], high[stream, :, offset] = edges[:-1].repeat(n), edges[1:].repeat(n)
             weight = weight.repeat_interleave(m) * ((edges[1:] - edges[:-1]) / (end - start)).repeat(n)
-        return Boxes(low, high, torch.full((len(weight),), i), weight)
+        return low, high, torch.full((len(weight),), i), weight
 
     def box_of(self, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, " n"]:
         """The number of the box that each point lies in."""

@@ -77,10 +77,10 @@ def between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[Wrong
         return (model.tokens[chosen] != expected_of(rule, model.fixture, model.count, points)).any(dim=1)
 
     middle = boxes.middle
-    every = torch.arange(len(boxes.weight))
+    numbers = torch.arange(len(boxes.weight))
     for axis in model.grid.axes:
         for edge in (boxes.low, boxes.high):
-            chosen = every[wrong(axis, every, edge, _EDGE)]
+            chosen = numbers[wrong(axis, numbers, edge, _EDGE)]
             if len(chosen) == 0:  # most edges: forty calls for nothing
                 continue
             chosen = chosen[boxes.weight[chosen].argsort(descending=True)][:FOR_THE_CAUSE]

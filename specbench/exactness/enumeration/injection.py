@@ -15,7 +15,7 @@ from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.steps import Steps, make_draft, verified
+from specbench.exactness.steps import Steps, draw_length, verified
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.verifier import Verifier
 
@@ -52,18 +52,15 @@ def inject(
         fixture: of one variant.
         read: gets the streams that the verifier read.
     """
-    device, parts = fixture.p.device, []
-    sampler = watch.draft_sampler(verifier, fixture.name)
-    of_length = dataclasses.replace(fixture, counts=(count,))
+    parts, sampler = [], watch.draft_sampler(verifier, fixture.name)
     for chunk in given.split(_CHUNK, dim=1):
-        streams = GivenStreams.of(chunk.contiguous().to(device))
-        counts = torch.full((chunk.shape[1],), count, device=device)
-        drawn = make_draft(of_length, streams.given[Stream.DRAFT], counts, sampler)
-        parts.append(verified(verifier, of_length, drawn, streams).cpu())
+        uniforms = chunk.contiguous().to(fixture.p.device)
+        streams = GivenStreams.of(uniforms)
+        drawn = draw_length(fixture, count, uniforms[Stream.DRAFT], sampler)
+        parts.append(verified(verifier, fixture, drawn, streams))
         if read is not None:
             read |= streams.read
-    names = ("rows", "tokens", "emitted", "malformed")
-    return dataclasses.replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+    return Steps.on_cpu(parts)
 
 
 def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:

@@ -120,11 +120,8 @@ def joint_tv(fixture: Fixture, ends: Ends) -> float:
 
 def rule_error(rule: Rule | str, fixture: Fixture) -> float:
     """The largest total variation of a rule's joint from the target's, over draft lengths and variants."""
-    errors = []
-    for variant, count in fixture.classes():
-        drafts = all_drafts(variant, count)
-        errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))))
-    return max(errors)
+    by_class = [(variant, all_drafts(variant, count)) for variant, count in fixture.classes()]
+    return max(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))) for variant, drafts in by_class)
 
 
 def rule_lengths(rule: Rule | str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:

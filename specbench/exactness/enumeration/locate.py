@@ -36,7 +36,7 @@ _REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes 
 _FOLLOWED = 400  # points not predicted that are followed up at once
 
 
-def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effort: float = 1.0) -> Model | None:
+def locate(verifier: Verifier, fixture: Fixture, count: int, effort: float = 1.0) -> Model | None:
     """The model of code with drafts of ``count`` tokens.
 
     Args:
@@ -50,7 +50,7 @@ def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effo
     tree = Tree.of(verifier, fixture, count)
     if tree is None:
         return None
-    search = _Search(verifier, fixture, count, tree, seed, effort)
+    search = _Search(verifier, fixture, count, tree, 0, effort)
     owner = torch.arange(len(tree.paths)).repeat_interleave(max(2, int(effort * _BASES / len(tree.paths))))
     return search.run(search.random(owner), owner)
 
@@ -139,7 +139,7 @@ class _Search:
     def axes(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> list[Axis]:
         """The uniforms that make a difference at the given points, and those that did before or do by its rule."""
         before = self.inject(given).visible  # says which streams are read
-        active = {axis for values_by_axis in self.cuts for axis in values_by_axis} | self.of_rule()
+        active = self.active()
         possible = [(int(stream), i) for stream in sorted(self.streams_read) for i in range(self.width)]
         open_ = [axis for axis in possible if axis not in active]
         if open_:
@@ -152,11 +152,24 @@ class _Search:
             active |= {axis for axis, differs in zip(open_, differ, strict=True) if differs}
         return sorted(active)
 
-    def of_rule(self) -> set[Axis]:
-        """Returns the uniforms that the declared rule reads. Sampling misses some if the verifier rarely rejects."""
-        if not self.rule.has_law:
-            return set()
-        return {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}
+    def active(self) -> set[Axis]:
+        """Returns the uniforms with cuts, and those that the declared rule reads.
+
+        Sampling misses some of the latter if the verifier rarely rejects.
+        """
+        axes = {axis for cuts in self.cuts for axis in cuts}
+        if self.rule.has_law:
+            axes |= {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}
+        return axes
+
+    def add_cuts(self, i: int, axis: Axis, values: list[float]) -> None:
+        """Adds thresholds of a draft on an axis: those inside the draft's interval, in order, each once."""
+        low, high = self.tree.paths[i].interval(*axis)
+        distinct: list[float] = []
+        for value in sorted([*self.cuts[i].get(axis, []), *values]):
+            if low + SAME < value < high - SAME and (not distinct or value - distinct[-1] > SAME):
+                distinct.append(value)
+        self.cuts[i][axis] = distinct
 
     def _bisect(
         self,
@@ -181,16 +194,15 @@ class _Search:
             edges = torch.cat([low[:, None], cuts, high[:, None]], dim=1)
             low, high = (edges.gather(1, place[:, None])[:, 0] for place in (first, first + 1))
         for i, place, value in zip(owner.tolist(), map(tuple, axis.tolist()), high.tolist(), strict=True):
-            cuts = self.cuts[i]
-            cuts[place] = _inside(self.tree.paths[i], place, [*cuts.get(place, []), value])
+            self.add_cuts(i, place, [value])
 
     def add_hints(self) -> None:
         """Adds the closed forms' thresholds on the axes that have any; a cut too many does no harm."""
-        active = {axis for values_by_axis in self.cuts for axis in values_by_axis} | self.of_rule()
-        for path, cuts in zip(self.tree.paths, self.cuts, strict=True):
+        active = self.active()
+        for i, path in enumerate(self.tree.paths):
             for axis, values in _hints(self.fixture, path, self.rule).items():
                 if axis in active:
-                    cuts[axis] = _inside(path, axis, [*cuts.get(axis, []), *values])
+                    self.add_cuts(i, axis, values)
 
     def model(self) -> Model | None:
         """Boxes whose sides are where the code's thresholds are."""
@@ -244,13 +256,3 @@ def _hints(fixture: Fixture, path: Path, of_code: Rule) -> Cuts:
             edges.setdefault((int(Stream.ACCEPT), i), []).append(threshold)
         edges[int(Stream.EMIT), 0] += law.emit[0].cumsum(-1)[:, :-1].flatten().tolist()
     return edges
-
-
-def _inside(path: Path, axis: Axis, values: list[float]) -> list[float]:
-    """Those inside the draft's interval, in order, each once."""
-    low, high = path.interval(*axis)
-    distinct: list[float] = []
-    for value in sorted(values):
-        if low + SAME < value < high - SAME and (not distinct or value - distinct[-1] > SAME):
-            distinct.append(value)
-    return distinct

@@ -52,9 +52,9 @@ class Tree:
         """None where the verifier's own sampler has too many intervals, or there are too many drafts."""
         paths, ends, children = [Path()], [], []
         for i in range(count):
-            every = [_pieces(verifier, fixture, fixture.first_row[i] + path.state) for path in paths]
-            known = [pieces for pieces in every if pieces is not None]
-            if len(known) < len(every) or sum(map(len, known)) > _MOST_PATHS:
+            by_node = [_pieces(verifier, fixture, fixture.first_row[i] + path.state) for path in paths]
+            known = [pieces for pieces in by_node if pieces is not None]
+            if len(known) < len(by_node) or sum(map(len, known)) > _MOST_PATHS:
                 return None
             most = max(map(len, known))
             end = torch.full((len(paths), most - 1), torch.inf, dtype=torch.float64)

@@ -25,7 +25,7 @@ from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
-from specbench.exactness.steps import follow, make_draft
+from specbench.exactness.steps import draw_length, follow
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.verifier import Verifier, capabilities
 
@@ -73,10 +73,8 @@ class Interval(Tensor):
             raise NotProvableError(f"aten.{name} of two uniforms")
         if name == "div" and isinstance(args[1], Interval):
             raise NotProvableError("aten.div by uniforms, which may be 0 between two ends")
-        if name == "searchsorted" and isinstance(args[0], Interval):
-            raise NotProvableError("aten.searchsorted in uniforms")
-        if name == "where" and isinstance(args[0], Interval):
-            raise NotProvableError("aten.where by uniforms")
+        if name in ("searchsorted", "where") and isinstance(args[0], Interval):
+            raise NotProvableError(f"aten.{name} with uniforms for its sums or its condition")
         at_low, at_high = (
             func(*tree_map(end, args), **tree_map(end, kwargs))
             for end in (
@@ -103,7 +101,7 @@ def _paired(at_low: Any, at_high: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class IntervalStreams(GivenStreams):
-    """Streams whose uniforms are intervals, around ``given``.
+    """Streams whose uniforms are intervals, around ``made``.
 
     Attributes:
         low, high: [streams, B, width].
@@ -122,22 +120,21 @@ def proved(verifier: Verifier, model: Model) -> bool:
 
     A margin of SAME on each side of each threshold is left out; the model's total variation has room for it.
     """
-    fixture, count = dataclasses.replace(model.fixture, counts=(model.count,)), model.count
+    fixture = model.fixture
     if capabilities(verifier).draft_tokens is not None:
         return False
     boxes, device = model.grid.boxes(fixture.gamma + 1), fixture.p.device
     narrow = boxes.high - boxes.low <= 4 * SAME
     low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
-    plain = GivenStreams.of(boxes.middle.to(device))
-    counts = torch.full((len(boxes.owner),), count, device=device)
-    drawn = make_draft(fixture, plain.given[Stream.DRAFT], counts, None)
+    middle = boxes.middle.to(device)
+    drawn, plain = draw_length(fixture, model.count, middle[Stream.DRAFT]), GivenStreams.of(middle)
     streams = IntervalStreams(
-        plain.seeds, plain.positions, plain.width, given=plain.given, low=low.to(device), high=high.to(device)
+        plain.seeds, plain.positions, plain.width, middle, low=low.to(device), high=high.to(device)
     )
     try:
         result = verifier.verify(drawn.draft, drawn.target, streams)
     except Exception:  # whatever code does with numbers that are none; the other parts say what is wrong with it
         return False
-    if isinstance(result.token_ids, Interval) or watch.malformed(result, len(counts), fixture.gamma + 1, device):
+    if isinstance(result.token_ids, Interval) or watch.malformed(result, len(boxes.owner), fixture.gamma + 1, device):
         return False
     return torch.equal(follow(fixture, drawn, result).visible.cpu(), model.tokens)

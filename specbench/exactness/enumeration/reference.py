@@ -5,17 +5,15 @@ Nothing here is shared with a verifier: p and q are looked up in the tables, and
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
-from specbench.exactness.steps import Drawn, make_draft
+from specbench.exactness.steps import Drawn, draw_length
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.draft_path import DraftPath, DraftPathTables
@@ -35,11 +33,6 @@ def held_against(verifier: Verifier) -> Rule | None:
     return rule if rule.has_law and capabilities(verifier).draft_tokens is None else None
 
 
-def differ(one: Verification, other: Verification) -> Bool[Tensor, " B"]:
-    """Which requests have other outcomes."""
-    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)
-
-
 def beyond_rounding(
     rule: Rule, draft: Draft, target: LogitRows, streams: Streams, outcome: Verification, requests: Int64[Tensor, " m"]
 ) -> Int64[Tensor, " k"]:
@@ -55,8 +48,7 @@ def beyond_rounding(
     parts, cells = [], target.logits.shape[1] * (draft.max_draft_tokens + 1)
     split = requests.split(max(1, min(_EXPLAINED, _CELLS // 2 // cells)))
     for i, part in enumerate(split):
-        own = Verification(outcome.token_ids[part], outcome.num_accepted[part])
-        unlike = part[excess(rule, *only(part, draft, target, streams), own) > TOLERANCE]
+        unlike = part[excess(rule, *only(part, draft, target, streams), outcome.select(part)) > TOLERANCE]
         parts.append(unlike)
         if len(part) == _EXPLAINED and 2 * len(unlike) > len(part):
             return torch.cat([*parts, *split[i + 1 :]])
@@ -97,14 +89,13 @@ def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Ve
         tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
         path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
         parts.append(outcome(rule, path, tokens, accept[chosen, : tokens.shape[1]], emit[chosen]))
-    return Verification(torch.cat([part.token_ids for part in parts]), torch.cat([part.num_accepted for part in parts]))
+    return Verification.join(parts)
 
 
 def expected_of(
     rule: Rule, fixture: Fixture, count: int, given: Float64[Tensor, "s n width"]
 ) -> Int64[Tensor, "n width"]:
     """The tokens that a rule emits for given uniforms, drafts of ``count`` tokens drawn with them."""
-    streams = GivenStreams.of(given.to(fixture.p.device))
-    counts = torch.full((given.shape[1],), count, device=fixture.p.device)
-    drawn = make_draft(dataclasses.replace(fixture, counts=(count,)), streams.given[Stream.DRAFT], counts, None)
-    return expected(rule, fixture, drawn, streams).token_ids.cpu()
+    given = given.to(fixture.p.device)
+    drawn = draw_length(fixture, count, given[Stream.DRAFT])
+    return expected(rule, fixture, drawn, GivenStreams.of(given)).token_ids.cpu()

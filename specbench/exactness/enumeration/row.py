@@ -35,10 +35,6 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
-ASSUMPTION = (
-    "This assumes that the code emits one token between two probes that give this token, and that its draw after a "
-    "refusal does not depend on the refused token."
-)
 _UNIT = 2.0**-52
 _RESOLUTION = 1e-13  # to which the code's own edges are bisected
 _MOST_OPEN = 4  # edges that are bisected at once, for each that the rule has
@@ -83,18 +79,6 @@ class LocatedRow:
     def upper(self) -> float:
         """Upper bound on the total variation under the assumption."""
         return min(1.0, self.tv + self.slack)
-
-    @property
-    def sentence(self) -> str:
-        """One line for a certificate."""
-        moved = (
-            f"{self.displaced:,} are displaced, by up to {self.largest:.1e}" if self.displaced else "none is displaced"
-        )
-        ended = " The time limit came before all were located." if self.cut else ""
-        return (
-            f"One pair of rows of {self.vocabulary:,} tokens: the bias of a step is at most {self.upper:.1e}. The "
-            f"{self.edges:,} thresholds of the rule were probed on both sides, and {moved}.{ended} {ASSUMPTION}"
-        )
 
 
 @watch.one_thread()

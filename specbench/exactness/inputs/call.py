@@ -13,6 +13,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.distribution import Stratum
+from specbench.rules.agreement import only
 from specbench.rules.verifier import DraftSampler, capabilities
 
 
@@ -96,26 +97,22 @@ class Call:
         Args:
             count: draft tokens that are kept; None for all.
         """
-        device, spared = self.counts.device, self.draft.max_draft_tokens if self.draft.padded else None
-        drafted = int(self.counts[request])
-        kept = drafted if count is None else count
+        chosen = torch.tensor([request], device=self.counts.device)
+        draft, target, streams = only(chosen, self.draft, self.target, self.streams)
+        kept = len(draft.token_ids) if count is None else count
+        drafted, scored = (torch.arange(length, device=chosen.device) for length in (kept, kept + 1))
         first = int(self.counts[:request].sum())
-        own, scored = torch.arange(first, first + kept), torch.arange(first + request, first + request + kept + 1)
-        in_draft = own if spared is None else torch.arange(request * spared, request * spared + kept)
-        in_target = scored if spared is None else torch.arange(kept + 1) + request * (spared + 1)
-        rows = None if self.draft.rows is None else self.draft.rows.select(in_draft.to(device))
-        ids, counts = self.draft.token_ids[in_draft.to(device)], torch.tensor([kept], device=device)
+        rows = None if draft.rows is None else draft.rows.select(drafted)
         of_request = {name: value if isinstance(value, str) else value[request : request + 1]
                       for name, value in self.options.items()}  # fmt: skip
-        streams = self.streams.select(torch.tensor([request], device=device))
         return Call(
             self.seed,
             self.number,
             self.stratum,
-            Draft(ids, rows, counts, kept),
-            self.target.select(in_target.to(device)),
+            Draft(draft.token_ids[:kept], rows, torch.full_like(chosen, kept), kept),
+            target.select(scored),
             Streams(streams.seeds, streams.positions, kept + 1),
             of_request,
-            self.p.select(scored.to(device)),
-            None if self.q is None else self.q.select(own.to(device)),
+            self.p.select(first + request + scored),
+            None if self.q is None else self.q.select(first + drafted),
         )

@@ -88,11 +88,8 @@ class Census:
     def rows(self) -> Iterator[CensusRow]:
         """The cells, in order."""
         names = list(dict.fromkeys(name for name, _ in self.calls))
-        for name in names:
-            for cell in sorted(
-                (cell_key for cell_key in self.calls if cell_key[0] == name), key=lambda cell_key: _order(cell_key[1])
-            ):
-                yield CensusRow(*cell, self.calls[cell], self.requests[cell])
+        for cell in sorted(self.calls, key=lambda cell: (names.index(cell[0]), _order(cell[1]))):
+            yield CensusRow(*cell, self.calls[cell], self.requests[cell])
 
 
 def whole(value: int, starts: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,9 +45,7 @@ def draw_call(
         stratum: to draw from; None draws one by its probability.
         sampling, dtype: in the place of what D draws, for the conditions of a run.
     """
-    rng = np.random.default_rng([seed, number])
-    chosen = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
-    return _Drawing(seed, number, rng, device, takes, chosen, sampling, dtype).call()
+    return _Drawing(seed, number, device, takes, stratum, sampling, dtype).call()
 
 
 class _Drawing:
@@ -60,19 +59,20 @@ class _Drawing:
         self,
         seed: int,
         number: int,
-        rng: np.random.Generator,
         device: torch.device,
         takes: Takes,
-        stratum: Stratum,
+        stratum: Stratum | None,
         sampling: SamplingParams | None,
         dtype: str | None,
     ):
+        rng = np.random.default_rng([seed, number])
+        stratum = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
         self.seed, self.number, self.rng, self.device = seed, number, rng, device
+        self.takes, self.stratum, self.sampling = takes, stratum, sampling
         seed_of_tensors = int(rng.integers(2**62))
         self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
         if device.type != "cpu":
             self.host = torch.Generator().manual_seed(seed_of_tensors)
-        self.takes, self.stratum, self.sampling = takes, stratum, sampling
         self.options: dict[str, Any] = {
             name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
         }
@@ -88,9 +88,8 @@ class _Drawing:
             counts = counts.clip(min=1)
         self.counts = self._fitting(counts)
         self.batch = len(self.counts)
-        self.owner, self.scored = (
-            np.repeat(np.arange(self.batch), lengths) for lengths in (self.counts, self.counts + 1)
-        )
+        requests = np.arange(self.batch)
+        self.owner, self.scored = requests.repeat(self.counts), requests.repeat(self.counts + 1)
         self.options |= {name: CHOICES[name].draw(rng, self.batch) for name in _REQUEST_CHOICES}
         if stratum.recorded:
             self.options["rows"] = ["recorded"] * self.batch
@@ -133,12 +132,7 @@ class _Drawing:
         else:
             target = self._laid_out(target)
             if draft.rows is not None:
-                draft = Draft(
-                    draft.token_ids,
-                    self._laid_out(draft.rows),
-                    draft.num_draft_tokens,
-                    self.gamma,
-                )
+                draft = dataclasses.replace(draft, rows=self._laid_out(draft.rows))
         return Call(
             self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
         )
@@ -170,7 +164,10 @@ class _Drawing:
             for rows, request in ((p, self.scored), (q, self.owner)):
                 for own in self._of(tied[request]):
                     rows[own] = (rows[own] * 2).round_().div_(2)
-        shift = self._each("shift", {"some": lambda n: self.rng.uniform(-60, 60, n), "far": self._far})
+        shift = self._each(
+            "shift",
+            {"some": lambda n: self.rng.uniform(-60, 60, n), "far": lambda n: self.rng.choice([-900.0, 900.0], n)},
+        )
         if shift.any():
             p, q = (rows + self._column(shift[request]) for rows, request in ((p, self.scored), (q, self.owner)))
         self._mask(p, q)
@@ -186,15 +183,11 @@ class _Drawing:
     def _column(self, values: np.ndarray) -> Float32[Tensor, "n 1"]:
         return self._tensor(values.astype(np.float32)[:, None])
 
-    def _far(self, count: int) -> np.ndarray:
-        return self.rng.choice([-900.0, 900.0], count)
-
     def _draft_logits(self, like: Tensor, noise: Tensor) -> Tensor:
         close = self._each("draft rows", {"close": lambda n: log_uniform(self.rng, 0.02, 1.5, n)})
         unrelated = np.array(self.options["draft rows"]) == "unrelated"
-        kept, spread = np.where(unrelated, 0.0, 1.0), np.where(unrelated, 2.0, close)
-        noise = noise.mul_(self._column(spread[self.owner]))
-        return noise.addcmul_(like, self._column(kept[self.owner]))
+        noise = noise.mul_(self._column(np.where(unrelated, 2.0, close)[self.owner]))
+        return noise.addcmul_(like, self._column(~unrelated[self.owner]))
 
     def _mask(self, p: Tensor, q: Tensor) -> None:
         """Puts -inf in place, at least one token of every row left; the same tokens in all rows of a request."""
@@ -216,16 +209,14 @@ class _Drawing:
                 rows[first:end].masked_fill_(banned, -math.inf)
 
     def _streams(self) -> Streams:
-        bits = {"seed": MAX_SEED, "position": MAX_POSITION}
-        ends = {"seed": END_SEEDS, "position": END_POSITIONS}
         drawn = []
-        for name, most in bits.items():
-            options, out = np.array(self.options[name]), np.zeros(self.batch, dtype=np.int64)
+        for name, most, ends in (("seed", MAX_SEED, END_SEEDS), ("position", MAX_POSITION, END_POSITIONS)):
+            options = np.array(self.options[name])
             written = log_uniform(self.rng, 1, WRITTEN + 2, self.batch).astype(np.int64) - 1
-            out[:] = np.where(options == "written", written, self.rng.integers(0, most, self.batch, endpoint=True))
+            numbers = np.where(options == "written", written, self.rng.integers(0, most, self.batch, endpoint=True))
             end = options == "end"
-            out[end] = self.rng.choice(np.array(ends[name]), int(end.sum()))
-            drawn.append(torch.as_tensor(out))
+            numbers[end] = self.rng.choice(np.array(ends), int(end.sum()))
+            drawn.append(torch.as_tensor(numbers))
         streams = Streams(drawn[0], drawn[1], self.gamma + 1)
         if self.device.type == "cpu":
             return streams
@@ -235,10 +226,9 @@ class _Drawing:
     def _parameters(self) -> dict[str, np.ndarray]:
         """Sampling parameters of each request, and whether these truncate."""
         if self.sampling is not None:
-            one = self.sampling
-            numbers = {"temperature": one.temperature, "draft temperature": one.temperature, "top_k": one.top_k}
-            numbers |= {"top_p": one.top_p, "min_p": one.min_p}
-            parameters = {name: np.full(self.batch, value) for name, value in numbers.items()}
+            names = ("temperature", "top_k", "top_p", "min_p")
+            parameters = {name: np.full(self.batch, getattr(self.sampling, name)) for name in names}
+            parameters["draft temperature"] = parameters["temperature"]
         else:
             parameters = self._drawn_parameters()
         truncated = (parameters["top_k"] > 0) | (parameters["top_p"] < 1) | (parameters["min_p"] > 0)
@@ -296,16 +286,13 @@ class _Drawing:
         own = places[:-1] < counts[:, None]
         first = counts.cumsum(0) - counts
         source = torch.where(own, first[:, None] + places[:-1], 0).flatten()
-        target_source = torch.where(
-            places <= counts[:, None], (first + torch.arange(self.batch, device=self.device))[:, None] + places, 0
-        )
-        if len(draft.token_ids):
-            tokens = draft.token_ids[source]
-            rows = None if draft.rows is None else self._laid_out(draft.rows.select(source))
-        else:  # nothing was drafted: what the padding holds is not looked at
-            tokens = torch.zeros_like(source)
-            rows = None if draft.rows is None else self._laid_out(target.select(torch.zeros_like(source)))
-        padded = Draft(tokens, rows, counts, self.gamma, padded=True)
+        scored = (first + torch.arange(self.batch, device=self.device))[:, None] + places
+        target_source = torch.where(places <= counts[:, None], scored, 0)
+        tokens, rows = draft.token_ids, draft.rows
+        if not len(tokens):  # nothing was drafted: what the padding holds is not looked at
+            tokens, rows = torch.zeros_like(source), None if rows is None else target
+        rows = None if rows is None else self._laid_out(rows.select(source))
+        padded = Draft(tokens[source], rows, counts, self.gamma, padded=True)
         return padded, self._laid_out(target.select(target_source.flatten()))
 
     def _laid_out(self, rows: LogitRows) -> LogitRows:

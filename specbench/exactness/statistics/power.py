@@ -10,7 +10,7 @@ N (2 TV)^2: a lower bound whatever the mistake looks like.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from scipy import optimize, stats
@@ -30,10 +30,15 @@ def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
     _check("power", power)
     _check("false_alarm", false_alarm)
     critical = stats.chi2.isf(false_alarm, dof)
+    return _root(lambda noncentrality: stats.ncx2.sf(critical, dof, noncentrality) - power)
+
+
+def _root(increasing: Callable[[float], float]) -> float:
+    """Returns where a function crosses 0 that is not above 0 at 0."""
     high = 1.0
-    while stats.ncx2.sf(critical, dof, high) < power:
+    while increasing(high) < 0:
         high *= 2
-    return float(optimize.brentq(lambda x: stats.ncx2.sf(critical, dof, x) - power, 0, high))
+    return float(optimize.brentq(increasing, 0, high))
 
 
 def share_at_most(failures: float | int, trials: int, alpha: float) -> float:
@@ -81,8 +86,5 @@ def tv_upper_bound(
         hidden = share_at_most(untested, draws, tail)
     # A statistic smaller than its median says nothing more, and a bound near 0 would be an accident's.
     statistic = max(statistic, float(stats.chi2.ppf(0.5, dof)))
-    high = 1.0
-    while stats.ncx2.cdf(statistic, dof, high) > tail:
-        high *= 2
-    noncentrality = optimize.brentq(lambda x: stats.ncx2.cdf(statistic, dof, x) - tail, 0, high)
-    return min(1.0, hidden + 0.5 * math.sqrt(max(float(noncentrality), 0.0) / draws))
+    noncentrality = _root(lambda noncentrality: tail - stats.ncx2.cdf(statistic, dof, noncentrality))
+    return min(1.0, hidden + 0.5 * math.sqrt(max(noncentrality, 0.0) / draws))

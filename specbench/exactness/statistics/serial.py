@@ -104,8 +104,8 @@ def serial_rows(
         pairs, time_each = draws // len(chosen), seconds / len(chosen)
         rows = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
         rows += _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
-        malformed, late = serial.malformed, late or serial.late
-        results += [Row(serial.name, FORM, serial.steps_made, float(malformed), 0, float(malformed == 0)), *rows]
+        late = late or serial.late
+        results += [Row.of_failures(serial.name, FORM, serial.steps_made, serial.malformed), *rows]
     return results, late
 
 

@@ -149,7 +149,7 @@ class SmallTier:
                 continue
             joint, acceptance = tally.joint(), tally.acceptance()
             impossible = tally.num_malformed() + joint.forbidden
-            rows.append(Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0)))
+            rows.append(Row.of_failures(name, FORM, tally.draws, impossible))
             if joint.dof:
                 counts = (tally.draws, joint.statistic, joint.dof, joint.p_value)
                 rows.append(Row(name, JOINT, *counts, untested=joint.untested))

@@ -131,8 +131,8 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
         for table in tables:
             table.add(part)
     paths = gains.cumsum(axis=2)
-    every = paths.reshape(len(names) * len(STRENGTHS), count)
-    log_wealth = np.logaddexp.reduce(every, axis=0) - math.log(len(every))
+    bets = paths.reshape(len(names) * len(STRENGTHS), count)
+    log_wealth = np.logaddexp.reduce(bets, axis=0) - math.log(len(bets))
     final = paths[:, :, -1].max(axis=1) if count else np.zeros(len(names))
     return BetResults(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
 

@@ -59,9 +59,9 @@ def bias_rows(pairs: TextPairs, evidence: BetResults, prompts: list[str], confid
         classified = float((classes > 0).sum() / max(there.sum(), 1))
         return BiasRow(prompt, position, len(classes), classified, entropy, observed, bound)
 
-    every = np.ones(len(pairs.prompts), dtype=bool)
-    rows = [row(ALL, None, every, slice(None))]
-    rows += [row(ALL, place + 1, every, slice(place, place + 1)) for place in range(pairs.length)]
+    all_pairs = np.ones(len(pairs.prompts), dtype=bool)
+    rows = [row(ALL, None, all_pairs, slice(None))]
+    rows += [row(ALL, place + 1, all_pairs, slice(place, place + 1)) for place in range(pairs.length)]
     return rows + [row(name, None, pairs.prompts == number, slice(None)) for number, name in enumerate(prompts)]
 
 

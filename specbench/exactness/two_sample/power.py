@@ -53,28 +53,22 @@ def power_rows(pairs: TextPairs, false_alarm: float, power: float, seed: int) ->
 
 def _smallest(law: _Law, direction: str, false_alarm: float, power: float, seed: int) -> float | None:
     """Halves an interval of the logarithm of the bias."""
+    # The quantile of a normal sample of unknown mean and spread, for the next run.
+    reach = float(stats.t.isf(1 - power, RUNS - 1)) * math.sqrt(1 + 1 / RUNS)
+
+    def found(bias: float) -> bool:
+        """Whether the final log wealth is large enough in a share ``power`` of runs, as a normal variable."""
+        drawn = (law.drawn(np.random.default_rng([seed, run]), bias, direction) for run in range(RUNS))
+        final = [float(evidence(pairs, GROWTH).log_wealth[-1]) for pairs in drawn]
+        return float(np.mean(final)) - reach * float(np.std(final, ddof=1)) >= -math.log(false_alarm)
+
     low, high = math.log(0.002), math.log(0.5)
-    if not _found(law, direction, 0.5, false_alarm, power, seed):
+    if not found(0.5):
         return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if _found(law, direction, math.exp(middle), false_alarm, power, seed):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if found(math.exp(middle)) else (middle, high)
     return math.exp(high)
-
-
-def _found(law: _Law, direction: str, bias: float, false_alarm: float, power: float, seed: int) -> bool:
-    """Whether the final log wealth is large enough in a share ``power`` of runs, as a normal variable."""
-    final = []
-    for run in range(RUNS):
-        rng = np.random.default_rng([seed, run])
-        wealth = evidence(law.drawn(rng, bias, direction), GROWTH).log_wealth
-        final.append(float(wealth[-1]))
-    # The quantile of a normal sample of unknown mean and spread, for the next run.
-    reach = float(stats.t.isf(1 - power, RUNS - 1)) * math.sqrt(1 + 1 / RUNS)
-    return float(np.mean(final)) - reach * float(np.std(final, ddof=1)) >= -math.log(false_alarm)
 
 
 class _Law:

@@ -116,7 +116,7 @@ class BlockByTokenCriterion(BlockSteps):
 
     def accepted_length(self, draft, target, weights, u):
         lengths = torch.arange(1, weights.shape[1], device=u.device)
-        accepted = (u.cumprod(dim=1) <= weights[:, 1:]) & (lengths <= draft.num_draft_tokens[:, None])
+        accepted = (u.cumprod(dim=1) <= weights[:, 1:]) & draft.drafted
         return (accepted * lengths).amax(dim=1) if len(lengths) else torch.zeros_like(draft.num_draft_tokens)
 
     def residual(self, p, q, pi):
@@ -144,11 +144,5 @@ class BlockEarlyStop(BlockSteps):
     """
 
     def accepted_length(self, draft, target, weights, u):
-        full = block.residual_masses(draft, target, weights)
-        mass = torch.cat([full[:, 1:], torch.zeros_like(full[:, :1])], dim=1)
-        pi = weights[:, 1:]
-        total = mass + 1 - pi
-        h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
-        lengths = torch.arange(1, weights.shape[1], device=u.device)
-        h = torch.where(lengths == draft.num_draft_tokens[:, None], pi, h)
-        return ((u < h) & (lengths <= draft.num_draft_tokens[:, None])).cumprod(dim=1).sum(dim=1)
+        h, _ = block.h_values(weights, block.residual_masses(draft, target, weights), draft.num_draft_tokens)
+        return ((u < h) & draft.drafted).cumprod(dim=1).sum(dim=1)

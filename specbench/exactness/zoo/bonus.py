@@ -6,6 +6,7 @@ import torch
 
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.wrong_q import unprocessed
+from specbench.rules import batched
 
 
 class UnprocessedBonus(TokenSteps):
@@ -15,8 +16,7 @@ class UnprocessedBonus(TokenSteps):
     """
 
     def bonus(self, draft, target, p):
-        batch = torch.arange(len(p), device=p.device)
-        return unprocessed(target.select(draft.first_row + batch + draft.num_draft_tokens)).probs()
+        return unprocessed(target.select(batched.target_row_after(draft, draft.num_draft_tokens))).probs()
 
 
 class ArgmaxBonus(TokenSteps):
@@ -34,5 +34,4 @@ class PreviousRowBonus(TokenSteps):
     """From the row that scored the last drafted token. A mutant: no thread known, unseen where rows are equal."""
 
     def bonus(self, draft, target, p):
-        batch = torch.arange(len(p), device=p.device)
-        return target.select(draft.first_row + batch + (draft.num_draft_tokens - 1).clamp(min=0)).probs()
+        return target.select(batched.target_row_after(draft, (draft.num_draft_tokens - 1).clamp(min=0))).probs()

@@ -43,9 +43,8 @@ class ResidualNextRow(TokenSteps):
 
     def weights(self, draft, target, num_accepted):
         bonus = num_accepted == draft.num_draft_tokens
-        batch = torch.arange(len(num_accepted), device=num_accepted.device)
         p, q = batched.next_rows(draft, target, num_accepted)
-        late = target.select(draft.first_row + batch + torch.where(bonus, num_accepted, num_accepted + 1)).probs()
+        late = target.select(batched.target_row_after(draft, num_accepted + (~bonus).long())).probs()
         return torch.where(bonus[:, None], p, batched.residual(late, q))
 
 

@@ -46,18 +46,10 @@ def sensitivity(evidence: Evidence, settings: Settings) -> list[SensitivityRow]:
     for bound in evidence.bounds:
         if bound.located is None:
             continue
-        caught = bound.least > TOLERANCE
-        rows.append(
-            SensitivityRow(
-                fixture=bound.fixture,
-                test=LOCATION,
-                draws=bound.draws,
-                p_value=0.0 if caught else 1.0,
-                rejected_at=bound.draws if caught else None,
-                needed=-math.log(settings.false_alarm) / bound.located if caught else None,
-                gates=True,
-            )
-        )
+        p_value, rejected_at, needed = 1.0, None, None
+        if bound.least > TOLERANCE:
+            p_value, rejected_at, needed = 0.0, bound.draws, -math.log(settings.false_alarm) / bound.located
+        rows.append(SensitivityRow(bound.fixture, LOCATION, bound.draws, p_value, rejected_at, needed, gates=True))
     for row in evidence.rows:
         needed = _needed(row, settings, len(evidence.rows))
         rows.append(SensitivityRow(row.fixture, row.test, row.draws, row.p_value, row.rejected_at, needed, row.gates))

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64
 
-from specbench.metrics.intervals import CONFIDENCE, Estimate
+from specbench.metrics.intervals import Estimate
 from specbench.replay.cost.model import CostModel, fit
 from specbench.replay.simulate import NOTHING, simulate
 from specbench.replay.survival import survival
@@ -80,8 +80,8 @@ def forecast(
     return Forecast(
         gamma,
         batch,
-        _estimate(plain / seconds, samples[:, 2] / samples[:, 1]),
-        _estimate(tokens / seconds, samples[:, 0] / samples[:, 1]),
+        Estimate.of_resamples(plain / seconds, samples[:, 2] / samples[:, 1]),
+        Estimate.of_resamples(tokens / seconds, samples[:, 0] / samples[:, 1]),
         float(tokens / plain),
         float(tokens / steps),
         float(stepped),
@@ -157,9 +157,3 @@ def _step_seconds(model: CostModel, going: np.ndarray, drafted: np.ndarray, cach
     taken = active > 0
     context = np.where(going, cached, 0).sum(axis=1)[taken] / active[taken]
     return model.step_seconds(active[taken], drafted[taken], context)
-
-
-def _estimate(value: float, drawn: np.ndarray) -> Estimate:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Estimate(float(value), float(low), float(high))

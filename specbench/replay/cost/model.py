@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import nnls
 
 from specbench.core.errors import ArgumentError
@@ -149,32 +150,15 @@ class CostModel:
         return (self.start_both if drafting else self.start).seconds(np.asarray(tokens, dtype=float))
 
     def _corrections(self, batch: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-        batch, gamma = np.broadcast_arrays(batch, gamma)
-        row, row_share = _between(np.log(self.batches), np.log(batch))
-        column, column_share = _between(self.gammas, gamma)
-        lower = _mixed(self.correction[row, column], self.correction[row, column + 1], column_share)
-        upper = _mixed(self.correction[row + 1, column], self.correction[row + 1, column + 1], column_share)
-        return _mixed(lower, upper, row_share)
+        """Interpolated corrections; values beyond the grid have those of its edge."""
+        axes = np.log(self.batches), self.gammas
+        places = [np.clip(values, axis[0], axis[-1]) for values, axis in zip((np.log(batch), gamma), axes, strict=True)]
+        return RegularGridInterpolator(axes, self.correction)(tuple(places))
 
     def describe(self) -> dict[str, object]:
         """The fit as plain numbers, for a JSON file."""
-        return {
-            name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
-            for name, value in vars(self).items()
-            if name not in ("batches", "gammas", "correction")
-        } | {name: getattr(self, name).tolist() for name in ("batches", "gammas", "correction")}
-
-
-def _between(grid: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cell of each value and its place within it, 0..1; values beyond the grid stay at its edge."""
-    if len(grid) == 2 and grid[0] == grid[1]:
-        return np.zeros(values.shape, dtype=int), np.zeros(values.shape)
-    cell = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
-    return cell, np.clip((values - grid[cell]) / (grid[cell + 1] - grid[cell]), 0, 1)
-
-
-def _mixed(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    return low * (1 - share) + high * share
+        values = asdict(self).items()
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values}
 
 
 def fit(rows: pd.DataFrame) -> CostModel:
@@ -203,12 +187,10 @@ def fit(rows: pd.DataFrame) -> CostModel:
         fit_line(scored, rows["rest"].to_numpy()),
         fit_line(fed, rows["start_target"].to_numpy()),
         fit_line(fed[fed_to_both], both[fed_to_both]),
-        # One cell at least, so that interpolation needs no case of its own.
-        *(np.repeat(axis, 2) if len(axis) == 1 else axis for axis in (batches, gammas)),
-        correction=np.ones((max(2, len(batches)), max(2, len(gammas)))),
+        batches,
+        gammas,
+        correction=np.ones((len(batches), len(gammas))),
     )
     ratio = rows.assign(ratio=rows["step"] / plain.step_seconds(batch, gamma, context))
     table = ratio.pivot_table(index="batch", columns="gamma", values="ratio", aggfunc="median").to_numpy()
-    table = np.repeat(table, 2, axis=0) if len(batches) == 1 else table
-    table = np.repeat(table, 2, axis=1) if len(gammas) == 1 else table
     return replace(plain, correction=table)

@@ -34,11 +34,15 @@ def steady(lengths: dict[int, float], batch: int, model: CostModel, context: flo
         lengths: tokens a step of each gamma.
         context: tokens cached a request.
     """
-    gammas = np.array(list(lengths))
-    sizes = np.full(len(gammas), batch)
-    plain = model.step_seconds(np.array([batch]), np.array([0]), context)[0]
-    times = model.step_seconds(sizes, gammas, context)
-    return {int(g): float(lengths[int(g)] * plain / t) for g, t in zip(gammas, times, strict=True)}
+    speedups = _speedups(lengths, np.array([batch]), model, context)[:, 0]
+    return dict(zip(lengths, speedups.tolist(), strict=True))
+
+
+def _speedups(lengths: dict[int, float], batches: np.ndarray, model: CostModel, context: float) -> np.ndarray:
+    """Speedups [gammas, batches] over plain decoding."""
+    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
+    gammas, lengths_column = (np.array(list(column))[:, None] for column in (lengths, lengths.values()))
+    return lengths_column * plain / model.step_seconds(batches, gammas, context)
 
 
 def crossover_batch(lengths: dict[int, float], model: CostModel, context: float) -> int | None:
@@ -47,13 +51,8 @@ def crossover_batch(lengths: dict[int, float], model: CostModel, context: float)
     Beyond the measured batches this rests on the rooflines' shape alone.
     """
     batches = np.arange(1, LARGEST_BATCH + 1)
-    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
-    best = np.zeros(len(batches))
-    for gamma, length in lengths.items():
-        if gamma > 0:
-            times = model.step_seconds(batches, np.full(len(batches), gamma), context)
-            best = np.maximum(best, length * plain / times)
-    lost = np.flatnonzero(best <= 1)
+    speculative = {gamma: length for gamma, length in lengths.items() if gamma > 0}
+    lost = np.flatnonzero((_speedups(speculative, batches, model, context) <= 1).all(axis=0))
     return int(batches[lost[0]]) if len(lost) else None
 
 

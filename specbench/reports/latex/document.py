@@ -1,14 +1,15 @@
-"""What a document needs of a paper's folder, and a small document that includes it."""
+"""What a document needs of a paper's folder: preamble, words, BibTeX of rules; a small document that includes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from specbench.reports.latex import bibliography
+from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import Numbers
-from specbench.reports.latex.text import block, words
-from specbench.reports.model import Picture, Report, Section, Table
+from specbench.reports.latex.numbers import Numbers, block, words
+from specbench.reports.model import Picture, Report, Table
 from specbench.reports.plots.style import Page
 from specbench.rules import RULES
 
@@ -27,7 +28,16 @@ PREAMBLE = rf"""{MARK}% In the preamble of your document:
   \else \usebox\specbenchbox \fi}}
 \input{{\specbenchpath/numbers}}
 """
+MATHPTMX = r"\usepackage{mathptmx} % Times, which goes with the letters of the figures"
 TIMES = ("STIXGeneral", "Times New Roman", "Nimbus Roman", "TeX Gyre Termes", "Liberation Serif")
+SPECBENCH_ENTRY = """\
+@misc{{specbench,
+  author = {{{{the specbench authors}}}},
+  title  = {{specbench: a laboratory for speculative decoding, version {version}}},
+  year   = {{2026}},
+}}
+"""
+_ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),\n.*?\n\}", re.DOTALL)
 
 
 def remark(report: Report, numbers: Numbers) -> str:
@@ -38,7 +48,13 @@ def remark(report: Report, numbers: Numbers) -> str:
 def answer(report: Report, numbers: Numbers, remark: str) -> str:
     """The question, and the words of the first section."""
     question = remark + words(report.question, f"{report.name}/question", numbers)
-    return "\n\n".join([question, *_words(report.sections[:1], report.name, numbers)]) + "\n"
+    texts = (
+        block(content, f"{report.name}/{section.heading}", numbers)
+        for section in report.sections[:1]
+        for content in section.blocks
+        if isinstance(content, str)
+    )
+    return "\n\n".join([question, *texts]) + "\n"
 
 
 def whole(report: Report, numbers: Numbers) -> str:
@@ -57,44 +73,65 @@ def whole(report: Report, numbers: Numbers) -> str:
 def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:
     """main.tex: an example, each report with its first table and its first figure."""
     column, wide = pages["column"], pages["wide"]
-    times = r"\usepackage{mathptmx} % Times, which goes with the letters of the figures"
-    fonts = [times] if column.font in TIMES else []
-    body = [part for report in reports for part in _body(report)]
-    return "\n".join(
-        [
-            "% An example of a document that includes this folder. Change it as you like: it is kept.",
-            r"\documentclass[twocolumn]{article}",
-            rf"\usepackage[textwidth={wide.width}in,textheight=9.4in,columnsep={wide.width - 2 * column.width:.3f}in]"
-            r"{geometry}",
-            *fonts,
-            r"\newcommand\specbenchpath{.}",
-            r"\input{\specbenchpath/specbench}",
-            r"\begin{document}",
-            "",
-            r"Numbers are macros of \texttt{numbers.tex}; they were measured with specbench~\cite{specbench}.",
-            *_cited(reports),
-            "",
-            *body,
-            r"\bibliographystyle{plain}",
-            r"\bibliography{\specbenchpath/refs}",
-            r"\end{document}",
-            "",
-        ]
-    )
+    fonts = f"{MATHPTMX}\n" if column.font in TIMES else ""
+    return rf"""% An example of a document that includes this folder. Change it as you like: it is kept.
+\documentclass[twocolumn]{{article}}
+\usepackage[textwidth={wide.width}in,textheight=9.4in,columnsep={wide.width - 2 * column.width:.3f}in]{{geometry}}
+{fonts}\newcommand\specbenchpath{{.}}
+\input{{\specbenchpath/specbench}}
+\begin{{document}}
+
+Numbers are macros of \texttt{{numbers.tex}}; they were measured with specbench~\cite{{specbench}}.
+{_cited(reports)}
+{"".join(map(_body, reports))}\bibliographystyle{{plain}}
+\bibliography{{\specbenchpath/refs}}
+\end{{document}}
+"""
 
 
-def _body(report: Report) -> list[str]:
-    floats = [*report.tables[:1], *report.pictures[:1]]
-    others = [item for item in (*report.tables, *report.pictures) if item not in floats]
-    return [
+def bibtex_entries() -> dict[str, str]:
+    """The entries of references.bib and of registered rules, by key."""
+    text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")
+    texts = [text, *(info.bibtex for info in RULES.values())]
+    return {entry["key"]: f"{entry.group()}\n" for text in texts for entry in _ENTRY.finditer(text)}
+
+
+def bibliography(rules: Iterable[str], version: str) -> str:
+    """refs.bib: specbench, and the papers of rules by name. A name that is not registered adds nothing."""
+    entries = bibtex_entries()
+    cited = dict.fromkeys(key for rule in rules for key in citation_keys(rule, with_trees=True))
+    return "\n".join([SPECBENCH_ENTRY.format(version=version), *(entries[key] for key in cited)])
+
+
+def citation_keys(rule: str, with_trees: bool = False) -> list[str]:
+    """The BibTeX keys of a rule's papers; none for a name that is not registered.
+
+    Raises:
+        ArgumentError: the rule names a paper without an entry.
+    """
+    if rule not in RULES:
+        return []
+    info, entries = RULES[rule], bibtex_entries()
+    keys = [*info.papers, *(info.tree_papers if with_trees else ())]
+    for key in keys:
+        if key not in entries:
+            raise ArgumentError(
+                f"rule={rule}: papers has {key!r}, of which there is no BibTeX entry. Add it to the rule's `bibtex`."
+            )
+    return keys
+
+
+def _body(report: Report) -> str:
+    tables, pictures = report.tables, report.pictures
+    lines = [
         rf"\section*{{{escape(report.title)}}}",
-        *(_input(report, item) for item in floats),
-        *(f"% {_input(report, item)}" for item in others),
+        *(_input(report, shown) for shown in (*tables[:1], *pictures[:1])),
+        *(f"% {_input(report, shown)}" for shown in (*tables[1:], *pictures[1:])),
         rf"\input{{\specbenchpath/{report.name}/answer}}",
-        *(f"Table~\\ref{{tab:{report.name}-{table.name}}} has the numbers." for table in report.tables[:1]),
-        *(f"Figure~\\ref{{fig:{report.name}-{picture.name}}} shows them." for picture in report.pictures[:1]),
-        "",
+        *(f"Table~\\ref{{tab:{report.name}-{table.name}}} has the numbers." for table in tables[:1]),
+        *(f"Figure~\\ref{{fig:{report.name}-{picture.name}}} shows them." for picture in pictures[:1]),
     ]
+    return "\n".join(lines) + "\n\n"
 
 
 def _input(report: Report, shown: Table | Picture) -> str:
@@ -102,17 +139,8 @@ def _input(report: Report, shown: Table | Picture) -> str:
     return rf"\input{{\specbenchpath/{report.name}/{kind}-{shown.name}}}"
 
 
-def _cited(reports: Sequence[Report]) -> list[str]:
+def _cited(reports: Sequence[Report]) -> str:
     rules = dict.fromkeys(rule for report in reports for rule in report.rules)
-    cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := bibliography.keys(rule))]
+    cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := citation_keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
-    return [f"Verifiers follow {listed}."] if cited else []
-
-
-def _words(sections: Sequence[Section], name: str, numbers: Numbers) -> list[str]:
-    return [
-        block(content, f"{name}/{section.heading}", numbers)
-        for section in sections
-        for content in section.blocks
-        if not isinstance(content, Table | Picture)
-    ]
+    return f"Verifiers follow {listed}.\n" if cited else ""

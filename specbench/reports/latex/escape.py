@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 _PRINTED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "%": r"\%", "_": r"\_", "#": r"\#", "&": r"\&",
@@ -44,16 +45,17 @@ _ACCENTS = {
 
 def escape(text: str) -> str:
     """Text in the font around it; line breaks and tabs become spaces."""
-    parts = _LIGATURES.split(re.sub(r"[ \t\r\n]+", " ", text))
-    return "{}".join(
-        "".join(_PRINTED.get(character) or _beyond_ascii(character) for character in part) for part in parts
-    )
+    return _escape(text, _PRINTED)
 
 
 def code(text: str) -> str:
     """Text as it is typed, in typewriter letters."""
+    return rf"\texttt{{{_escape(text, _TYPED)}}}"
+
+
+def _escape(text: str, commands: Mapping[str, str]) -> str:
     parts = _LIGATURES.split(re.sub(r"[ \t\r\n]+", " ", text))
-    return r"\texttt{" + "{}".join("".join(_TYPED.get(c) or _beyond_ascii(c) for c in part) for part in parts) + "}"
+    return "{}".join("".join(commands.get(letter) or _beyond_ascii(letter) for letter in part) for part in parts)
 
 
 def _beyond_ascii(letter: str) -> str:

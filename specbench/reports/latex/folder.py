@@ -9,13 +9,27 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import beside, read_json, write_json, writing
-from specbench.reports.latex import bibliography, document, figures, tables
+from specbench.reports.latex import document, floats
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.model import Picture, Report
 from specbench.reports.plots.style import Page, drawn_for, style
 
 MANIFEST = "specbench.json"
 KEPT = "main.tex"  # an example, which its reader may change
+
+
+def pages(column: float, wide: float, font: str) -> dict[str, Page]:
+    """What figures are drawn for, by the end of their files' names: one column, and the width of the text.
+
+    Args:
+        column, wide: inches.
+        font: a family that matplotlib finds.
+    """
+    mathtext = {"DejaVu Sans": "dejavusans", "DejaVu Serif": "dejavuserif"}.get(font, "stix")
+    return {
+        "column": Page(column, font, mathtext, filled=True),
+        "wide": Page(wide, font, mathtext, filled=True),
+    }
 
 
 def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], version: str) -> dict[str, bytes]:
@@ -34,9 +48,9 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
         files[f"{folder}/report.tex"] = document.whole(report, numbers)
         numbers.headlines(report.name, report.headlines)
         for table in report.tables:
-            files[f"{folder}/table-{table.name}.tex"] = tables.floated(table, folder, numbers, remark) + "\n"
+            files[f"{folder}/table-{table.name}.tex"] = floats.table_float(table, folder, numbers, remark) + "\n"
         for picture in report.pictures:
-            files[f"{folder}/figure-{picture.name}.tex"] = figures.floated(picture, folder, numbers, remark) + "\n"
+            files[f"{folder}/figure-{picture.name}.tex"] = floats.figure_float(picture, folder, numbers, remark) + "\n"
     for end, page in pages.items():
         for report in reports[end]:
             for picture in report.pictures:
@@ -44,7 +58,7 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
     rules = [rule for report in first for rule in report.rules]
     files["numbers.tex"] = document.MARK + numbers.render()
     files["specbench.tex"] = document.PREAMBLE
-    files["refs.bib"] = bibliography.bibliography(rules, version)
+    files["refs.bib"] = document.bibliography(rules, version)
     files[KEPT] = document.main(first, pages)
     return {path: content.encode() if isinstance(content, str) else content for path, content in files.items()}
 
@@ -65,9 +79,9 @@ def write(files: Mapping[str, bytes], out: Path) -> list[str]:
         raise ConfigError("--out", out, "is not a folder", "Name another one.")
     earlier = _written(out)
     if earlier is None and out.is_dir() and any(out.iterdir()):
-        held = ", ".join(sorted(entry.name for entry in out.iterdir())[:3])
+        contents = ", ".join(sorted(entry.name for entry in out.iterdir())[:3])
         remedy = "Name a folder that is not there yet, such as paper/specbench."
-        raise ConfigError("--out", out, f"holds what specbench paper did not write ({held})", remedy)
+        raise ConfigError("--out", out, f"holds what specbench paper did not write ({contents})", remedy)
     earlier = earlier or {}
     kept = [KEPT] if KEPT in earlier and _changed(out, KEPT, earlier) else []
     foreign = [path for path in sorted({*files, *earlier} - set(kept)) if _changed(out, path, earlier)]

@@ -1,4 +1,4 @@
-r"""Numbers by name, so that none is typed by hand: each is a macro of numbers.tex.
+r"""Numbers by name, so that none is typed by hand: each is a macro of numbers.tex. The words of a report around them.
 
 ``\specbench{gamma_sweep/table/gamma=4,verifier=masked/speedup}`` prints that cell of that table as the report has it.
 Names consist of the experiment, the table, the columns that tell its rows apart, and the column. In sentences and
@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from specbench.core.errors import ArgumentError
-from specbench.reports.latex.escape import escape
+from specbench.reports.latex.escape import code, escape
+from specbench.reports.markdown import blocks, inlines
 
 DEFINITION = r"""% \specbench{NAME} prints a number of this file. It may stand in headings and captions.
 \protected\def\specbench#1{%
@@ -122,3 +123,34 @@ def _described(text: str, start: int, end: int) -> str:
     before = _WORD.findall(_CLAUSE.split(text[:start])[-1])[-WORDS:]
     behind = _WORD.findall(_CLAUSE.split(text[end:])[0])[:WORDS]
     return "_".join(before or behind) or "number"
+
+
+def words(markdown: str, place: str, numbers: Numbers) -> str:
+    """Text within a paragraph; every number is a macro, but for those in code and links."""
+    parts, in_link = [], False
+    for token in inlines(markdown):
+        if token.type == "code_inline":
+            parts.append(code(token.content))
+        elif token.type.startswith("strong"):
+            parts.append(r"\textbf{" if token.nesting == 1 else "}")
+        elif token.type.startswith("link"):
+            in_link = token.nesting == 1  # paper has no links of a report's folder
+        else:
+            text = token.content or " "
+            parts.append(escape(text) if in_link else numbers.in_text(text, place))
+    return "".join(parts)
+
+
+def block(markdown: str, place: str, numbers: Numbers) -> str:
+    """A paragraph, a list, or lines as they stand."""
+    parts = []
+    for tag, texts in blocks(markdown):
+        if tag == "ul":
+            items = [rf"  \item {words(text, place, numbers)}" for text in texts]
+            parts.append("\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]))
+        elif tag == "code":
+            lines = [f"{code(line)}\\\\" for line in texts]
+            parts.append("\n".join([r"\begin{flushleft}\footnotesize", *lines, r"\end{flushleft}"]))
+        else:
+            parts.append(words(texts[0], place, numbers))
+    return "\n\n".join(parts)

@@ -35,10 +35,10 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
             points |= rows[rows["gamma"] > 0].groupby("gamma")["tokens_per_second"].median().to_dict()
             axes.plot(list(points), list(points.values()), label=engine, **look.line)
         for place, name in enumerate(names):
-            beside = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
-            for speed in beside[beside["gamma"] == 0]["tokens_per_second"]:
+            decoder = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
+            for speed in decoder[decoder["gamma"] == 0]["tokens_per_second"]:
                 axes.axhline(speed, color=GREY, linewidth=0.9, linestyle=LINES[place % len(LINES)], label=name)
-            drafting = beside[beside["gamma"] > 0].sort_values("gamma")
+            drafting = decoder[decoder["gamma"] > 0].sort_values("gamma")
             if len(drafting):
                 x, y = (drafting[column].to_numpy(dtype=float) for column in ("gamma", "tokens_per_second"))
                 axes.plot(x, y, "x", color=GREY, linestyle=LINES[place % len(LINES)], markeredgecolor=GREY, label=name)
@@ -54,21 +54,21 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
     """Speedup of each drafter by category of prompt, a panel a temperature.
 
     Args:
-        speeds: columns temperature, category, drafter, speedup, speedup_low, speedup_high.
+        speeds: columns temperature, category, series, speedup, speedup_low, speedup_high.
     """
     temperatures = sorted(speeds["temperature"].unique())
     categories = list(dict.fromkeys(speeds["category"]))
-    looks = in_order(dict.fromkeys(speeds["drafter"]))
+    looks = in_order(dict.fromkeys(speeds["series"]))
     figure, every_axes = panels(len(temperatures), 2, (1 / 2, 2.4), margin=0.2)
     for axes, temperature in zip(every_axes, temperatures, strict=True):
         here = speeds[speeds["temperature"] == temperature]
-        for place, (drafter, look) in enumerate(looks.items()):
-            rows = here[here["drafter"] == drafter]
+        for place, (series, look) in enumerate(looks.items()):
+            rows = here[here["series"] == series]
             x = np.array([categories.index(category) for category in rows["category"]], dtype=float)
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
             middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
             axes.vlines(x, low, high, color=look.colour, linewidth=1)
-            axes.plot(x, middle, label=drafter, **look.points)
+            axes.plot(x, middle, label=series, **look.points)
         axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_xticks(range(len(categories)), categories)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)

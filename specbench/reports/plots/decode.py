@@ -49,10 +49,10 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
     both = {"where all before it were accepted": conditional, "of all drafted": joint}
     for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
-        known = [
+        estimates = [
             (estimate.value, estimate.low, estimate.high) if estimate else (math.nan,) * 3 for estimate in both[name]
         ]
-        values, low, high = np.array(known).reshape(-1, 3).T  # NaN is not drawn
+        values, low, high = np.array(estimates).reshape(-1, 3).T  # NaN is not drawn
         places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
         axes.plot(places, values, label=name, **look.line)
         axes.vlines(places, low, high, color=look.colour, linewidth=1)

@@ -30,10 +30,10 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
     """
     table = pd.DataFrame(cells)
     fixtures = list(table.groupby("fixture", sort=False))
-    figure, every = panels(len(fixtures), 4, (1 / 4, 1.5), margin=0.5, sharey=False)
-    for axes, (name, own) in zip(every, fixtures, strict=True):
-        draws = int(own["draws"].iloc[0])
-        rows = own[own["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
+    figure, every_axes = panels(len(fixtures), 4, (1 / 4, 1.5), margin=0.5, sharey=False)
+    for axes, (name, fixture) in zip(every_axes, fixtures, strict=True):
+        draws = int(fixture["draws"].iloc[0])
+        rows = fixture[fixture["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
         prob, places = rows["prob"].to_numpy(), np.arange(len(rows))
         low, high = (bound / prob for bound in theory.binomial_band(prob.clip(0, 1), max(draws, 1)))
         ratio = rows["share"].to_numpy() / prob

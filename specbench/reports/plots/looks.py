@@ -86,16 +86,16 @@ def named_looks() -> dict[str, Look]:
     """
     named: dict[str, Look] = {}
     for info in RULES.values():
-        given = {**info.verifiers, **info.tree_verifiers}
-        for verifier, look in given.items():
+        verifiers = {**info.verifiers, **info.tree_verifiers}
+        for verifier, look in verifiers.items():
             if look.marker not in MARKERS:
                 raise ArgumentError(
                     f"rule={info.name}: verifiers has the marker {look.marker!r} for {verifier!r}. "
                     f"Use one of {' '.join(MARKERS)}."
                 )
             named[verifier] = Look(NAMED_COLOURS.get(look.colour, look.colour), look.marker)
-        if given:
-            named[info.name] = named.get(info.name) or named[next(iter(given))]
+        if verifiers:
+            named[info.name] = named.get(info.name) or named[next(iter(verifiers))]
     return named | OTHERS
 
 
@@ -113,13 +113,13 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         left.
     """
     every, named = list(dict.fromkeys(map(str, names))), named_looks()
-    given: dict[str, Look] = {}
+    chosen: dict[str, Look] = {}
     for name in every:
-        if name in named and named[name] not in given.values():  # a rule and its first verifier may both be shown
-            given[name] = named[name]
-    for name in sorted(set(every) - set(given)):
-        given[name] = _free(list(_candidates(name, named)), set(given.values()), name != _verifier(name))
-    return {name: given[name] for name in every}
+        if name in named and named[name] not in chosen.values():  # a rule and its first verifier may both be shown
+            chosen[name] = named[name]
+    for name in sorted(set(every) - set(chosen)):
+        chosen[name] = _free(list(_candidates(name, named)), set(chosen.values()), name != _verifier(name))
+    return {name: chosen[name] for name in every}
 
 
 def in_order(names: Iterable[object]) -> dict[Any, Look]:

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.journal import AXES, PROGRESS
 from specbench.reports.tracking.panels import panels
 from specbench.reports.tracking.process import LIMITS, Process
-from specbench.reports.tracking.settings import LONGEST_NAME, WandbWorkspace, check_settings
+from specbench.reports.tracking.settings import LONGEST_NAME, WandbWorkspace, check_settings, tracking_errors
 
 LONG_WAIT = 30.0  # seconds; W&B waits 90 for a server that does not answer, and fails at once for most other reasons
 LONGEST_TAG = 64  # characters, by W&B
@@ -97,11 +97,8 @@ class JobRun:
         except ConfigError:  # why the job has failed
             return
         try:
-            self.send(self._last(status, reason, verdict))
-        except TrackingError:
-            raise
-        except Exception as error:  # full disks, tables that are none: nothing of this may cost a finished job
-            raise TrackingError(f"{type(error).__name__}: {error}") from error
+            with tracking_errors():
+                self.send(self._last(status, reason, verdict))
         finally:
             self.close()
 

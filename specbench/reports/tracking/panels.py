@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from specbench.core.machine.files import wrap_library_errors
 from specbench.metrics.results import RESULTS, TEXTS
 
 MOST_ROWS = 1000  # of a table in W&B; the artifact has all of them
@@ -27,7 +28,7 @@ OWN_FILES = (
 # No tables of these: the row is the summary, texts have a table of their own length, and the others a line a token or a
 # time. All are in the artifact.
 NOT_AS_TABLES = (RESULTS, TEXTS, "joint_cells.parquet", "trace.parquet", "latency_samples.parquet", "logprobs.parquet")
-HISTOGRAMS = {"acceptance_histogram": "drafted tokens accepted by a step"}  # columns of results.parquet: counts from 0
+HISTOGRAMS = ("acceptance_histogram",)  # columns of results.parquet: counts from 0
 
 
 def panels(folder: Path, texts: int) -> dict[str, Any]:
@@ -39,6 +40,9 @@ def panels(folder: Path, texts: int) -> dict[str, Any]:
 
     Returns:
         summary, images, histograms, tables and files, each by its key.
+
+    Raises:
+        ConfigError: a damaged table.
     """
     tables = {path.name: _read(path, texts if path.name == TEXTS else MOST_ROWS) for path in folder.glob("*.parquet")}
     (row,) = tables[RESULTS].to_pylist() if RESULTS in tables else ({},)
@@ -64,10 +68,11 @@ def plain(table: pa.Table) -> dict[str, Any]:
 
 
 def _read(path: Path, most: int) -> pa.Table:
-    """The first rows of a table, however long it is."""
-    file = pq.ParquetFile(path)
-    batch = next(file.iter_batches(batch_size=most), None) if most else None
-    return file.schema_arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
+    """The first rows of a table, however long it is. Raises ConfigError, which names a damaged file."""
+    with wrap_library_errors("RUN_DIR", path, "damaged", "Run the job again."):
+        file = pq.ParquetFile(path)
+        batch = next(file.iter_batches(batch_size=most), None) if most else None
+        return file.schema_arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
 def _is_result(path: Path) -> bool:

@@ -67,8 +67,8 @@ class Process:
         """
         limit = min(limit, LATER) if _stalled else limit
         try:
-            given = self.pending + (b"" if last is None else _line(last))
-            reply = self.process.communicate(given, timeout=limit)[0].decode(errors="replace").strip()
+            messages = self.pending + (b"" if last is None else _line(last))
+            reply = self.process.communicate(messages, timeout=limit)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired as error:
             _stalled.append(limit)
             raise TrackingError(f"W&B did not end within {limit} s; further runs wait for {LATER} s") from error

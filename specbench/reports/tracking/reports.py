@@ -1,25 +1,71 @@
 """A sweep's report in W&B: ``report.wandb.json`` in its folder, and on W&B's server if tracking is online.
 
-Made with wandb-workspaces (the extra ``wandb-workspaces``), in W&B's own process.
+Words and tables are the Markdown of report.md. A figure is a panel that shows the sweep's own image. Made with
+wandb-workspaces (the extra ``wandb-workspaces``), in W&B's own process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import TrackingError
+from specbench.reports import markdown
+from specbench.reports.model import Block, Picture, Report, Table
 from specbench.reports.tracking.jobs import environment
 from specbench.reports.tracking.panels import HISTOGRAMS
 from specbench.reports.tracking.process import LIMITS, Process
-from specbench.reports.tracking.settings import WandbWorkspace
+from specbench.reports.tracking.settings import WandbWorkspace, tracking_errors
 from specbench.reports.tracking.sweeps import SWEEP
 
 REPORT = "report.wandb.json"
 POINTS = ("speedup", "acceptance_length")  # a point a run, by a key that the sweep varies
 SPEEDS = ("acceptance_length", "tokens_per_second", "speedup")  # bars, a run each, of summaries that have them
+LONGEST_TITLE = 128  # characters, by W&B
+# Code, which stays as it is, or a link to a file.
+_LINK = re.compile(r"(?P<code>(`+).*?\2)|\[(?P<words>(?:[^\[\]\\]|\\.)*)\]\((?!https?://)[^()\s]*\)")
+
+
+def to_wandb(report: Report, entity: str, project: str, group: str) -> dict[str, Any]:
+    """Describes a report for W&B.
+
+    Args:
+        entity, project: where its runs are.
+        group: the sweep, as its runs have it.
+
+    Returns:
+        title, description, place and blocks; each block has a ``kind`` (heading, callout, markdown, image) and what
+        that needs.
+    """
+    blocks: list[dict[str, Any]] = [{"kind": "callout", "text": report.warning}] if report.warning else []
+    blocks.append(_markdown(report.question))
+    for section in report.sections:
+        blocks.append({"kind": "heading", "level": 1, "text": section.heading})
+        for block in section.blocks:
+            if isinstance(block, Picture):
+                blocks.append({"kind": "heading", "level": 2, "text": block.question})
+                blocks.append({"kind": "image", "key": f"report/{block.name}", "title": block.question})
+            blocks.append(_markdown(block.reading if isinstance(block, Picture) else block))
+    title = report.title if len(report.title) <= LONGEST_TITLE else f"{report.title[: LONGEST_TITLE - 1]}…"
+    place = {"entity": entity, "project": project, "group": group}
+    return {**place, "title": title, "description": markdown.literal(report.question), "blocks": blocks}
+
+
+def _markdown(block: Block) -> dict[str, Any]:
+    if isinstance(block, Table):
+        block = dataclasses.replace(block, caption=_without_paths(block.caption), note=_without_paths(block.note))
+    elif isinstance(block, str):
+        block = _without_paths(block)
+    return {"kind": "markdown", "text": markdown.block(block)}
+
+
+def _without_paths(words: str) -> str:
+    """The words alone of links to files, which lead nowhere on a server."""
+    return words if words.startswith("```") else _LINK.sub(lambda match: match["code"] or match["words"], words)
 
 
 def write_report(
@@ -33,7 +79,7 @@ def write_report(
     Beside what the report says it shows the group's own panels: the figures and histograms that its jobs have logged.
 
     Args:
-        described: what reports/wandb.py makes of a report.
+        described: of :func:`to_wandb`.
         sweep: the sweep's folder.
         varied: keys of the configuration in which its jobs differ; those of numbers get panels of speed by the key.
 
@@ -49,7 +95,7 @@ def write_report(
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise TrackingError("it needs wandb-workspaces; pip install 'specbench[wandb-workspaces]'")
     folder = sweep / "report"
-    try:
+    with tracking_errors():
         folder.mkdir(exist_ok=True)
         path = folder.resolve() / REPORT
         first = {
@@ -62,8 +108,6 @@ def write_report(
         }
         process = Process(first, folder, environment(workspace.mode, sweep / "wandb"))
         process.end(None, LIMITS[workspace.mode])
-    except OSError as error:
-        raise TrackingError(f"{type(error).__name__}: {error}") from error
     return path
 
 

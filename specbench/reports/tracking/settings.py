@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tempfile
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.core.errors import ConfigError, TrackingError
+from specbench.core.errors import ConfigError, SpecbenchError, TrackingError
 from specbench.reports.tracking.process import LIMITS, Process
 
 MODES = ("offline", "online", "disabled")
@@ -34,6 +36,17 @@ class WandbWorkspace:
     group: str = ""
     texts: int = 8
     live: bool | None = None
+
+
+@contextlib.contextmanager
+def tracking_errors() -> Generator[None]:
+    """Turns any exception of the block into a TrackingError: nothing that W&B lacks may cost a finished job."""
+    try:
+        yield
+    except SpecbenchError as error:
+        raise TrackingError(str(error)) from error
+    except Exception as error:  # a full disk, an object that is no JSON
+        raise TrackingError(f"{type(error).__name__}: {error}") from error
 
 
 def check_settings(mode: str, project: str, entity: str | None = None) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from specbench.core.errors import SpecbenchError, TrackingError
 from specbench.metrics.results import RESULTS, read_rows
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports.tracking.jobs import JobRun
 from specbench.reports.tracking.panels import MOST_ROWS, plain
-from specbench.reports.tracking.settings import WandbWorkspace
+from specbench.reports.tracking.settings import WandbWorkspace, tracking_errors
 
 SWEEP = "sweep"  # its job type
 MEASURED = ("speedup", "speedup_low", "speedup_high", "tokens_per_second", "acceptance_length", "acceptance_rate")
@@ -48,7 +47,7 @@ def log_sweep(
         return
     number = hashlib.sha256(f"{created}/{folder.name}".encode()).hexdigest()[:12]
     run = JobRun(workspace, folder, f"{SWEEP} {folder.resolve().name}", SWEEP, [*tags, SWEEP], config, number)
-    try:
+    with tracking_errors():
         for before in folder.glob(f"wandb/*run-*-{number}"):
             shutil.rmtree(before)
         rows = read_rows(folder)
@@ -70,10 +69,6 @@ def log_sweep(
             "exit_code": int(failed),
         }
         run.send(last)
-    except SpecbenchError as error:
-        raise TrackingError(str(error)) from error
-    except Exception as error:
-        raise TrackingError(f"{type(error).__name__}: {error}") from error
 
 
 def best_row(rows: pa.Table) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def report(first: Message, _second: object) -> None:
         raise NotTrackedError("tracking.entity=null: W&B names none for this key. Set tracking.entity=NAME")
     sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
 
-    def made(owner: str = "", project: str = "") -> Any:
+    def wandb_report(owner: str = "", project: str = "") -> Any:
         def runs(*more: Any) -> Any:
             return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
 
@@ -174,7 +174,9 @@ def report(first: Message, _second: object) -> None:
             ],
         )
 
-    model = made()._to_model()  # runs without a place are of the report's own project, and W&B is not asked for it
+    model = (
+        wandb_report()._to_model()
+    )  # runs without a place are of the report's own project, and W&B is not asked for it
     written = {
         "displayName": model.display_name,
         "description": model.description,
@@ -185,12 +187,12 @@ def report(first: Message, _second: object) -> None:
     }
     path = Path(first["path"])
     owner = {name: written[name] for name in ("entityName", "projectName")}
-    if known := _saved_as(path, owner):
-        written["id"] = known
+    if report_id := _saved_as(path, owner):
+        written["id"] = report_id
     _replace(path, written)
     if first["save"]:
-        online = made(entity, settings["project"])
-        online.id = known
+        online = wandb_report(entity, settings["project"])
+        online.id = report_id
         _replace(path, written | {"id": online.save().id})
 
 
@@ -205,9 +207,9 @@ def _saved_as(path: Path, owner: Message) -> str:
 
 
 def _replace(path: Path, written: Message) -> None:
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _points(wr: Any, drawn: Message) -> Any:
@@ -217,19 +219,16 @@ def _points(wr: Any, drawn: Message) -> Any:
 
 
 def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
-    """A block of reports/wandb.py as one of W&B's."""
-
-    def image() -> Any:
-        shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
-        return wr.PanelGrid(runsets=[runs()], panels=[shown], hide_run_sets=True)
-
-    kinds: dict[str, Callable[[], Any]] = {
-        "heading": lambda: (wr.H1, wr.H2)[block["level"] - 1](block["text"]),
-        "callout": lambda: wr.CalloutBlock(block["text"]),
-        "markdown": lambda: wr.MarkdownBlock(block["text"]),
-        "image": image,
-    }
-    return kinds[block["kind"]]()
+    """A block of reports.to_wandb as one of W&B's."""
+    match block["kind"]:
+        case "heading":
+            return (wr.H1, wr.H2)[block["level"] - 1](block["text"])
+        case "callout":
+            return wr.CalloutBlock(block["text"])
+        case "markdown":
+            return wr.MarkdownBlock(block["text"])
+    shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
+    return wr.PanelGrid(runsets=[runs()], panels=[shown], hide_run_sets=True)
 
 
 def main() -> None:
@@ -238,8 +237,8 @@ def main() -> None:
 
     def read() -> None:
         # Not sys.stdin: Python aborts if it finds that locked, by a thread that still reads, when it ends.
-        with open(0, "rb", closefd=False) as given:
-            for line in given:
+        with open(0, "rb", closefd=False) as messages_in:
+            for line in messages_in:
                 messages.put(json.loads(line))
         messages.put(None)
 

@@ -45,13 +45,13 @@ class Columns:
 
         If one of turns, prompt and messages was asked for, the others are not guessed.
         """
-        own = any(getattr(config, role) not in (AUTO, None) for role in CONTENT)
+        is_named = any(getattr(config, role) not in (AUTO, None) for role in CONTENT)
 
         def chosen(role: str) -> str | None:
             name = getattr(config, role)
             if name != AUTO:
                 return name
-            if own and role in CONTENT:
+            if is_named and role in CONTENT:
                 return None
             names = [column for column in KNOWN[role] if first.get(column) is not None]
             return names[0] if names else KNOWN[role][0]
@@ -64,11 +64,11 @@ class Columns:
         Args:
             self: of the first row. What it has and this row has as null is not looked for elsewhere.
         """
-        own = Columns.of(config, row)
-        known = any(getattr(self, role) in row for role in CONTENT)
-        kept = {role: getattr(self if known else own, role) for role in CONTENT}
+        of_row = Columns.of(config, row)
+        has_content = any(getattr(self, role) in row for role in CONTENT)
+        kept = {role: getattr(self if has_content else of_row, role) for role in CONTENT}
         named = {role: getattr(self, role) for role in ("id", "category")}
-        kept |= {role: name if name is None or name in row else getattr(own, role) for role, name in named.items()}
+        kept |= {role: name if name is None or name in row else getattr(of_row, role) for role, name in named.items()}
         return Columns(**kept)
 
     def content(self, row: Mapping[str, Any]) -> tuple[str, str] | None:

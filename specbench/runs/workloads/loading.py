@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,6 @@ FORMAT = (
     'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns '
     "names other columns, and the guide on workloads says what else a line may hold."
 )
-NAMED = "Name another column by workload.columns, or null for none."
 _MOST_NAMED = 16  # categories that are listed
 
 
@@ -47,9 +47,9 @@ class Workload:
         if self.pool and not categories.keys() & {*self.pool.values()}:
             parts.append("workload.pool names none of their categories")
         turns = sum(bool(prompt.further) for prompt in self.prompts)
-        own = sum(bool(prompt.sampling) or prompt.seed is not None for prompt in self.prompts)
+        sampled = sum(bool(prompt.sampling) or prompt.seed is not None for prompt in self.prompts)
         parts += [f"{turns} with further turns"] if turns else []
-        parts += [f"{own} with sampling parameters of their own"] if own else []
+        parts += [f"{sampled} with sampling parameters of their own"] if sampled else []
         return "; ".join(parts)
 
 
@@ -74,12 +74,11 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     source = Origin(KEY, path, WORKLOAD_FILES)
     entries = Origin(KEY, path, FORMAT)
     where = Where(settings.where)
-    prompts_read = _prompts(
-        where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
-    )
+    requests = where.kept(_requests(rows(place, source, entries, settings.split), settings))
     pool = {str(category): str(name) for category, name in (settings.pool or {}).items()}
-    prompts_read = pooled(prompts_read, pool)
-    prompts = prompts_read if settings.shuffle is None else iter(shuffled(list(prompts_read), settings.shuffle))
+    prompts = pooled(_prompts(requests, settings), pool)
+    if settings.shuffle is not None:
+        prompts = iter(shuffled(list(prompts), settings.shuffle))
     if settings.per_category:
         prompts = first_of_each(prompts, settings.per_category)
     kept = list(islice(prompts, settings.limit or None))
@@ -88,26 +87,27 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     return Workload(path, kept, pool)
 
 
-def _requests(rows: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[WorkloadRow]:
+def _requests(rows: Iterator[WorkloadRow], settings: WorkloadConfig) -> Iterator[WorkloadRow]:
     names = {getattr(settings.columns, role) for role in KNOWN}
     read = names.union(*KNOWN.values(), FIELDS if settings.parameters else ())
     for row in rows:
-        yield WorkloadRow(row.number, row.unit, unwrapped(row.value, row.place, source, read))
+        yield dataclasses.replace(row, value=unwrapped(row, read))
 
 
-def _prompts(rows: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[Prompt]:
+def _prompts(rows: Iterator[WorkloadRow], settings: WorkloadConfig) -> Iterator[Prompt]:
     first, names = None, set()
     for row in rows:
         if not isinstance(row.value, dict):
-            raise source.wrong(f"{row.place} has no usable prompt (not a JSON object)")
+            raise row.unusable("not a JSON object")
         first = first or Columns.of(settings.columns, row.value)
         columns = first.of_line(settings.columns, row.value)
         for name in (settings.columns.id, settings.columns.category):
             if name not in (AUTO, None, *row.value):
-                raise source.wrong(f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}", NAMED)
-        prompt = prompt_of(row, columns, source, settings.parameters)
+                problem = f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}"
+                raise row.origin.wrong(problem, "Name another column by workload.columns, or null for none.")
+        prompt = prompt_of(row, columns, settings.parameters)
         if used := [name for name in prompt.turn_names if name in names]:
             remedy = "Names must be unique; workload.columns.id names another column, or null to number the rows."
-            raise source.wrong(f"{row.place}: {columns.id} {used[0]!r} was used before", remedy)
+            raise row.wrong(f"{columns.id} {used[0]!r} was used before", remedy)
         names.update(prompt.turn_names)
         yield prompt

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.core.errors import ConfigError
-from specbench.core.machine.files import LONGEST_NAME, Origin, is_name, is_text, shown
+from specbench.core.machine.files import LONGEST_NAME, is_name, is_text, shown
 from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED
 from specbench.runs.config import LARGEST_GAMMA, is_category
 from specbench.runs.workloads.columns import Columns
@@ -78,7 +77,7 @@ class Prompt:
         return [*self.before, {"role": "user", "content": self.text}]
 
 
-def prompt_of(row: WorkloadRow, columns: Columns, source: Origin, parameters: bool = True) -> Prompt:
+def prompt_of(row: WorkloadRow, columns: Columns, parameters: bool) -> Prompt:
     """The prompt of a row.
 
     Args:
@@ -89,123 +88,112 @@ def prompt_of(row: WorkloadRow, columns: Columns, source: Origin, parameters: bo
     """
     content = columns.content(row.value)
     if content is None:
-        names = " or ".join(f'"{name}"' for name in _asked(columns))
-        raise _unusable(row, source, f"no {names}")
+        names = [name for name in (columns.prompt, columns.turns, columns.messages) if name is not None]
+        raise row.unusable(f'no "{names[0] if names else "prompt"}"')
     role, column = content
-    before, turns = _conversation(role, row.value[column], column, row, source)
-    own = own_parameters(row.value, row.place, source) if parameters else {}
-    counts: dict[str, Any] = {key: _count(key, own.pop(key), row, source) for key in _COUNTS if key in own}
+    before, turns = _conversation(role, column, row)
+    sampling = own_parameters(row) if parameters else {}
+    counts: dict[str, Any] = {key: _count(key, sampling.pop(key), row) for key in _COUNTS if key in sampling}
     return Prompt(
-        _name(columns.id, row, source),
+        _name(columns.id, row),
         turns[0],
         row.number,
-        category=_category(columns.category, row, source),
+        category=_category(columns.category, row),
         before=before,
         further=turns[1:],
-        sampling=own,
+        sampling=sampling,
         unit=row.unit,
         columns=columns.read(row.value),
         **counts,
     )
 
 
-def _asked(columns: Columns) -> list[str]:
-    """The column that a row lacks: the prompt's, unless another was asked for."""
-    named = [name for name in (columns.prompt, columns.turns, columns.messages) if name is not None]
-    return named[:1] or ["prompt"]
-
-
-def _unusable(row: WorkloadRow, source: Origin, why: str) -> ConfigError:
-    return source.wrong(f"{row.place} has no usable prompt ({why})")
-
-
-def _conversation(
-    role: str, value: Any, column: str, row: WorkloadRow, source: Origin
-) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+def _conversation(role: str, column: str, row: WorkloadRow) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """The messages that precede the first turn, and the turns."""
+    value = row.value[column]
     if role == "messages" or (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return _split(_messages(value, column, row, source), column, row, source)
+        return _split(_messages(value, column, row), column, row)
     if role == "prompt":
-        return (), (_text(value, column, row, source),)
+        return (), (_text(value, column, row),)
     if not isinstance(value, list) or not value:
-        raise _unusable(row, source, f"{column} is {shown(value)}, not a list of texts")
-    return (), tuple(_text(turn, f"{column}[{i}]", row, source) for i, turn in enumerate(value))
+        raise row.unusable(f"{column} is {shown(value)}, not a list of texts")
+    return (), tuple(_text(turn, f"{column}[{i}]", row) for i, turn in enumerate(value))
 
 
-def _text(value: Any, name: str, row: WorkloadRow, source: Origin) -> str:
+def _text(value: Any, name: str, row: WorkloadRow) -> str:
     if not isinstance(value, str):
-        raise _unusable(row, source, f"{name} is {shown(value)}, not a string")
+        raise row.unusable(f"{name} is {shown(value)}, not a string")
     if not value.strip():
-        raise _unusable(row, source, f"{name} is empty")
+        raise row.unusable(f"{name} is empty")
     if not is_text(value):
-        raise _unusable(row, source, f"{name} has half of a surrogate pair, which is no character")
+        raise row.unusable(f"{name} has half of a surrogate pair, which is no character")
     if any(word in value for word in PLACEHOLDERS):
-        raise source.wrong(f"{row.place}: {name} is a placeholder ({shown(value)}), not the text itself", _FILL)
+        raise row.wrong(f"{name} is a placeholder ({shown(value)}), not the text itself", _FILL)
     return value
 
 
-def _messages(value: Any, column: str, row: WorkloadRow, source: Origin) -> list[dict[str, str]]:
+def _messages(value: Any, column: str, row: WorkloadRow) -> list[dict[str, str]]:
     if not isinstance(value, list) or not value:
-        raise _unusable(row, source, f"{column} is {shown(value)}, not a list of messages")
-    return [_message(message, f"{column}[{i}]", row, source) for i, message in enumerate(value)]
+        raise row.unusable(f"{column} is {shown(value)}, not a list of messages")
+    return [_message(message, f"{column}[{i}]", row) for i, message in enumerate(value)]
 
 
-def _message(value: Any, name: str, row: WorkloadRow, source: Origin) -> dict[str, str]:
+def _message(value: Any, name: str, row: WorkloadRow) -> dict[str, str]:
     if not isinstance(value, dict) or value.get("role") not in ROLES:
-        raise _unusable(row, source, f"{name} is {shown(value)}, not a message with a role out of {', '.join(ROLES)}")
+        raise row.unusable(f"{name} is {shown(value)}, not a message with a role out of {', '.join(ROLES)}")
     content = value.get("content")
     if isinstance(content, list):  # OpenAI's parts
         if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-            raise _unusable(row, source, f"{name} has parts that are not of type text")
-        content = "".join(_text(part.get("text"), f"{name}.content", row, source) for part in content)
-    return {"role": value["role"], "content": _text(content, f"{name}.content", row, source)}
+            raise row.unusable(f"{name} has parts that are not of type text")
+        content = "".join(_text(part.get("text"), f"{name}.content", row) for part in content)
+    return {"role": value["role"], "content": _text(content, f"{name}.content", row)}
 
 
 def _split(
-    messages: Sequence[dict[str, str]], column: str, row: WorkloadRow, source: Origin
+    messages: Sequence[dict[str, str]], column: str, row: WorkloadRow
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Messages up to the first question without a reply, and the questions from there: the target answers them."""
     roles = [message["role"] for message in messages]
     replied = [role == "user" and roles[i + 1 : i + 2] == ["assistant"] for i, role in enumerate(roles)]
     first = next((i for i, role in enumerate(roles) if role == "user" and not replied[i]), None)
     if first is None:
-        raise _unusable(row, source, f"{column} has no question without a reply: leave the last reply out")
+        raise row.unusable(f"{column} has no question without a reply: leave the last reply out")
     if set(roles[first:]) != {"user"}:
-        raise _unusable(row, source, f"{column}[{first}] has no reply, but other messages than questions follow it")
+        raise row.unusable(f"{column}[{first}] has no reply, but other messages than questions follow it")
     return tuple(messages[:first]), tuple(message["content"] for message in messages[first:])
 
 
-def _count(key: str, given: Any, row: WorkloadRow, source: Origin) -> int | None:
+def _count(key: str, value: Any, row: WorkloadRow) -> int | None:
     low, high = _COUNTS[key]
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and low <= given <= high):
-        return given
-    named = next((name for name in LENGTHS if name in row.value), key) if key == "max_new_tokens" else key
-    problem = f"{row.place}: {named} {shown(given)} is no whole number from {low} to {high}"
-    raise source.wrong(problem, "Mend it, or leave it out to take the run's.")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
+        return value
+    name = next((name for name in LENGTHS if name in row.value), key) if key == "max_new_tokens" else key
+    problem = f"{name} {shown(value)} is no whole number from {low} to {high}"
+    raise row.wrong(problem, "Mend it, or leave it out to take the run's.")
 
 
-def _name(column: str | None, row: WorkloadRow, source: Origin) -> str:
+def _name(column: str | None, row: WorkloadRow) -> str:
     if column is None or column not in row.value:
         return f"{row.unit}-{row.number}"
-    given = row.value[column]
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        why = "is neither a text nor a whole number"
-    elif is_name(name := str(given)):
-        return name
+    value = row.value[column]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        problem = "is neither a text nor a whole number"
+    elif is_name(str(value)):
+        return str(value)
     else:
-        why = "is empty, too long, or has characters that cannot be seen"
-    raise source.wrong(
-        f"{row.place}: {column} {shown(given)} {why}",
+        problem = "is empty, too long, or has characters that cannot be seen"
+    raise row.wrong(
+        f"{column} {shown(value)} {problem}",
         f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number; workload.columns.id=null numbers "
         "the rows.",
     )
 
 
-def _category(column: str | None, row: WorkloadRow, source: Origin) -> str:
-    given = None if column is None else row.value.get(column)
-    if given is None:
+def _category(column: str | None, row: WorkloadRow) -> str:
+    value = None if column is None else row.value.get(column)
+    if value is None:
         return ""
-    if not is_category(given):
-        problem = f"{row.place}: {column} {shown(given)} is no name of a category"
-        raise source.wrong(problem, "Use a short text; workload.columns.category=null uses none.")
-    return str(given)
+    if not is_category(value):
+        problem = f"{column} {shown(value)} is no name of a category"
+        raise row.wrong(problem, "Use a short text; workload.columns.category=null uses none.")
+    return str(value)

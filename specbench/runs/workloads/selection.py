@@ -27,14 +27,14 @@ class Where:
     """
 
     def __init__(self, filters: Sequence[str]):
-        self.given = list(filters)
+        self.filters = list(filters)
         self.wanted: dict[str, set[str]] = {}
         self.seen: dict[str, set[str]] = {}
         for text in filters:
             column, equals, value = str(text).partition("=")
             if not equals or not column:
                 remedy = "Give a list such as ['category=math','category=coding']: rows with one of these values."
-                raise ConfigError(KEY, self.given, f"{shown(text)} is no column=value", remedy)
+                raise ConfigError(KEY, self.filters, f"{shown(text)} is no column=value", remedy)
             self.wanted.setdefault(column, set()).add(value)
 
     def kept(self, rows: Iterable[WorkloadRow]) -> Iterator[WorkloadRow]:
@@ -50,11 +50,11 @@ class Where:
 
     def nothing(self) -> ConfigError:
         """The error to raise if no row was kept: it says what values there are."""
-        held = [
+        columns = [
             f"{column} is {', '.join(sorted(shown(value) for value in values - {''})[:12]) or 'in no row'}"
             for column, values in self.seen.items()
         ]
-        return ConfigError(KEY, self.given, f"no row is kept ({'; '.join(held)})", "Choose among these values.")
+        return ConfigError(KEY, self.filters, f"no row is kept ({'; '.join(columns)})", "Choose among these values.")
 
 
 def pooled(prompts: Iterable[Prompt], pool: Mapping[str, str]) -> Iterator[Prompt]:

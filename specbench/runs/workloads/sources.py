@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, shown
 
 MOST_FILES = 20_000  # in a folder that is looked through
@@ -33,16 +34,26 @@ class WorkloadRow:
         number: from 1; counted over all files of a folder.
         unit: what the number counts, "line" or "row".
         value: a mapping by column, unless a line of JSON holds something else.
+        origin: says what to do if the row is no good.
     """
 
     number: int
     unit: str
     value: Any
+    origin: Origin
 
     @property
     def place(self) -> str:
         """As messages name it."""
         return f"{self.unit} {self.number}"
+
+    def wrong(self, problem: str, remedy: str | None = None) -> ConfigError:
+        """The error to raise for a value of the row; it names the row."""
+        return self.origin.wrong(f"{self.place}: {problem}", remedy)
+
+    def unusable(self, problem: str) -> ConfigError:
+        """The error to raise for a row without a prompt."""
+        return self.origin.wrong(f"{self.place} has no usable prompt ({problem})")
 
 
 def rows(place: Path, source: Origin, format_: Origin, split: str | None = None) -> Iterator[WorkloadRow]:
@@ -65,11 +76,11 @@ def rows(place: Path, source: Origin, format_: Origin, split: str | None = None)
         for file in files:
             for value in _table_rows(file, source):
                 number += 1
-                yield WorkloadRow(number, "row", value)
+                yield WorkloadRow(number, "row", value, format_)
         return
     for file in files:
         for number, line in source.lines(file):
-            yield WorkloadRow(number, "line", format_.parsed(line, f"line {number}"))
+            yield WorkloadRow(number, "line", format_.parsed(line, f"line {number}"), format_)
 
 
 def _files(folder: Path, source: Origin, split: str | None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Tables as LaTeX, in the style of the package booktabs: no vertical lines, few horizontal ones."""
+"""Tables and figures as LaTeX, with captions: tables in the style of the package booktabs, figures as PDF files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 import pandas as pd
 
 from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import NUMBER, Numbers
-from specbench.reports.latex.text import words
-from specbench.reports.model import Table
+from specbench.reports.latex.numbers import NUMBER, Numbers, words
+from specbench.reports.model import Picture, Table
 
 COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
 ROWS = 45  # at \footnotesize, with a caption, that fit on a page of the class article
@@ -40,7 +39,7 @@ def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> li
     return [part.to_latex(index=False, escape=False, column_format=form).strip() for part in parts]
 
 
-def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
+def table_float(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
     """The table with its caption and the label ``tab:EXPERIMENT-NAME``; across both columns if it is wide.
 
     A table of more than :data:`ROWS` rows would not fit on a page. It becomes several floats, one after the other, of
@@ -52,21 +51,35 @@ def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -
     place = f"{experiment}/{table.name}"
     env = "table" if _characters(table.shown) <= COLUMN else "table*"
     caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
-    first = [rf"\caption{{{caption}}}", rf"\label{{tab:{experiment}-{table.name}}}"]
-    further = [r"\addtocounter{table}{-1}", r"\caption{Continued.}"]
-    floats = [
-        [
-            rf"\begin{{{env}}}[t]",
-            *(further if number else first),
-            r"\smallskip",
-            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            r"\specbenchfit{%",
-            part + "}",
-            rf"\end{{{env}}}",
-        ]
+    first = f"\\caption{{{caption}}}\n\\label{{tab:{experiment}-{table.name}}}"
+    further = "\\addtocounter{table}{-1}\n\\caption{Continued.}"
+    return "\n".join(
+        rf"""\begin{{{env}}}[t]
+{further if number else first}
+\smallskip
+\centering\footnotesize\setlength{{\tabcolsep}}{{4pt}}
+\specbenchfit{{%
+{part}}}
+\end{{{env}}}"""
         for number, part in enumerate(tabulars(table, place, numbers))
-    ]
-    return "\n".join(line for table_lines in floats for line in table_lines)
+    )
+
+
+def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: str = "") -> str:
+    """The figure with its caption and the label ``fig:EXPERIMENT-NAME``; across both columns if it has several panels.
+
+    Args:
+        remark: LaTeX in front of the caption: what a reader must know of the whole run.
+    """
+    env, page = ("figure", "column") if len(picture.figure.axes) == 1 else ("figure*", "wide")
+    question = rf"\emph{{{escape(picture.question)}}}"
+    reading = words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)
+    return rf"""\begin{{{env}}}[t]
+\centering
+\includegraphics[width=\linewidth]{{\specbenchpath/{experiment}/{picture.name}-{page}.pdf}}
+\caption{{{remark}{question} {reading}}}
+\label{{fig:{experiment}-{picture.name}}}
+\end{{{env}}}"""
 
 
 def row_names(table: Table) -> list[str]:
