@@ -122,16 +122,18 @@ class AcceptVerifier:
         p_finite, q_finite = (rows.isfinite().all(dim=1).tolist() for rows in (p_rows, q_rows))
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING)
         num_accepted = torch.zeros(len(counts), dtype=torch.int64)
-        given: tuple[Any, ...] = (drafted, p_rows, q_rows, uniforms)
+        # The function gets a copy of the ids, which it may write into.
+        tensors: tuple[Any, ...] = (drafted.clone(), p_rows, q_rows, uniforms)
         ids, p, q, u = (
-            argument.numpy() if self.arrays == "numpy" and argument is not None else argument for argument in given
+            tensor.numpy() if self.arrays == "numpy" and tensor is not None else tensor for tensor in tensors
         )
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
-            mine, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
-            if not all(p_finite[scored]) or not all(q_finite[mine]):
+            drafts, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
+            if not all(p_finite[scored]) or not all(q_finite[drafts]):
                 continue  # nothing can be drawn: decoding names the model whose logits are NaN
             numbers = () if u is None else (_of_request(u[b], g),)
-            accepted, token = self._outcome(self.function(p[scored], q[mine], ids[mine], *numbers), g, p_rows.shape[1])
+            returned = self.function(p[scored], q[drafts], ids[drafts], *numbers)
+            accepted, token = self._outcome(returned, g, p_rows.shape[1])
             token_ids[b, :accepted] = drafted[first : first + accepted]
             token_ids[b, accepted] = token
             num_accepted[b] = accepted

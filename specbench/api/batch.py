@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.api.per_request import Samplings, check_length, derived_seeds, entries, samplings_of
 from specbench.api.verifiers import verifier_of
 from specbench.core import arguments
 from specbench.core.checks import plain_number
 from specbench.core.errors import ArgumentError
-from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import MAX_SEED, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.verifier import Verifier
-from specbench.sampling import RowParams, SamplingParams, logit_rows
+from specbench.sampling import RowParams, logit_rows
 
 # What arguments.check calls the parts of a step, and the argument that each of them was made from.
 _ARGUMENTS = {
@@ -44,8 +44,8 @@ def verify(
     seeds: int | Numbers,
     positions: int | Numbers,
     num_draft_tokens: Numbers | None = None,
-    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
-    draft_sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    sampling: Samplings = None,
+    draft_sampling: Samplings = None,
     verifier: str | Verifier = "masked",
 ) -> Verification:
     """Verifies the drafted tokens of B requests: accepts a prefix of each draft and emits one token after it.
@@ -92,51 +92,53 @@ def verify(
     batch, drafted, most = len(counts), sum(counts), max(counts)
     target = _rows("target_logits", target_logits, [count + 1 for count in counts])
     device, vocabulary = target.device, target.shape[1]
-    owners = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device))
-    scored = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device) + 1)
+    lengths = torch.tensor(counts, dtype=torch.int64, device=device)
+    requests = torch.arange(batch, device=device)
+    owners, scored = requests.repeat_interleave(lengths), requests.repeat_interleave(lengths + 1)
     params = _params("sampling", sampling, batch, device)
     q_rows: LogitRows | None = None
     if draft_logits is not None:
         of_draft = params if draft_sampling is None else _params("draft_sampling", draft_sampling, batch, device)
-        given = _rows("draft_logits", draft_logits, counts)
-        if given.shape[1] != vocabulary or given.device != device:
-            raise ArgumentError(
-                f"draft_logits: {list(given.shape)} on {given.device}; [{drafted}, {vocabulary}] on {device} needed, "
-                "the vocabulary and the device of target_logits"
-            )
-        q_rows = logit_rows(given, of_draft.select(owners))
+        draft_rows = _rows("draft_logits", draft_logits, counts)
+        if draft_rows.shape[1] != vocabulary or draft_rows.device != device:
+            needed = f"[{drafted}, {vocabulary}] on {device} needed, the vocabulary and the device of target_logits"
+            raise ArgumentError(f"draft_logits: {list(draft_rows.shape)} on {draft_rows.device}; {needed}")
+        q_rows = logit_rows(draft_rows, of_draft.select(owners))
     elif draft_sampling is not None:
         raise ArgumentError("draft_sampling: given without draft_logits, which it would apply to")
-    draft = Draft(
-        token_ids.to(device), q_rows, torch.tensor(counts, dtype=torch.int64, device=device), max_draft_tokens=most
-    )
+    draft = Draft(token_ids.to(device), q_rows, lengths, max_draft_tokens=most)
     p_rows = logit_rows(target, params.select(scored))
-    streams = Streams(_seeds(seeds, batch).to(device), _each("positions", positions, batch).to(device), most + 1)
+    streams = Streams(_seeds(seeds, batch).to(device), _numbers("positions", positions, batch).to(device), most + 1)
     try:
         arguments.check(draft, p_rows, streams, finite=True)
         arguments.check_sampled(draft)
     except ArgumentError as error:
         raise ArgumentError(_renamed(str(error))) from None
-    return chosen.verify(draft, p_rows, streams)
+    result = chosen.verify(draft, p_rows, streams)
+    if not isinstance(result, Verification):
+        raise ArgumentError(f"verifier: it returned a {type(result).__name__}; give one that returns a Verification")
+    return result
 
 
-def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:
+def _drafted(token_ids: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:
     """All drafted tokens, int64 [n], and how many each request has."""
     counts = None if num_draft_tokens is None else _integers("num_draft_tokens", num_draft_tokens).tolist()
     if counts is not None and (not counts or min(counts) < 0):
         raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
-        given = torch.as_tensor(given)
-    if not isinstance(given, Tensor):
-        given = _listed("draft_token_ids", given, "token ids, or a sequence of them for each request")
-    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(item, Integral) for item in given)
+    if isinstance(token_ids, np.ndarray) and token_ids.dtype.kind in "biuf":
+        token_ids = torch.as_tensor(_native("draft_token_ids", token_ids))
+    if isinstance(token_ids, Tensor):
+        apart = token_ids.dim() > 1
+    else:
+        token_ids = entries("draft_token_ids", token_ids, "token ids, or a sequence of them for each request")
+        apart = not all(isinstance(item, Integral) for item in token_ids)
     if apart:
-        lists = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]
+        lists = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(token_ids)]
         lengths = [len(ids) for ids in lists]
         if counts is not None and counts != lengths:
             raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {lengths}; leave it out")
         return torch.cat(lists), lengths
-    ids = _integers("draft_token_ids", given)
+    ids = _integers("draft_token_ids", token_ids)
     if counts is None:
         raise ArgumentError(
             f"num_draft_tokens: missing. Say how many of the {len(ids)} draft_token_ids each request has, or give a "
@@ -147,32 +149,32 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
     return ids, counts
 
 
-def _integers(name: str, given: Numbers) -> Tensor:
+def _integers(name: str, numbers: Numbers) -> Tensor:
     """int64 [m]."""
     try:
-        tensor = torch.as_tensor(given)
+        tensor = torch.as_tensor(_native(name, numbers) if isinstance(numbers, np.ndarray) else numbers)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentError(f"{name}: no whole numbers ({error})") from error
-    if tensor.numel() == 0 and not isinstance(given, Tensor):
+    if tensor.numel() == 0 and not isinstance(numbers, Tensor):
         tensor = tensor.long()  # an empty list is one of floats to PyTorch
     if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ArgumentError(f"{name}: {tensor.dtype} {list(tensor.shape)}; whole numbers of one dimension needed")
     return tensor.long()
 
 
-def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
+def _rows(name: str, logits: Rows, counts: list[int]) -> Tensor:
     """Logits [sum of counts, V]."""
-    given = _tensor(name, given)
-    if isinstance(given, Tensor) and given.dim() == 2:
-        rows = given
+    logits = _tensor(name, logits)
+    if isinstance(logits, Tensor) and logits.dim() == 2:
+        rows = logits
     else:
         parts = [
             _tensor(f"{name}[{b}]", part)
-            for b, part in enumerate(_listed(name, given, "a tensor [rows, V], or one for each request"))
+            for b, part in enumerate(entries(name, logits, "a tensor [rows, V], or one for each request"))
         ]
         wrong = [b for b, part in enumerate(parts) if not isinstance(part, Tensor) or part.dim() != 2]
         if wrong or not parts:
-            shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
+            shape = list(logits.shape) if isinstance(logits, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
             raise ArgumentError(f"{name}: {shape}; a tensor or array [rows, V], or one for each request, needed")
         lengths = [len(part) for part in parts]
         if lengths != counts:
@@ -194,14 +196,25 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
     return rows
 
 
-def _tensor(name: str, given: Any) -> Any:
-    """A NumPy array as a tensor that shares its memory; anything else as it is."""
-    if not isinstance(given, np.ndarray):
-        return given
+def _tensor(name: str, array: Any) -> Any:
+    """A NumPy array as a tensor; anything else as it is."""
+    if not isinstance(array, np.ndarray):
+        return array
     try:
-        return torch.as_tensor(given if given.flags.writeable else given.copy())
+        return torch.as_tensor(_native(name, array))
     except TypeError as error:
-        raise ArgumentError(f"{name}: an array of {given.dtype}; float16, float32 or float64 needed") from error
+        raise ArgumentError(f"{name}: an array of {array.dtype}; float16, float32 or float64 needed") from error
+
+
+def _native(name: str, array: np.ndarray) -> np.ndarray:
+    """An array in the memory layout of PyTorch, which takes no other byte order, negative strides or read-only memory.
+
+    Raises:
+        ArgumentError: a masked array, whose mask would be lost.
+    """
+    if np.ma.isMaskedArray(array):
+        raise ArgumentError(f"{name}: a masked array; give its values as an array, -inf at tokens that are ruled out")
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
 def _look_like_probabilities(rows: Tensor) -> bool:
@@ -213,25 +226,9 @@ def _look_like_probabilities(rows: Tensor) -> bool:
     return bool((rows >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
 
 
-def _listed(name: str, given: Any, needed: str) -> list[Any]:
-    """The entries of a sequence."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise ArgumentError(f"{name}: of type {type(given).__name__}; {needed}, needed")
-    return list(given)
-
-
-def _params(
-    name: str, given: SamplingParams | Sequence[SamplingParams] | None, batch: int, device: torch.device
-) -> RowParams:
-    """The sampling parameters of each request."""
-    if given is None or isinstance(given, SamplingParams):
-        settings = [given or SamplingParams()] * batch
-    else:
-        settings = _listed(name, given, "one SamplingParams, or one for each request")
-    wrong = [params for params in settings if not isinstance(params, SamplingParams)]
-    if wrong or len(settings) != batch:
-        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(settings)} for {batch} requests"
-        raise ArgumentError(f"{name}: {held}; one SamplingParams, or one for each request, needed")
+def _params(name: str, sampling: Samplings, batch: int, device: torch.device) -> RowParams:
+    """The sampling parameters of each request. Raises ArgumentError for those that depend on the text."""
+    settings = samplings_of(name, sampling, batch, "requests")
     if any(params.processors for params in settings):
         raise ArgumentError(
             f"{name}: processors need the text before each position; give logits that they have changed"
@@ -245,22 +242,21 @@ def _params(
     return RowParams.of(settings, device)
 
 
-def _seeds(given: int | Numbers, batch: int) -> Tensor:
-    """The seed of each request. Requests that shared one would draw the same random numbers at the same position."""
-    given = plain_number(given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        if not 0 <= given <= MAX_SEED:
-            raise ArgumentError(f"seeds: {given} is outside 0 to {MAX_SEED}")
-        return torch.tensor([request_seed(given, str(b)) for b in range(batch)])
-    return _each("seeds", given, batch)
+def _seeds(seeds: int | Numbers, batch: int) -> Tensor:
+    """The seed of each request, int64 [batch]; from a single number every request gets its own."""
+    seed = plain_number(seeds)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        return _numbers("seeds", seeds, batch)
+    if not 0 <= seed <= MAX_SEED:
+        raise ArgumentError(f"seeds: {seed} is outside 0 to {MAX_SEED}")
+    return torch.tensor(derived_seeds(seed, batch))
 
 
-def _each(name: str, given: int | Numbers, batch: int) -> Tensor:
-    """int64 [batch]."""
-    given = plain_number(given)
-    numbers = _integers(name, [given] * batch if isinstance(given, int) else given)
-    if len(numbers) != batch:
-        raise ArgumentError(f"{name}: {len(numbers)} for {batch} requests; one number, or one for each, needed")
+def _numbers(name: str, values: int | Numbers, batch: int) -> Tensor:
+    """A number for each request, int64 [batch]."""
+    values = plain_number(values)
+    numbers = _integers(name, [values] * batch if isinstance(values, int) else values)
+    check_length(name, numbers, batch, "requests")
     return numbers
 
 

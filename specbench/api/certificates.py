@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -13,21 +12,21 @@ import torch
 
 from specbench.api.accept import AcceptVerifier, from_accept, takes
 from specbench.api.naming import names_arguments
+from specbench.api.per_request import single_sampling
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import choose_device, choose_dtype
 from specbench.core.machine.progress import say_in_notebook
-from specbench.core.sampling_params import LARGEST_SEED
+from specbench.core.sampling_params import DEFAULTS, LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.settings import settings_of
+from specbench.replay.survival import LARGEST_GAMMA
 from specbench.rules import RULES, RuleInfo
 from specbench.rules.rule import rules_with_formulas
 from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
-
-_NOTHING = object()  # the default of a setting, which always stands in the call
 
 
 @names_arguments({"protocol.": ""})
@@ -95,7 +94,7 @@ def certify(
         lossless up to 0.001 a step on the 16 small pairs tried, 0.0029 over D
     """
     chosen = _examined(verifier, rule, lossless, takes_padded)
-    gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
+    gamma, batch_size = check_count("gamma", gamma, 0, LARGEST_GAMMA), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
     inputs_seed = fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED)
     place = choose_device(device)
@@ -109,7 +108,7 @@ def certify(
         name=name_of(verifier),
         suite=suite,
         settings=settings_of(suite, **settings),
-        sampling=sampling or SamplingParams(),
+        sampling=single_sampling(sampling),
         gamma=gamma,
         batch_size=batch_size,
         dtype=choose_dtype(dtype, place),
@@ -163,22 +162,22 @@ def _examined(
     return FunctionVerifier(verifier, rule, True if lossless is None else lossless, bool(takes_padded))
 
 
-def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
+def _call(verifier: str | Verifier | VerifyFunction, **arguments: Any) -> str:
     """Returns the statements that repeat the examination, with the arguments that are not the default ones.
 
     A function stands under its module's name and its own, and the module is imported. Another object stands as
     ``verifier``: what it was made with is not known here.
     """
     usual = {name: parameter.default for name, parameter in inspect.signature(certify).parameters.items()}
-    kept = ("suite", "seed", "inputs_seed")  # which every page should have
+    always = ("suite", "seed", "inputs_seed")  # which every page should have
     shown = [
-        f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
+        f"{key}={_source(value)}" for key, value in arguments.items() if key in always or value != usual.get(key, ...)
     ]
     if isinstance(verifier, AcceptVerifier):
         module, name = _place(verifier.function)
-        made = {"rule": verifier.rule, "lossless": verifier.lossless, "arrays": verifier.arrays}
+        settings = {"rule": verifier.rule, "lossless": verifier.lossless, "arrays": verifier.arrays}
         usual = {name: parameter.default for name, parameter in inspect.signature(from_accept).parameters.items()}
-        different = [f", {key}={_source(value)}" for key, value in made.items() if value != usual[key]]
+        different = [f", {key}={_source(value)}" for key, value in settings.items() if value != usual[key]]
         name = f"specbench.from_accept({name}{''.join(different)})"
     else:
         module, name = ("", repr(verifier)) if isinstance(verifier, str) else _place(verifier)
@@ -198,11 +197,10 @@ def _place(function: object) -> tuple[str, str]:
 def _source(value: Any) -> str:
     """Returns an argument as Python source; a Rule of one's own stands under its name."""
     if isinstance(value, SamplingParams):
-        set_ = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-        given = {name: entry for name, entry in set_.items() if entry != getattr(SamplingParams(), name)}
-        given = {name: dict(entry) if name == "logit_bias" else entry for name, entry in given.items()}
-        return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in given.items())})"
+        changed = {name: getattr(value, name) for name in DEFAULTS if getattr(value, name) != DEFAULTS[name]}
+        changed = {name: dict(entry) if name == "logit_bias" else entry for name, entry in changed.items()}
+        return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in changed.items())})"
     if isinstance(value, RuleInfo):
-        known = value in (RULES.get(value.name), rules_with_formulas().get(value.name))
-        return repr(value.name) if known else re.sub(r"\W", "_", value.name)
+        registered = value in (RULES.get(value.name), rules_with_formulas().get(value.name))
+        return repr(value.name) if registered else re.sub(r"\W", "_", value.name)
     return repr(plain_number(value))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from specbench.decoding import Step
-from specbench.decoding.logprobs import TokenLogprob
+from specbench.decoding import Completion, Step
+from specbench.decoding.logprobs import TokenLogprob, completion_logprobs, prompt_logprobs
+from specbench.models import CachedModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,22 @@ class Decoded:
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
 
+    @staticmethod
+    def of(completion: Completion, target: CachedModel) -> Decoded:
+        """The continuation that a decoder made; ``target`` scores it if its request asks for log-probabilities."""
+        return Decoded(
+            prompt=completion.request.prompt,
+            text=completion.text,
+            token_ids=list(completion.token_ids),
+            steps=list(completion.steps),
+            finished=completion.finished,
+            stop_reason=completion.stop_reason,
+            index=int(completion.request.prompt_name),
+            sample=completion.request.sample,
+            logprobs=completion_logprobs(target, completion),
+            prompt_logprobs=prompt_logprobs(target, completion),
+        )
+
     @property
     def acceptance_length(self) -> float:
         """Accepted tokens a step, plus 1."""
@@ -70,7 +88,7 @@ class DecodedBatch(list[Decoded]):
 
     @property
     def acceptance_length(self) -> float:
-        """Accepted tokens a step of all texts together, plus 1."""
+        """Accepted tokens a step of all texts together, plus 1; NaN if there are no texts."""
         return acceptance_length(self)
 
     @property
@@ -124,7 +142,8 @@ class DecodedBatch(list[Decoded]):
             for completion in self
             for step in completion.steps
         ]
-        return pd.DataFrame(rows).drop(columns="name")
+        fields = [field.name for field in dataclasses.fields(Step) if field.name != "name"]
+        return pd.DataFrame(rows, columns=["prompt", "sample", *fields])
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a continuation: ``prompt`` (its place in ``prompts``), ``sample``, ``text``, ``tokens``, ``steps``,
@@ -151,9 +170,9 @@ def _row(text: Decoded) -> dict[str, Any]:
 
 
 def acceptance_length(texts: Sequence[Decoded]) -> float:
-    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau)."""
+    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau). NaN of no steps."""
     steps = [step for text in texts for step in text.steps]
-    return 1 + sum(step.num_accepted for step in steps) / len(steps)
+    return 1 + sum(step.num_accepted for step in steps) / len(steps) if steps else math.nan
 
 
 def acceptance_rate(texts: Sequence[Decoded]) -> float | None:

@@ -11,14 +11,14 @@ import numpy as np
 
 from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
-from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, samplings_of, seeds_of
+from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
+from specbench.api.prompts import Prompts, encode_prompt, split_prompts
 from specbench.api.verifiers import verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
-from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
@@ -49,7 +49,7 @@ def decode(
     gamma: int | Iterable[int] = 4,
     verifier: str | Verifier = "masked",
     drafter: str | Drafter = "model",
-    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    sampling: Samplings = None,
     max_new_tokens: int = 64,
     seed: Seeds = 0,
     batch_size: int = 8,
@@ -120,7 +120,8 @@ def decode(
         measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
     if overlap:
         measured |= _overlap(_context(pair, made_drafter, requests, 0, size), requests, completions)
-    return DecodedBatch((_decoded(decoder, completion) for completion in completions), most, measured)
+    texts = [Decoded.of(completion, decoder.components.target) for completion in completions]
+    return DecodedBatch(texts, most, measured)
 
 
 def _compared(
@@ -129,9 +130,9 @@ def _compared(
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
     timed = warm_rounds(plain, decoder, in_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed, DecoderFacts.of(plain, decoder))
-    kept = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
-    kept += ("speedup", "speedup_low", "speedup_high", "differing_texts")
-    return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in kept}
+    names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
+    names += ("speedup", "speedup_low", "speedup_high", "differing_texts")
+    return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in names}
 
 
 def _overlap(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> dict[str, Any]:
@@ -142,21 +143,6 @@ def _overlap(context: ModelContext, requests: Sequence[Request], completions: Se
     scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
     sums = np.array([float(columns["overlap"].double().sum()) for columns in scored])
     return columns("overlap", ratio_of_sums(sums, np.array([len(text) for text in texts])))
-
-
-def _decoded(decoder: Decoder, completion: Completion) -> Decoded:
-    return Decoded(
-        completion.request.prompt,
-        completion.text,
-        list(completion.token_ids),
-        list(completion.steps),
-        completion.finished,
-        completion.stop_reason,
-        int(completion.request.prompt_name),
-        completion.request.sample,
-        completion_logprobs(decoder.components.target, completion),
-        prompt_logprobs(decoder.components.target, completion),
-    )
 
 
 @names_arguments(_GROUPS)
@@ -194,8 +180,7 @@ def record(
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
-    (one,) = samplings_of(sampling, 1, several=False)
-    check_parameters(one, RecordProtocol(samples))
+    check_parameters(single_sampling(sampling), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(
         pair, _component("drafter", drafter, Drafter), requests, seed, check_count("batch_size", batch_size)
@@ -206,49 +191,49 @@ def record(
 def _requests(
     pair: Pair,
     prompts: Prompts,
-    sampling: SamplingParams | Sequence[SamplingParams] | None,
+    sampling: Samplings,
     max_new_tokens: int,
     seed: Seeds,
 ) -> list[Request]:
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
-    items = listed(prompts)
+    items = split_prompts(prompts)
     if not items:
         raise ArgumentError("prompts: empty; give a text, or a list of texts, of token ids or of conversations")
-    seeds, samplings = seeds_of(seed, len(items)), samplings_of(sampling, len(items))
+    seeds, samplings = seeds_of(seed, len(items)), samplings_of("sampling", sampling, len(items), "prompts")
     resolved: dict[int, SamplingParams] = {}  # of each object once, since structures take time to compile
     requests = []
     for i, prompt in enumerate(items):
-        ids = encoded(f"prompts[{i}]", prompt, pair)
+        ids = encode_prompt(f"prompts[{i}]", prompt, pair)
         if id(samplings[i]) not in resolved:
             samplings[i].check_length(max_new_tokens)
             resolved[id(samplings[i])] = pair.resolved(samplings[i])
-        made = requests_of(str(i), ids, resolved[id(samplings[i])], seeds[i], max_new_tokens)
-        tokens, most = len(made[0].prompt), made[0].max_new_tokens
+        continuations = requests_of(str(i), ids, resolved[id(samplings[i])], seeds[i], max_new_tokens)
+        tokens, most = len(continuations[0].prompt), continuations[0].max_new_tokens
         if tokens + most > pair.context:
             raise ArgumentError(
                 f"prompts[{i}]: {tokens} tokens and max_new_tokens={most} are more than the pair's context of "
                 f"{pair.context}"
             )
-        requests += made
+        requests += continuations
     return requests
 
 
-def _with_gammas(requests: Sequence[Request], given: int | Iterable[int]) -> tuple[list[Request], int]:
+def _with_gammas(requests: Sequence[Request], gamma: int | Iterable[int]) -> tuple[list[Request], int]:
     """The requests with the gammas of their prompts, and the largest of these."""
     prompts = list(dict.fromkeys(request.prompt_name for request in requests))
-    gammas = dict(zip(prompts, gammas_of(given, len(prompts)), strict=True))
-    made = [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests]
-    return made, max(gammas.values())
+    gammas = dict(zip(prompts, gammas_of(gamma, len(prompts)), strict=True))
+    with_gammas = [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests]
+    return with_gammas, max(gammas.values())
 
 
-def _component(group: str, given: str | Kind, kind: type[Kind]) -> Kind:
+def _component(group: str, choice: str | Kind, kind: type[Kind]) -> Kind:
     """The object that a name of conf/``group`` stands for, or the given one. Raises ArgumentError."""
-    made = chosen(group, given) if isinstance(given, str) else given
-    if not isinstance(made, kind):
-        raise ArgumentError(f"{group}: a {type(given).__name__}; a name of conf/{group} or a {kind.__name__} needed")
-    return made
+    component = chosen(group, choice) if isinstance(choice, str) else choice
+    if not isinstance(component, kind):
+        raise ArgumentError(f"{group}: a {type(choice).__name__}; a name of conf/{group} or a {kind.__name__} needed")
+    return component
 
 
 def _decoder(

@@ -32,25 +32,25 @@ class FunctionVerifier:
         return self.function(draft, target, streams)
 
 
-def verifier_of(given: str | Verifier) -> Verifier:
+def verifier_of(verifier: str | Verifier) -> Verifier:
     """The verifier that a name or an object stands for.
 
     Raises:
         ArgumentError: an unknown name, or an object without ``verify``.
         ConfigError: a verifier whose package is not installed.
     """
-    if isinstance(given, str):
-        return chosen("verifier", given)
-    if isinstance(given, type):
-        raise ArgumentError(f"verifier: a class, {given.__name__}; give an object of it, {given.__name__}()")
-    if not callable(getattr(given, "verify", None)):
+    if isinstance(verifier, str):
+        return chosen("verifier", verifier)
+    if isinstance(verifier, type):
+        raise ArgumentError(f"verifier: a class, {verifier.__name__}; give an object of it, {verifier.__name__}()")
+    if not callable(getattr(verifier, "verify", None)):
         raise ArgumentError(
-            f"verifier: a {type(given).__name__} without a method verify(draft, target, streams). Give a name of "
+            f"verifier: a {type(verifier).__name__} without a method verify(draft, target, streams). Give a name of "
             'conf/verifier such as "block", or an object with rule, lossless and verify.'
         )
-    return given
+    return verifier
 
 
-def name_of(given: str | Verifier | VerifyFunction) -> str:
+def name_of(verifier: str | Verifier | VerifyFunction) -> str:
     """What pages call it: its name in conf/verifier, the function's, or the class's."""
-    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return verifier if isinstance(verifier, str) else getattr(verifier, "__name__", type(verifier).__name__)

@@ -43,11 +43,14 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
         problem = f"model_type {config.model_type!r} is no language model that continues text"
         raise source.model_error(problem, _REMEDY)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    ours = takes_places(model)
-    if not ours and not getattr(model, "_supports_sdpa", True):
+    replaces_attention = takes_places(model)
+    if not replaces_attention and not getattr(model, "_supports_sdpa", True):
         problem = f"{config.model_type!r} computes attention in a way of its own, which cannot be replaced"
         raise source.model_error(problem, _REMEDY)
-    if kinds := set(getattr(text, "layer_types", None) or ()) - {"full_attention", *(["sliding_attention"] * ours)}:
+    if kinds := set(getattr(text, "layer_types", None) or ()) - {
+        "full_attention",
+        *(["sliding_attention"] * replaces_attention),
+    }:
         problem = f"layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only"
         raise source.model_error(problem, _REMEDY)
     if context < SHORTEST:

@@ -95,8 +95,8 @@ def _counting(target: Any, counts: StepCounts) -> Generator[None]:
     make = target._get_candidate_generator
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        made = make(*args, **kwargs)
-        propose, update = made.get_candidates, made.update_candidate_strategy
+        generator = make(*args, **kwargs)
+        propose, update = generator.get_candidates, generator.update_candidate_strategy
 
         def get_candidates(input_ids: Any, *args: Any, **kwargs: Any) -> Any:
             ids, logits = propose(input_ids, *args, **kwargs)
@@ -108,8 +108,8 @@ def _counting(target: Any, counts: StepCounts) -> Generator[None]:
             counts.accepted += int(num_matches)
             return update(input_ids, scores, num_matches)
 
-        made.get_candidates, made.update_candidate_strategy = get_candidates, update_candidate_strategy
-        return made
+        generator.get_candidates, generator.update_candidate_strategy = get_candidates, update_candidate_strategy
+        return generator
 
     target._get_candidate_generator = counted
     try:

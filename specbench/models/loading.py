@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
+from specbench.core.machine.files import shown, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models.cached_model import CachedModel, context_length
 from specbench.models.checkpoint import Checkpoint
@@ -83,19 +85,20 @@ class Pair:
         that cannot be, and a budget of thinking where no tokens begin and end it."""
 
         def encode(text: str) -> list[int]:
-            return list(self.tokenizer.encode(text, add_special_tokens=False))
+            with wrap_library_errors("sampler.bad_words", shown(text), "the tokenizer fails on it", "Leave it out."):
+                return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-        own = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
-        if own.structure is None:
-            return own
+        params = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
+        if params.structure is None:
+            return params
         provider = extensions.provider("structured_outputs")
-        return provider.constrain(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
+        return provider.constrain(params, self.tokenizer, self.vocab_size, params.ids_that_end(self.stop_ids))
 
 
 @alone()
 def load_pair(
-    target: str,
-    draft: str | None = None,
+    target: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | None = None,
     *,
     device: str = "auto",
     dtype: str = "auto",
@@ -112,9 +115,9 @@ def load_pair(
     """Loads a target and a draft model after comparing their vocabularies. Threads wait for one another.
 
     Args:
-        target, draft: a local folder, a hub id, ``embedded:target`` and ``embedded:draft``, or ``random:`` and a name
-            of shapes.py, for random weights. No draft is needed by drafters without a model, such as
-            ``prompt_lookup``, nor by ``layer_skip``, which drafts with the target's own layers.
+        target, draft: a local folder (a text or a Path), a hub id, ``embedded:target`` and ``embedded:draft``, or
+            ``random:`` and a name of shapes.py, for random weights. No draft is needed by drafters without a model,
+            such as ``prompt_lookup``, nor by ``layer_skip``, which drafts with the target's own layers.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
         draft_dtype: likewise of the draft alone; None is the target's.
@@ -144,6 +147,9 @@ def load_pair(
         >>> pair.vocab_size
         4096
     """
+    for key, value in (("pair.chat", chat), ("pair.thinking", thinking), ("pair.download", download)):
+        if not isinstance(value, bool | None):
+            raise ConfigError(key, value, "neither true nor false", "Use true or false.")
     others = None if parallel == "none" else extensions.provider("parallel")
     if others is not None and not others.applies(parallel):
         others = None
@@ -203,5 +209,9 @@ def cached_draft(pair: Pair) -> CachedModel:
     return extensions.provider("different_vocabularies").cached_draft(pair.draft, pair.translation, "draft", dtype)
 
 
-def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:
+def _opened(key: str, place: object, download: bool) -> Checkpoint | RandomModel:
+    if not isinstance(place, str | os.PathLike):
+        remedy = "Use a folder, a hub id (owner/name), embedded:target or random:NAME."
+        raise ConfigError(key, place, "not the name of a model", remedy)
+    name = os.fspath(place)
     return RandomModel.opened(key, name) if name.startswith(RANDOM) else Checkpoint.opened(key, name, download)

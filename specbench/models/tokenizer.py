@@ -173,7 +173,8 @@ def thinking_ids(
         vocabulary = tokenizer.get_vocab()
         ids = ([vocabulary.get(token, vocab_size) for token in both] for both in THINKING)
         return next(((start, end) for start, end in ids if max(start, end) < vocab_size), None)
-    if isinstance(named, str) or len(named) != 2 or named[0] == named[1]:
+    two = isinstance(named, Sequence) and not isinstance(named, str) and len(named) == 2 and named[0] != named[1]
+    if not two or not all(isinstance(text, str) for text in named):
         raise ConfigError(
             THINKING_KEY, named, "not two different texts", "Name start and end, such as [<think>,</think>]."
         )

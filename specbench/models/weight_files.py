@@ -32,9 +32,9 @@ class TensorHeader:
 
 def named(names: Mapping[str, object] | list[str]) -> str:
     """The first few of many names, and how many there are beyond them."""
-    listed = sorted(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(map(plain, listed[:_SHOWN])) + more
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(map(plain, ordered[:_SHOWN])) + more
 
 
 def read_headers(folder: Path, config: Mapping[str, Any], source: Origin) -> dict[str, TensorHeader]:

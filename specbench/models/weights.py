@@ -86,8 +86,7 @@ def from_files(source: Origin, problem: str, folder: Path, remedy: str = _MIXED,
         ConfigError: whatever transformers raises while it loads.
         ModelError: weights that are missing, unknown or of another shape.
     """
-    transformers_logging.disable_progress_bar()
-    with _loading_report() as logged:
+    with loading_report() as logged:
         try:
             with source.library_errors(problem):
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -127,8 +126,13 @@ def check_size(config: PreTrainedConfig, headers: Mapping[str, TensorHeader], so
 
 
 @contextmanager
-def _loading_report() -> Generator[list[str]]:
-    """Keeps transformers' table of missing and unknown weights off the console, and gives it as text."""
+def loading_report() -> Generator[list[str]]:
+    """Keeps transformers' table of missing and unknown weights, and its progress bar, off the console.
+
+    Yields:
+        The tables as text, once the block has loaded a model.
+    """
+    transformers_logging.disable_progress_bar()
     logger, messages = logging.getLogger("transformers.modeling_utils"), []
 
     def keep(record: logging.LogRecord) -> bool:

@@ -30,7 +30,7 @@ from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence,
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.protocols.prechecks import check_no_history
-from specbench.protocols.protocol import Outcome, RunContext, Table
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
@@ -87,10 +87,12 @@ class AgreementProtocol:
             "; ".join(headline),
             {},
             {
-                AGREEMENT: Table([row] if row else [], AGREEMENT_SCHEMA),
-                DIFFERENCES: Table(counts.differences[:LISTED], DIFFERENCES_SCHEMA),
-                tables.COMPARISONS: Table([comparison.row() for comparison in compared], tables.COMPARISONS_SCHEMA),
-                tables.DIVERGENCES: Table(divergences, tables.DIVERGENCES_SCHEMA),
+                AGREEMENT: ParquetTable([row] if row else [], AGREEMENT_SCHEMA),
+                DIFFERENCES: ParquetTable(counts.differences[:LISTED], DIFFERENCES_SCHEMA),
+                tables.COMPARISONS: ParquetTable(
+                    [comparison.row() for comparison in compared], tables.COMPARISONS_SCHEMA
+                ),
+                tables.DIVERGENCES: ParquetTable(divergences, tables.DIVERGENCES_SCHEMA),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
             failure=_failure(compared, row, name),

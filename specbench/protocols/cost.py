@@ -26,7 +26,7 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
 from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, CostRow, fit
 from specbench.reports.plots import cost as plots
@@ -85,7 +85,7 @@ class CostProtocol:
                 "weight_bytes_draft": weight_bytes(context.drafter.model),
                 "copy_bandwidth": copy_bandwidth(context.device),
             },
-            tables={COST: Table(rows, COST_SCHEMA)},
+            tables={COST: ParquetTable(rows, COST_SCHEMA)},
             figures={"step_times": plots.step_times(frame, model)},
             documents={"cost.json": json.dumps(model.describe(), indent=1)},
         )

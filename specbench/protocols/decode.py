@@ -44,7 +44,7 @@ from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups
-from specbench.protocols.protocol import Outcome, RunContext, Table
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
     ROUND_SCHEMA,
@@ -140,7 +140,7 @@ class DecodeProtocol:
         scored = recorded(context, requests, completions) if context.drafter.rates_any_text else None
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         rounds = by_category(steps, timed)
-        categories = {CATEGORIES: Table(rounds, CATEGORY_SCHEMA)} if rounds else {}
+        categories = {CATEGORIES: ParquetTable(rounds, CATEGORY_SCHEMA)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
@@ -164,14 +164,14 @@ class DecodeProtocol:
             headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,
             {
-                ROUNDS: Table(timed.rows(), ROUND_SCHEMA),
-                STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
-                EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
-                TEXTS: Table([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
+                ROUNDS: ParquetTable(timed.rows(), ROUND_SCHEMA),
+                STEPS: ParquetTable(steps.to_dict("records"), STEP_SCHEMA),
+                EMPIRICAL: ParquetTable(empirical, EMPIRICAL_SCHEMA),
+                TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
                 **logprob_table(context, completions),
                 **categories,
                 **({} if scored is None or mixed else {TRACE: scored.table}),
-                **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
+                **({BASELINES: ParquetTable(baselines, BASELINE_SCHEMA)} if baselines else {}),
             },
             figures,
             failure=repeat_failure(timed.differing, context.device, context.dtype)

@@ -28,7 +28,7 @@ from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.metrics.run_row import emptied
 from specbench.protocols.prechecks import check_no_history
-from specbench.protocols.protocol import Outcome, RunContext, Table
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.reports.plots import exactness as plots
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -92,14 +92,14 @@ class ExactnessProtocol:
             f"{certificate.headline}; {_place(context)}",
             {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
             {
-                tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
-                tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
-                tables.INPUTS: Table(evidence.inputs, tables.INPUTS_SCHEMA),
-                tables.CENSUS: Table(evidence.census, tables.CENSUS_SCHEMA),
-                tables.HABITS: Table(evidence.habits, tables.HABITS_SCHEMA),
-                tables.CELLS: Table(cells, tables.CELLS_SCHEMA),
-                tables.BIAS: Table(bias_rows(evidence), tables.BIAS_SCHEMA),
-                tables.SENSITIVITY: Table(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.TESTS: ParquetTable(evidence.rows, tables.TESTS_SCHEMA),
+                tables.BOUNDS: ParquetTable(evidence.bounds, tables.BOUNDS_SCHEMA),
+                tables.INPUTS: ParquetTable(evidence.inputs, tables.INPUTS_SCHEMA),
+                tables.CENSUS: ParquetTable(evidence.census, tables.CENSUS_SCHEMA),
+                tables.HABITS: ParquetTable(evidence.habits, tables.HABITS_SCHEMA),
+                tables.CELLS: ParquetTable(cells, tables.CELLS_SCHEMA),
+                tables.BIAS: ParquetTable(bias_rows(evidence), tables.BIAS_SCHEMA),
+                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
             },
             figures,
             {JSON: certificate.json(), PAGE: markdown(certificate)},

@@ -31,7 +31,7 @@ from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
@@ -136,7 +136,7 @@ class JudgeProtocol:
                 **(context.columns if getattr(source, "of_run", False) else {}),
                 **({"gamma": self._gamma(context, source)} if self._reads_gamma(source) else {}),
             },
-            {name: Table(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
+            {name: ParquetTable(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
             {} if figure is None else {FIGURE: figure},
             judgement.pages(figure),
             failure=judgement.failure,

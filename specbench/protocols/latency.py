@@ -33,7 +33,7 @@ from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
 from specbench.protocols.prechecks import check_no_processors
-from specbench.protocols.protocol import Outcome, RunContext, Table
+from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of
@@ -156,7 +156,10 @@ class LatencyProtocol:
         return Outcome(
             _headline(rows),
             {},
-            {LATENCY: Table(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: Table(samples, LATENCY_SAMPLES_SCHEMA)},
+            {
+                LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
+                LATENCY_SAMPLES: ParquetTable(samples, LATENCY_SAMPLES_SCHEMA),
+            },
             {"time_against_batch": plots.time_against_batch(pd.DataFrame(rows))},
         )
 

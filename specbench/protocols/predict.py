@@ -24,7 +24,7 @@ from specbench.metrics.speed import speed_of
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.protocols.scoring import draft_model
@@ -160,10 +160,10 @@ class PredictProtocol:
             f"{best.gamma}, {best.speedup:.3f}",
             tables={
                 TRACE: kept.table,
-                COST: Table(costs, COST_SCHEMA),
-                PREDICTED: Table(predicted, PREDICTED_SCHEMA),
-                MEASURED: Table(measured, MEASURED_SCHEMA),
-                STEADY: Table(steady_rows, STEADY_SCHEMA),
+                COST: ParquetTable(costs, COST_SCHEMA),
+                PREDICTED: ParquetTable(predicted, PREDICTED_SCHEMA),
+                MEASURED: ParquetTable(measured, MEASURED_SCHEMA),
+                STEADY: ParquetTable(steady_rows, STEADY_SCHEMA),
             },
             figures={
                 "predicted_speedup": plots.predicted_speedups(frames[0], frames[1]),

@@ -84,7 +84,7 @@ class RunContext:
 
 
 @dataclass(frozen=True)
-class Table:
+class ParquetTable:
     """Rows (dataclass instances or dicts, or a table that is made already) of one parquet file and their columns."""
 
     rows: Iterable[object] | pa.Table
@@ -106,7 +106,7 @@ class Outcome:
 
     headline: str
     measured: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, ParquetTable] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
     documents: Mapping[str, str] = field(default_factory=dict)
     failure: str | None = None

@@ -21,7 +21,7 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
 from specbench.protocols.settings import OWN_SAMPLES, Ignored
 from specbench.replay.renewal import replay
@@ -40,7 +40,7 @@ class Recorded:
     """
 
     trace: Trace
-    table: Table
+    table: ParquetTable
     columns: list[dict[str, Tensor]]
     order: list[int]
     seconds_sampling: float = 0.0
@@ -135,4 +135,4 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
         [scored[i] for i in order],
         identity,
     )
-    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), scored, order)
+    return Recorded(trace_of(table, identity, TRACE), ParquetTable(table, table.schema), scored, order)

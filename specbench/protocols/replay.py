@@ -17,7 +17,7 @@ import pandas as pd
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_chance, check_drafting, check_gammas
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
@@ -106,9 +106,9 @@ class ReplayProtocol:
             "; ".join(filter(None, [headline, rules_compared(planned)])),
             measured={"dtype": trace.identity.dtype},
             tables={
-                REPLAY: Table(rows, REPLAY_SCHEMA),
-                POLICIES: Table(tried, POLICY_SCHEMA),
-                PLAN: Table(planned, PLAN_SCHEMA),
+                REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
+                POLICIES: ParquetTable(tried, POLICY_SCHEMA),
+                PLAN: ParquetTable(planned, PLAN_SCHEMA),
             },
             figures=figures,
             documents={DOCUMENT: described(trace, self.path, doubt)},

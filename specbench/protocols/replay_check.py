@@ -22,7 +22,7 @@ from specbench.decoding import Completion
 from specbench.metrics.results import schema_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
-from specbench.protocols.protocol import Conditions, Outcome, RunContext, Table
+from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded
@@ -120,9 +120,9 @@ class ReplayCheckProtocol:
             f"by at most {worst:.3f} tokens a step; recording and replaying took {share:.0%} of decoding's time",
             tables={
                 TRACE: kept.table,
-                REPLAY: Table(rows, REPLAY_SCHEMA),
-                POINTS: Table(points, POINT_SCHEMA),
-                TIMINGS: Table([*without, *decoding], TIMING_SCHEMA),
+                REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
+                POINTS: ParquetTable(points, POINT_SCHEMA),
+                TIMINGS: ParquetTable([*without, *decoding], TIMING_SCHEMA),
             },
         )
 

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError, locked, read_json, write_json, writing
 from specbench.core.machine.journal import TOGETHER
-from specbench.sources.base import SAMPLED
+from specbench.sources.contract import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
 PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment

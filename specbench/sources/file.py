@@ -15,16 +15,23 @@ from typing import Any
 
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
+from specbench.core.machine.files import reason
 from specbench.core.sampling_params import DEFAULTS
-from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
+from specbench.sources.values import is_counters, is_logprobs, is_name, is_number, is_text, is_token_ids
 
 DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
 LONGEST = 16 * 2**20  # bytes of a line
-_KINDS = {"text": str, "prompt": str, "finish_reason": str, "engine": str, "question": str, "counters": dict}
+_FIELDS = {  # which a line may have
+    **dict.fromkeys(("text", "prompt", "finish_reason"), is_text),
+    **dict.fromkeys(("engine", "question"), is_name),
+    **dict.fromkeys(("seed", "max_new_tokens", "temperature", "seconds"), is_number),
+    **{"token_ids": is_token_ids, "logprobs": is_logprobs, "counters": is_counters},
+}
 _FORMAT = "See specbench/sources/file.py for what a line holds."
 
 
-def line_of(completion: Completion, question: str, engine: str) -> str:
+def line_of(completion: TextCompletion, question: str, engine: str) -> str:
     """A line for a completion."""
     request, sampling = completion.request, completion.request.sampling
     changed = {name: getattr(sampling, name) for name in DEFAULTS if getattr(sampling, name) != DEFAULTS[name]}
@@ -48,9 +55,9 @@ def line_of(completion: Completion, question: str, engine: str) -> str:
     return json.dumps({name: value for name, value in content.items() if value is not None}) + "\n"
 
 
-def completion_of(request: TextRequest, line: Mapping[str, Any]) -> Completion:
+def completion_of(request: TextRequest, line: Mapping[str, Any]) -> TextCompletion:
     """The completion of a line, as the answer to a request."""
-    return Completion(
+    return TextCompletion(
         request=request,
         mode=Mode(line["mode"]),
         text=line.get("text", ""),
@@ -73,8 +80,8 @@ def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
     """
     try:
         rows = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ConfigError("source.path", path, f"cannot be read ({error.strerror})", "Give a file of texts.") from error
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        raise ConfigError("source.path", path, f"cannot be read ({reason(error)})", "Give a file of texts.") from error
     lines = []
     for number, row in enumerate(rows, 1):
         if not row.strip() or (partial and number == len(rows)):  # a whole line ends in a line break
@@ -92,23 +99,16 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
         line = json.loads(row)
     except (ValueError, RecursionError):
         return "is no JSON"
-    if not isinstance(line, dict) or not isinstance(line.get("prompt_id"), str) or line.get("mode") not in list(Mode):
+    if not isinstance(line, dict) or not is_name(line.get("prompt_id")) or line.get("mode") not in list(Mode):
         return "is no object with a prompt_id and a mode, plain or speculative"
     line = {name: value for name, value in line.items() if value is not None}
     if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
-    wrong = [name for name, kind in _KINDS.items() if name in line and not isinstance(line[name], kind)]
-    wrong += [] if is_token_ids(line.get("token_ids", [])) else ["token_ids"]
-    wrong += [] if _is_numbers(line.get("logprobs", [])) else ["logprobs"]
-    wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _is_numbers([line.get(name, 0)])]
-    if wrong:
-        return f"has a {wrong[0]} that cannot be read"
+    for name, is_valid in _FIELDS.items():
+        if name in line and not is_valid(line[name]):
+            return f"has a {name} that cannot be read"
     lines.append(line)
     return None
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(number) in (int, float) for number in value)
 
 
 class FileSource:
@@ -142,12 +142,18 @@ class FileSource:
     def open(self) -> None:
         """Reads the file."""
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
+        prompts: dict[str, set[str]] = defaultdict(set)
         lines = read_lines(self.path)
         for line in lines:
             question = line.get("question", GREEDY if line.get("temperature") == 0 else DISTRIBUTION)
             if question in (DISTRIBUTION, GREEDY):
                 texts[line["prompt_id"], Mode(line["mode"]), question == GREEDY].append(line)
-                self.prompts.setdefault(line["prompt_id"], line.get("prompt", ""))
+                prompts[line["prompt_id"]].add(line.get("prompt", ""))
+        for name, prompt in prompts.items():
+            if len(prompt - {""}) > 1:
+                problem = f"its texts of prompt {name!r} have different prompts"
+                raise ConfigError("source.path", self.path, problem, "Give each prompt a prompt_id of its own.")
+        self.prompts = {name: max(prompt) for name, prompt in prompts.items()}
         self._texts, self._given = dict(texts), defaultdict(int)
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
@@ -155,7 +161,7 @@ class FileSource:
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """The next texts of these prompts. Raises ConfigError if a prompt has none left."""
         completions = []
         for request in requests:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from specbench.core.errors import ConfigError
-from specbench.sources.base import is_token_ids
+from specbench.sources.values import is_token_ids
 
 RETRIED = (429, 502, 503, 504)  # too many requests, or a server that is still loading its model
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -33,7 +33,7 @@ class Server:
     Args:
         key: the configuration key of the address, for messages.
         url: with or without /v1 at its end.
-        api_key: the name of an environment variable. If it is set, its value is sent as a bearer token.
+        api_key: the name of an environment variable. Its value, if there is one, is sent as a bearer token.
         timeout: seconds for a reply, from sending its request.
         retries: of requests that meet a full or loading server, or a connection that breaks.
         most_bytes: of a reply.
@@ -42,14 +42,17 @@ class Server:
         ConfigError: not an address, or a key that no header can hold.
     """
 
-    def __init__(self, key: str, url: str, api_key: str, timeout: float | int, retries: int, most_bytes: int):
+    def __init__(self, key: str, url: str, api_key: str | None, timeout: float | int, retries: int, most_bytes: int):
         self.key, self.url = key, _address(key, url)
         self.timeout, self.retries, self.most_bytes = timeout, retries, most_bytes
-        self._secret = os.environ.get(api_key, "")
+        if not isinstance(api_key, str | None):
+            remedy = "Use the name of an environment variable, or null for no key."
+            raise ConfigError("source.api_key", api_key, "not a name", remedy)
+        self._secret = os.environ.get(api_key, "") if api_key else ""
         if not (self._secret.isascii() and self._secret.isprintable()) or self._secret != self._secret.strip():
             problem = "its value cannot be sent: it is not printable ASCII, or begins or ends with a space"
             raise ConfigError("source.api_key", api_key, problem, "Set the variable to the key alone.")
-        headers = {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
         self._client = httpx.Client(headers=headers, timeout=timeout, follow_redirects=False, trust_env=False)
@@ -122,7 +125,9 @@ class Server:
         end, content = time.monotonic() + self.timeout, bytearray()
         try:
             method = "GET" if body is None else "POST"
-            with self._client.stream(method, self.url + path, json=body) as reply:
+            # In ASCII: a text may hold half of a surrogate pair, which httpx would not write.
+            sent = None if body is None else json.dumps(body)
+            with self._client.stream(method, self.url + path, content=sent) as reply:
                 for chunk in reply.iter_bytes():
                     content += chunk
                     if len(content) > self.most_bytes:
@@ -131,7 +136,7 @@ class Server:
                     if time.monotonic() > end:
                         raise httpx.ReadTimeout("")
                 return reply.status_code, reply.headers, bytes(content)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, UnicodeError) as error:  # UnicodeError: a host that no DNS can name
             raise self.error(f"cannot be reached ({error})", START) from error
         except httpx.TimeoutException as error:
             problem = f"{path} gave no whole reply in {self.timeout:g} s"
@@ -154,15 +159,16 @@ class Server:
 
 def _address(key: str, url: str) -> str:
     remedy = "Give the address of a server, such as http://127.0.0.1:8080."
-    try:
-        parsed = urlsplit(url)
-        _ = parsed.port  # raises ValueError for one that is no number
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(key, url, f"no address ({error})", remedy) from None
-    if "@" in parsed.netloc:
+    if "@" in str(url).partition("//")[2].partition("/")[0]:
         problem = "an address with a user's name or password, which rows would keep"
         raise ConfigError(key, "...", problem, "Put the key into the variable that source.api_key names.")
-    if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.query or parsed.fragment:
+    try:
+        _ = urlsplit(url).port  # raises ValueError for brackets and ports that httpx lets pass
+        parsed = httpx.URL(url)
+        host = parsed.host.encode("idna")
+    except (httpx.InvalidURL, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(key, url, f"no address ({error})", remedy) from None
+    if parsed.scheme not in ("http", "https") or not host or parsed.query or parsed.fragment:
         raise ConfigError(key, url, "no address of a server", remedy)
     return url.rstrip("/").removesuffix("/v1")
 
@@ -179,4 +185,4 @@ def _without_secrets(location: str) -> str:
 def _wait(headers: httpx.Headers, attempt: int) -> float:
     """Seconds before the next attempt: what the server asks for, else twice as long each time."""
     wait = headers.get("retry-after", "")
-    return min(float(wait) if wait.isdecimal() else 0.5 * 2**attempt, LONGEST_WAIT)
+    return min(float(wait) if wait.isdecimal() else 0.5 * 2 ** min(attempt, 10), LONGEST_WAIT)

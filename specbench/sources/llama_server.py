@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
-from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
+from specbench.sources.values import is_count, is_flag, is_name, is_text, is_token_ids
 
 _NAMES = {  # of sampling parameters that it calls by another name, or by the same
     **{"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
@@ -30,7 +31,7 @@ class LlamaServerSource(ServedSource):
 
     def describe(self, server: Server) -> str:
         props = server.json("/props")
-        if not isinstance(props, dict) or "build_info" not in props:
+        if not isinstance(props, dict) or not is_name(props.get("build_info")):
             raise server.error(f"/props has no build_info: {server.shown(repr(props))}", _OLD)
         return f"llama.cpp {props['build_info']}"
 
@@ -58,7 +59,7 @@ class LlamaServerSource(ServedSource):
             "temperature": sampling.temperature,
             "samplers": _samplers(sampling),
             "return_tokens": True,
-            **{_NAMES[name]: value for name, value in given(request, _NAMES).items()},
+            **{_NAMES[name]: value for name, value in active_params(request, _NAMES).items()},
         }
         if "penalties" in body["samplers"]:  # of all of the prompt, which has at most a token a byte, and the text
             size = len(request.prompt.encode()) if request.token_ids is None else len(request.token_ids)
@@ -71,22 +72,22 @@ class LlamaServerSource(ServedSource):
         texts = reply.part if isinstance(reply.part, list) else [reply.part]
         return [Reply(reply.server, text, reply.request) for text in texts]
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request = reply.request
-        if reply.get("truncated", bool, _OLD):
+        if reply.get("truncated", is_flag, _OLD):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
-        if request.token_ids is not None and reply.get("tokens_evaluated", int, _OLD) < len(request.token_ids):
+        if request.token_ids is not None and reply.get("tokens_evaluated", is_count, _OLD) < len(request.token_ids):
             raise reply.server.error(
                 f"it read a part of prompt {request.prompt_id!r}", "Start it with a longer context."
             )
-        stop = reply.get("stop_type", str, _OLD)
-        return Completion(
+        stop = reply.get("stop_type", is_text, _OLD)
+        return TextCompletion(
             request=request,
             mode=mode,
-            text=reply.get("content", str, _OLD),
-            token_ids=reply.token_ids("tokens", _OLD),
+            text=reply.get("content", is_text, _OLD),
+            token_ids=tuple(reply.get("tokens", is_token_ids, _OLD)),
             finish_reason=_FINISH.get(stop, stop),
-            logprobs=None if request.sampling.logprobs is None else _logprobs(reply),
+            logprobs=None if request.sampling.logprobs is None else reply.logprobs("completion_probabilities", _OLD),
             counters=timings(reply),
             seconds=seconds,
         )
@@ -97,7 +98,7 @@ def _size(server: Server) -> tuple[int, int] | None:
     try:
         meta = server.json("/v1/models")["data"][0]["meta"]
         return int(meta["n_params"]), int(meta["size"])
-    except (StatusError, LookupError, TypeError, ValueError):
+    except (StatusError, LookupError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -109,7 +110,7 @@ def timings(reply: Reply) -> dict[str, float]:
     if not inner.has("draft_n"):
         return {"drafted": 0.0, "accepted": 0.0}
     names = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
-    return {what: float(inner.get(name, int, _OLD)) for what, name in names.items()}
+    return {what: float(inner.get(name, is_count, _OLD)) for what, name in names.items()}
 
 
 def _samplers(sampling: SamplingParams) -> list[str]:
@@ -117,8 +118,3 @@ def _samplers(sampling: SamplingParams) -> list[str]:
     penalised = any(getattr(sampling, name) != getattr(SamplingParams(), name) for name in _PENALTIES)
     cuts = [name for name in _CUTS if getattr(sampling, name) != getattr(SamplingParams(), name)]
     return [*(["penalties"] if penalised else []), "temperature", *([] if sampling.greedy else cuts)]
-
-
-def _logprobs(reply: Reply) -> tuple[float, ...]:
-    places = reply.get("completion_probabilities", list, _OLD)
-    return tuple(Reply(reply.server, place, reply.request).get("logprob", (int, float), _OLD) for place in places)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.core.sampling_values import flag
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
-from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
+from specbench.sources.values import is_count, is_list, is_logprobs, is_name, is_text, is_token_ids
 
 _TGI = ("temperature", "top_p", "frequency_penalty", "stop")
 _OPENAI = (*_TGI, "presence_penalty", "logit_bias", "logprobs")
@@ -41,18 +44,20 @@ class OpenAiSource(ServedSource):
         self, url: str | None, model: str | None = None, chat: bool = False, dialect: str = "openai", **served: Any
     ):
         super().__init__(url, **served)
-        if dialect not in DIALECTS:
+        if dialect not in list(DIALECTS):
             raise ConfigError("source.dialect", dialect, "not known", f"Use {', '.join(DIALECTS)}.")
-        self.model, self.chat, self.dialect = model, chat, dialect
+        self.model, self.chat, self.dialect = model, flag("source.chat", chat), dialect
         self.unsupported = unsupported_but(*DIALECTS[dialect])
 
     def describe(self, server: Server) -> str:
         self.model, owner = _model(server, self.model)
         for path, name in (("/version", "version"), ("/props", "build_info")):  # of vLLM and llama-server
             try:
-                return f"{owner} {server.json(path)[name]}"
+                version = server.json(path)[name]
             except (ConfigError, KeyError, TypeError):
                 continue
+            if is_name(version):
+                return f"{owner} {version}"
         return owner
 
     def encode(self, text: str) -> tuple[int, ...] | None:
@@ -63,7 +68,8 @@ class OpenAiSource(ServedSource):
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
-        values = given(request, names) | {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
+        always = {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
+        values = active_params(request, names) | always
         if values.get("top_k") == 0:
             values["top_k"] = -1  # off, as vLLM and SGLang both read it
         if "logit_bias" in values:
@@ -79,20 +85,20 @@ class OpenAiSource(ServedSource):
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
 
     def parts(self, reply: Reply) -> list[Reply]:
-        choices = reply.get("choices", list, _PROTOCOL)
+        choices = reply.get("choices", is_list, _PROTOCOL)
         return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)
         self._check_prompt(reply)
         message = choice.within("message", _PROTOCOL) if self.chat else choice
         remedy = "Update vLLM (0.10.2 and later return token ids), or use source.dialect=openai."
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
-            text=message.get("content" if self.chat else "text", str, _PROTOCOL),
-            token_ids=choice.token_ids("token_ids", remedy) if self.dialect == "vllm" else None,
-            finish_reason=choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
+            text=message.get("content" if self.chat else "text", is_text, _PROTOCOL),
+            token_ids=tuple(choice.get("token_ids", is_token_ids, remedy)) if self.dialect == "vllm" else None,
+            finish_reason=choice.get("finish_reason", is_text, _PROTOCOL) if choice.has("finish_reason") else None,
             logprobs=None if request.sampling.logprobs is None else self._logprobs(choice),
             counters=timings(reply),
             seconds=seconds,
@@ -102,7 +108,7 @@ class OpenAiSource(ServedSource):
         ids = reply.request.token_ids
         if ids is None or self.chat or self.dialect == "tgi" or not reply.has("usage"):
             return
-        count = reply.within("usage", _PROTOCOL).get("prompt_tokens", int, _PROTOCOL)
+        count = reply.within("usage", _PROTOCOL).get("prompt_tokens", is_count, _PROTOCOL)
         if count < len(ids):
             problem = f"it read {count} of the {len(ids)} tokens of prompt {reply.request.prompt_id!r}"
             raise reply.server.error(problem, "Start it with a longer context, or shorten the prompt.")
@@ -110,30 +116,34 @@ class OpenAiSource(ServedSource):
     def _logprobs(self, choice: Reply) -> tuple[float, ...]:
         remedy = "Leave sampler.logprobs out: it gives none."
         inner = choice.within("logprobs", remedy)
-        if not inner.has("content"):
-            return inner.numbers("token_logprobs", remedy)
-        places = inner.get("content", list, remedy)
-        return tuple(Reply(inner.server, place, inner.request).get("logprob", (int, float), remedy) for place in places)
+        if inner.has("content"):
+            return inner.logprobs("content", remedy)
+        return tuple(inner.get("token_logprobs", is_logprobs, remedy))
 
 
-def _model(server: Server, wanted: str | None) -> tuple[str, str]:
+def _model(server: Server, model_id: str | None) -> tuple[str, str]:
     """The model to ask for, and who serves it, such as "vllm".
 
     Raises:
         ConfigError: the server does not serve it, or serves several and none was named.
     """
     try:
-        listed = server.json("/v1/models")
-        owners = {str(model["id"]): str(model.get("owned_by", "a server")) for model in listed["data"]}
+        models = server.json("/v1/models")
+        owners = {str(model["id"]): _owner(model) for model in models["data"]}
     except StatusError as error:
-        if error.status != 404 or wanted is None:
+        if error.status != 404 or model_id is None:
             raise
-        return wanted, "a server"  # it has no list
+        return model_id, "a server"  # it has no list
     except (KeyError, TypeError, AttributeError):
-        raise server.error(f"/v1/models lists no models: {server.shown(repr(listed))}", _PROTOCOL) from None
-    if wanted is None and len(owners) == 1:
+        raise server.error(f"/v1/models lists no models: {server.shown(repr(models))}", _PROTOCOL) from None
+    if model_id is None and len(owners) == 1:
         return next(iter(owners.items()))
-    if wanted not in owners:
+    if model_id not in owners:
         serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
-        raise ConfigError("source.model", wanted, serves, "Name one of them.")
-    return wanted, owners[wanted]
+        raise ConfigError("source.model", model_id, serves, "Name one of them.")
+    return model_id, owners[model_id]
+
+
+def _owner(model: Mapping[str, Any]) -> str:
+    owner = model.get("owned_by")
+    return owner if is_name(owner) else "a server"

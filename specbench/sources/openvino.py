@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from specbench.core.checks import check_count
+from specbench.core.checks import check_count, check_path
 from specbench.core.errors import ConfigError, NotInstalledError
-from specbench.sources.base import Completion, Mode, TextRequest
-from specbench.sources.parameters import check_supported, given, unsupported_but
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
+from specbench.sources.parameters import active_params, check_supported, unsupported_but
 
 METHODS = DRAFT, LOOKUP = ("draft", "prompt_lookup")
 _NAMES = {  # of sampling parameters in its GenerationConfig
@@ -62,6 +61,8 @@ class OpenVinoSource:
         if method == DRAFT and draft is None:
             problem = f"source.method={DRAFT} drafts with a model"
             raise ConfigError("source.draft", None, problem, f"Name its folder, or use source.method={LOOKUP}.")
+        if not isinstance(properties, Mapping | None):
+            raise ConfigError("source.properties", properties, "no mapping", "Use {NAME: VALUE}.")
         self.method, self.target = method, _folder("source.target", target)
         self.draft = None if draft is None or method != DRAFT else _folder("source.draft", draft)
         self.gamma = check_count("source.gamma", gamma)
@@ -83,7 +84,7 @@ class OpenVinoSource:
             remedy = "Compare the folders and source.properties with docs/sources.md."
             raise ConfigError("source.target", self.target, f"cannot be loaded ({_short(error)})", remedy) from error
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests one after another, since a call has one seed."""
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
@@ -101,7 +102,7 @@ class OpenVinoSource:
         scheduler.cache_size = self.cache_size
         return self.genai.LLMPipeline(self.target, self.device, scheduler_config=scheduler, **how, **self.properties)
 
-    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+    def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pipeline, start = self.pipelines[mode], time.perf_counter()
         tokenizer = pipeline.get_tokenizer()
         if request.token_ids is None:
@@ -116,7 +117,7 @@ class OpenVinoSource:
                 "source", self.engine, problem, "Change the sampling parameters or the prompt."
             ) from error
         ids = tuple(map(int, result.tokens[0]))
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=tokenizer.decode(list(ids)),
@@ -131,7 +132,7 @@ class OpenVinoSource:
         config.apply_chat_template = False
         config.max_new_tokens, config.rng_seed = request.max_new_tokens, request.seed
         config.do_sample = not greedy
-        for name, value in given(request, _NAMES).items():
+        for name, value in active_params(request, _NAMES).items():
             if not (greedy and name in _CUTS):
                 setattr(config, _NAMES[name], set(value) if name in _SETS else value)  # ty: ignore
         if mode is Mode.SPECULATIVE:
@@ -170,8 +171,8 @@ def _row(ids: Sequence[int]) -> Any:
     return np.array([ids], dtype=np.int64)
 
 
-def _folder(key: str, name: str) -> str:
-    folder = Path(name).expanduser()
+def _folder(key: str, name: object) -> str:
+    folder = check_path(key, name)
     if not (folder / "openvino_model.xml").is_file():
         remedy = "Give a folder as optimum-cli export openvino writes it; see docs/sources.md for GGUF."
         raise ConfigError(key, name, "no folder with an openvino_model.xml", remedy)
@@ -188,4 +189,4 @@ def _imported(module: str) -> Any:
 
 def _short(error: Exception) -> str:
     """The last line of one of OpenVINO's messages: lines before it are of its own source."""
-    return str(error).strip().splitlines()[-1][:300]
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import specbench
 from specbench.core.checks import check_count
-from specbench.core.errors import ConfigError
 from specbench.decoding import Completion as Decoded
 from specbench.decoding import Decoder, DecodingEngine, Request
 from specbench.decoding.logprobs import completion_logprobs
@@ -15,8 +14,8 @@ from specbench.drafters import Drafter
 from specbench.models.cached_model import CachedModel
 from specbench.models.loading import Pair, load_pair
 from specbench.rules.verifier import Verifier
-from specbench.sources.base import Completion, Mode, TextRequest
-from specbench.sources.parameters import check_supported
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
+from specbench.sources.parameters import check_supported, prompt_ids
 
 UNSUPPORTED = ("n", "prompt_logprobs", "truncate_prompt_tokens")
 
@@ -73,7 +72,7 @@ class OwnSource:
         for mode, parts in ((Mode.PLAIN, plain), (Mode.SPECULATIVE, both)):
             self.decoders[mode] = Decoder(target, *parts, pair.stop_ids, engine, pair.tokenizer)
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests, ``batch_size`` at a time. ``seconds`` is the whole call's, shared evenly."""
         if self.pair is None:
             raise RuntimeError("open() first")
@@ -94,14 +93,10 @@ class OwnSource:
 
     def _request(self, number: int, request: TextRequest) -> Request:
         assert self.pair is not None
-        ids = request.token_ids or tuple(self.pair.encode(request.prompt))
-        if not ids or len(ids) + request.max_new_tokens > self.pair.context:
-            problem = f"it is empty, or with {request.max_new_tokens} tokens more than the {self.pair.context} that fit"
-            raise ConfigError("prompt", request.prompt_id, problem, "Shorten it.")
-        sampling = self.pair.resolved(request.sampling)
+        ids, sampling = prompt_ids(self.pair, request), self.pair.resolved(request.sampling)
         return Request(str(number), ids, request.seed, sampling, request.max_new_tokens)
 
-    def _completion(self, request: TextRequest, decoded: Decoded, mode: Mode, seconds: float) -> Completion:
+    def _completion(self, request: TextRequest, decoded: Decoded, mode: Mode, seconds: float) -> TextCompletion:
         chosen = None
         if request.sampling.logprobs is not None:
             scored = completion_logprobs(self.decoders[mode].components.target, decoded) or []
@@ -111,7 +106,7 @@ class OwnSource:
             "accepted": sum(step.num_accepted for step in decoded.steps),
             "steps": len(decoded.steps),
         }
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=decoded.text,

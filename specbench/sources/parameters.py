@@ -1,12 +1,16 @@
-"""Which sampling parameters an engine can set, and the refusal of requests that have others."""
+"""Checks of requests: which sampling parameters an engine can set, and which prompts a pair of models can read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
-from specbench.sources.base import TextRequest
+from specbench.sources.contract import TextRequest
+
+if TYPE_CHECKING:  # it imports transformers, which takes seconds
+    from specbench.models.loading import Pair
 
 OF_REQUESTS = ("seed", "max_tokens")  # which TextRequest has itself
 
@@ -26,7 +30,19 @@ def check_supported(requests: Sequence[TextRequest], unsupported: Collection[str
                 raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or use another source.")
 
 
-def given(request: TextRequest, names: Iterable[str]) -> dict[str, object]:
+def active_params(request: TextRequest, names: Iterable[str]) -> dict[str, object]:
     """The sampling parameters of a request that are not off, by name."""
     values = {name: getattr(request.sampling, name) for name in names}
     return {name: value for name, value in values.items() if value != DEFAULTS[name]}
+
+
+def prompt_ids(pair: Pair, request: TextRequest) -> tuple[int, ...]:
+    """Returns the token ids of a request's prompt. Raises ConfigError unless the pair can read and continue them."""
+    ids = tuple(pair.encode(request.prompt)) if request.token_ids is None else request.token_ids
+    if not ids or len(ids) + request.max_new_tokens > pair.context:
+        problem = f"it is empty, or with {request.max_new_tokens} tokens more than the {pair.context} that fit"
+        raise ConfigError("prompt", request.prompt_id, problem, "Shorten it.")
+    if max(ids) >= pair.vocab_size:
+        problem = f"it has the id {max(ids)}, and the target has ids below {pair.vocab_size}"
+        raise ConfigError("prompt", request.prompt_id, problem, "Encode it with the target's tokenizer.")
+    return ids

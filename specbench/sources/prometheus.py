@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from specbench.core.errors import ConfigError
 from specbench.sources.http import Server, StatusError
@@ -60,8 +62,7 @@ def totals(text: str) -> dict[str, float]:
     """Returns the samples of a text in Prometheus' format by name, summed over labels; skips what it cannot read."""
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
-        try:
-            sums[name] = sums.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            if math.isfinite(number := float(value)):
+                sums[name] = sums.get(name, 0.0) + number
     return sums

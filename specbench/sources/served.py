@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ConfigError
-from specbench.sources.base import Completion, Mode, TextRequest, is_token_ids
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import MEBIBYTE, Server
 from specbench.sources.parameters import check_supported
 from specbench.sources.prometheus import Counters
+from specbench.sources.values import is_list, is_logprob, is_object
+
+LONGEST_TIMEOUT = 1_000_000  # seconds
 
 
 class ServedSource:
@@ -47,18 +51,19 @@ class ServedSource:
         method: str | None = None,
         extra: Mapping[str, Any] | None = None,
         counters: Mapping[str, str] | None = None,
-        api_key: str = "SPECBENCH_API_KEY",
+        api_key: str | None = "SPECBENCH_API_KEY",
         timeout: float | int = 120,
         retries: int = 5,
         concurrency: int = 1,
         most_megabytes: int = 16,
     ):
-        if not check_seconds("source.timeout", timeout, "Use a number of seconds."):
-            raise ConfigError("source.timeout", timeout, "no time for a reply", "Use a number of seconds above 0.")
+        if not 0 < check_seconds("source.timeout", timeout, "Use a number of seconds.") <= LONGEST_TIMEOUT:
+            remedy = f"Use a number of seconds above 0, up to {LONGEST_TIMEOUT:,}."
+            raise ConfigError("source.timeout", timeout, "no time for a reply", remedy)
         check_count("source.retries", retries, 0)
         self.method = method
         self.concurrency = check_count("source.concurrency", concurrency)
-        self.extra, self.totals = dict(extra or {}), {}
+        self.extra, self.totals = _mapping("source.extra", extra), {}
         addresses = {Mode.SPECULATIVE: ("source.url", url), Mode.PLAIN: ("source.plain_url", plain_url)}
         most = check_count("source.most_megabytes", most_megabytes) * MEBIBYTE
         self.servers = {
@@ -69,7 +74,7 @@ class ServedSource:
         if not self.servers:
             raise ConfigError("source.url", None, "no server", "Give source.url, source.plain_url or both.")
         self.modes = frozenset(self.servers)
-        self.counters = Counters(counters)
+        self.counters = Counters(_mapping("source.counters", counters))
 
     def open(self) -> None:
         """Asks each server what it is."""
@@ -78,7 +83,7 @@ class ServedSource:
         for mode, server in self.servers.items():
             self.totals[mode] = dict.fromkeys(self.counters.read(server, mode is Mode.SPECULATIVE), 0.0)
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Sends requests to the mode's server, ``concurrency`` at the same time."""
         check_supported(requests, self.unsupported, self.engine)
         server = self.servers[mode]
@@ -102,12 +107,12 @@ class ServedSource:
         for server in self.servers.values():
             server.close()
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns the texts that the server samples together for one request."""
         check_supported([request], self.unsupported, self.engine)
         return self._texts(request, mode, count, **{self.several: count})
 
-    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[Completion]:
+    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[TextCompletion]:
         """Sends a request with ``more`` in its body. Raises ConfigError unless the reply has ``count`` texts."""
         server, (path, body) = self.servers[mode], self.call_of(request)
         start = time.perf_counter()
@@ -120,7 +125,7 @@ class ServedSource:
             raise server.error(problem, "Is it the server that you mean? See source.extra too.")
         return [self._checked(self.read(part, mode, seconds)) for part in parts]
 
-    def _checked(self, completion: Completion) -> Completion:
+    def _checked(self, completion: TextCompletion) -> TextCompletion:
         """Returns it. Raises ConfigError for a plain text with a draft, and for an empty one that nothing ended."""
         request, server = completion.request, self.servers[completion.mode]
         if completion.mode is Mode.PLAIN and completion.counters.get("drafted"):
@@ -143,9 +148,17 @@ class ServedSource:
         """The parts of a reply that :meth:`read` takes, one a text."""
         raise NotImplementedError
 
-    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         """What a reply says. Raises ConfigError if it says something else."""
         raise NotImplementedError
+
+
+def _mapping(key: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns a setting as a dict. Raises ConfigError unless it is a mapping that JSON can hold."""
+    try:
+        return dict(json.loads(json.dumps(dict(value or {}), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(key, value, f"no mapping for JSON ({error})", "Use {NAME: VALUE}.") from None
 
 
 class Reply:
@@ -161,39 +174,30 @@ class Reply:
     def __init__(self, server: Server, part: Any, request: TextRequest, place: str = ""):
         self.server, self.part, self.request, self.place = server, part, request, place
 
-    def get(self, name: str, kind: type | tuple[type, ...], remedy: str) -> Any:
-        """A field that has to be there, of this type; a bool is no number."""
-        value = self.part.get(name) if isinstance(self.part, dict) else None
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            problem = f"the reply to prompt {self.request.prompt_id!r} has no {self.place}{name} that can be read"
-            raise self.server.error(f"{problem}: {self.server.shown(repr(self.part))}", remedy)
-        return value
+    def get(self, name: str, is_valid: Callable[[Any], bool], remedy: str) -> Any:
+        """Returns a field. Raises ConfigError unless it is there and valid (sources/values.py)."""
+        value = self._value(name)
+        return value if is_valid(value) else self._refuse(name, remedy)
 
     def within(self, name: str, remedy: str) -> Reply:
         """An object in a field, or the first one of a list."""
-        value = self.part.get(name) if isinstance(self.part, dict) else None
+        value = self._value(name)
         first = value[0] if isinstance(value, list) and value else value
-        if not isinstance(first, dict):
-            self.get(name, _Nothing, remedy)
+        if not is_object(first):
+            self._refuse(name, remedy)
         return Reply(self.server, first, self.request, f"{self.place}{name}.")
 
     def has(self, name: str) -> bool:
-        return isinstance(self.part, dict) and self.part.get(name) is not None
+        return self._value(name) is not None
 
-    def token_ids(self, name: str, remedy: str) -> tuple[int, ...]:
-        """A list of token ids."""
-        ids = self.get(name, list, remedy)
-        if not is_token_ids(ids):
-            self.get(name, _Nothing, remedy)
-        return tuple(ids)
+    def logprobs(self, name: str, remedy: str) -> tuple[float, ...]:
+        """The log-probabilities of a list of objects, one for each token, each in its field ``logprob``."""
+        tokens = self.get(name, is_list, remedy)
+        return tuple(Reply(self.server, token, self.request).get("logprob", is_logprob, remedy) for token in tokens)
 
-    def numbers(self, name: str, remedy: str) -> tuple[float, ...]:
-        """A list of numbers."""
-        values = self.get(name, list, remedy)
-        if not all(isinstance(value, int | float) for value in values):
-            self.get(name, _Nothing, remedy)
-        return tuple(map(float, values))
+    def _value(self, name: str) -> Any:
+        return self.part.get(name) if isinstance(self.part, dict) else None
 
-
-class _Nothing:
-    """No value has this type."""
+    def _refuse(self, name: str, remedy: str) -> NoReturn:
+        problem = f"the reply to prompt {self.request.prompt_id!r} has no {self.place}{name} that can be read"
+        raise self.server.error(f"{problem}: {self.server.shown(repr(self.part))}", remedy)

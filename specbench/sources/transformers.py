@@ -21,8 +21,8 @@ from specbench.models.generate_speculatively import (
     sample_speculatively,
 )
 from specbench.models.loading import Pair, load_pair
-from specbench.sources.base import Completion, Mode, TextRequest
-from specbench.sources.parameters import check_supported, unsupported_but
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
+from specbench.sources.parameters import check_supported, prompt_ids, unsupported_but
 
 _SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
@@ -62,6 +62,8 @@ class TransformersSource:
         if method in NEEDING_DRAFT and draft is None:
             raise ConfigError("source.draft", None, f"source.method={method} drafts with a model", "Name one.")
         size = check_count("source.max_ngram_size", max_ngram_size)
+        if layers is not None:
+            layers = check_count("source.layers", layers)
         self.method = method
         self.settings = Method(method, check_count("source.gamma", gamma), layers, size)
         self.target, self.draft = target, draft if method in NEEDING_DRAFT else None
@@ -91,7 +93,7 @@ class TransformersSource:
             tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
             self.settings = dataclasses.replace(self.settings, draft_tokenizer=tokenizer)
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests one after another, since assisted generation takes one."""
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
@@ -103,10 +105,9 @@ class TransformersSource:
     def close(self) -> None:
         self.pair = self.greedy_pair = None
 
-    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+    def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pair, start = self._opened(request.sampling.greedy), time.perf_counter()
-        prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
-        arguments = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
+        arguments = (pair, prompt_ids(pair, request), request.sampling, request.max_new_tokens, request.seed)
         counters: dict[str, float] = {}
         if mode is Mode.PLAIN:
             ids = sample_plainly(*arguments)
@@ -114,7 +115,7 @@ class TransformersSource:
             ids, counts = sample_speculatively(*arguments, self.settings)
             counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=str(pair.tokenizer.decode(ids, skip_special_tokens=True)),

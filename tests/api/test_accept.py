@@ -152,3 +152,19 @@ def test_from_accept_names_a_wrong_argument(given, says):
     with pytest.raises(ArgumentError) as raised:
         specbench.from_accept(**given)
     assert str(raised.value).startswith(says)
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_a_function_may_write_into_its_arguments(arrays):
+    """The accepted tokens are the drafted ones, and the draft stays as it was."""
+
+    def accept(p: Any, q: Any, token_ids: Any, uniforms: Any) -> tuple[int, int]:
+        token_ids[:] = 0
+        return len(token_ids), 0
+
+    draft, target, streams = ragged_case(COUNTS, vocabulary=23)
+    before = draft.token_ids.clone()
+    verified = specbench.from_accept(accept, arrays=arrays).verify(draft, target, streams)
+    assert torch.equal(draft.token_ids, before)
+    accepted = [row[:count] for row, count in zip(verified.token_ids, verified.num_accepted.tolist(), strict=True)]
+    assert torch.equal(torch.cat(accepted), before)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 import specbench
 from specbench.api.naming import renamed
+from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
@@ -188,6 +190,17 @@ def test_logits_may_be_arrays(dtype):
         assert torch.equal(found.token_ids, expected.token_ids)
 
 
+def test_arrays_may_lie_in_memory_in_any_way():
+    """In the other byte order, backwards, or in columns."""
+    given = batch()
+    expected = specbench.verify(**given)
+    for name in ("target_logits", "draft_logits", "draft_token_ids", "seeds"):
+        array = torch.as_tensor(given[name]).numpy()
+        for other in (array.astype(array.dtype.newbyteorder()), array[::-1].copy()[::-1], np.asfortranarray(array)):
+            found = specbench.verify(**given | {name: other})
+            assert torch.equal(found.token_ids, expected.token_ids)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["target_logits", "draft_logits"])
 def test_rows_that_look_like_probabilities_are_refused_and_their_logarithms_are_not(name, dtype):
@@ -246,7 +259,11 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     ("positions beyond", changed(positions=2**32), "positions[0] = 4294967296 is outside"),
     ("positions of floats", changed(positions=[0.5, 1, 1, 1]), "positions: torch.float32"),
     ("samplings too few", changed(sampling=SAMPLING[:3]), "sampling: 3 for 4 requests"),
-    ("sampling of another kind", changed(sampling=[{"top_k": 3}] * 4), "sampling: a dict among them"),
+    (
+        "sampling of another kind",
+        changed(sampling=[{"top_k": 3}] * 4),
+        "sampling[0]: a dict; give specbench.SamplingParams",
+    ),
     (
         "processors",
         changed(sampling=specbench.SamplingParams(processors=(print,))),
@@ -255,28 +272,39 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     ("draft sampling alone", changed(draft_logits=None, draft_sampling=SAMPLING[0]), "draft_sampling: given without"),
     ("unknown verifier", changed(verifier="nonsense"), "verifier='nonsense': not one of conf/verifier. Use block"),
     ("above the folder", changed(verifier="../protocol/decode"), "verifier='../protocol/decode': not one of"),
-    ("no logits", changed(target_logits=None), "target_logits: of type NoneType; a tensor [rows, V]"),
+    ("no logits", changed(target_logits=None), "target_logits: a NoneType; give a tensor [rows, V]"),
     ("logits of 8 bits", changed(target_logits=torch.zeros(10, 7, dtype=torch.float8_e5m2)), "target_logits: torch.fl"),
     ("sparse logits", changed(target_logits=torch.zeros(10, 7).to_sparse()), "target_logits: torch.sparse_coo on cpu"),
     ("logits without values", changed(target_logits=torch.zeros(10, 7, device="meta")), "target_logits: torch.strided"),
-    ("one logit", changed(draft_logits=torch.tensor(1.0)), "draft_logits: of type Tensor; a tensor [rows, V]"),
-    ("one id", changed(draft_token_ids=3), "draft_token_ids: of type int; token ids, or a sequence"),
-    ("no ids", changed(draft_token_ids=None), "draft_token_ids: of type NoneType"),
+    ("one logit", changed(draft_logits=torch.tensor(1.0)), "draft_logits: a Tensor; give a tensor [rows, V]"),
+    ("one id", changed(draft_token_ids=3), "draft_token_ids: a int; give token ids, or a sequence"),
+    ("ids in no order", changed(draft_token_ids={0, 1, 2, 3, 4, 5}), "draft_token_ids: a set; give token ids"),
+    (
+        "masked logits",
+        changed(target_logits=np.ma.masked_array(np.zeros((10, 7)), mask=True)),
+        "target_logits: a masked array; give its values as an array, -inf at tokens",
+    ),
+    ("no ids", changed(draft_token_ids=None), "draft_token_ids: a NoneType"),
     ("texts for ids", changed(draft_token_ids=np.array([["a"]])), "draft_token_ids[0]: no whole numbers"),
     (
         "a number for sampling",
         changed(sampling=0.8),
-        "sampling: of type float; one SamplingParams, or one for each request",
+        "sampling: a float; give specbench.SamplingParams(...), or None",
     ),
     (
         "a mapping for sampling",
         changed(draft_sampling={"top_k": 3}),
-        "draft_sampling: of type dict; one SamplingParams",
+        "draft_sampling: a dict; give specbench.SamplingParams",
     ),
     (
         "a token that its draft rules out",
         changed(draft_logits=torch.zeros(6, 7).index_fill(1, batch()["draft_token_ids"][:1], -torch.inf)),
         f"draft_token_ids[0] = {int(batch()['draft_token_ids'][0])} has probability 0 in its draft's distribution",
+    ),
+    (
+        "a verifier that returns nothing",
+        changed(verifier=FunctionVerifier(lambda draft, target, streams: None, "own", True)),  # ty: ignore
+        "verifier: it returned a NoneType",
     ),
     ("no verifier", changed(verifier=3.0), "verifier: a float without a method verify"),
 ]
@@ -305,10 +333,18 @@ def test_a_name_that_stands_for_many_asks_which():
         specbench.certify("flawed/lenience")
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"target": "/none"}, "target=/none: "),
+        ({"target": None}, "target=None: not the name of a model. Use a folder, a hub id"),
+        ({"target": 3}, "target=3: not the name of a model"),
+        ({"target": Path("/none")}, "target=/none: "),
+        ({"target": "embedded:target", "draft": 3}, "draft=3: not the name of a model"),
+        ({"target": "embedded:target", "thinking_tokens": [1, 2]}, "thinking_tokens=[1, 2]: not two different texts"),
+        ({"target": "embedded:target", "thinking_tokens": 3}, "thinking_tokens=3: not two different texts"),
+        ({"target": "embedded:target", "download": "no"}, "download=no: neither true nor false"),
         ({"target": "embedded:target", "dtype": "int8"}, "dtype=int8: "),
         ({"target": "embedded:target", "draft_dtype": "int8"}, "draft_dtype=int8: "),
         ({"target": "embedded:target", "thinking": True}, "thinking=True: "),
@@ -458,6 +494,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     assert ("takes_padded=True" in found.command) != left_out
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
@@ -470,6 +507,9 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
         ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a whole number. See conf/"),
         ({"verifier": "masked", "drawss": 3}, ConfigError, "drawss=3: no setting of a suite"),
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
+        ({"verifier": "masked", "sampling": {}}, ArgumentError, "sampling: a dict; give specbench.SamplingParams"),
+        ({"verifier": "masked", "sampling": [SAMPLING[0]]}, ArgumentError, "sampling: a list; give specbench.Sampling"),
+        ({"verifier": "masked", "gamma": 65}, ConfigError, "Use a whole number from 0 to 64."),
         ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),
         ({"verifier": MaskedVerifier}, ArgumentError, "verifier: a class, MaskedVerifier; give an object of it"),

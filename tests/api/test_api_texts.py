@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 import specbench
 from specbench.api import texts as api_texts
+from specbench.api.decoded import DecodedBatch
 from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -129,6 +131,14 @@ def test_what_was_not_measured_is_none(pair: Pair):
     assert without.overlap is None
 
 
+def test_no_texts_have_no_measurements():
+    found = DecodedBatch(gamma=2)
+    assert math.isnan(found.acceptance_length)
+    assert found.acceptance_rate is None
+    assert found.joint_rates == [None, None]
+    assert len(found.to_pandas()) == len(found.step_log()) == 0
+
+
 def test_texts_as_a_table(pair: Pair):
     found = specbench.decode(pair, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
     table = found.to_pandas()
@@ -144,10 +154,12 @@ def test_texts_as_a_table(pair: Pair):
     assert kept.results == found.results
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
     found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
     ids = [pair.encode(text) for text in PROMPTS]
     assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == found
+    assert specbench.decode(pair, map(iter, ids), max_new_tokens=6) == found
     assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == found[:1]
 
 
@@ -281,17 +293,22 @@ def test_replay_names_wrong_gammas(gammas):
         ({"sampling": {"temperature": 0.0}}, "sampling: a dict; give specbench.SamplingParams"),
         ({"max_new_tokens": 10**6}, "prompts[0]: 9 tokens and max_new_tokens=1000000 are more than the pair's context"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"gamma": 65}, "gamma=65: outside 0..64"),
+        ({"gamma": 65}, "gamma=65: not a count. Use a whole number from 0 to 64."),
         ({"gamma": -1}, "gamma=-1"),
-        ({"gamma": [65]}, "gamma=65: outside 0..64"),
-        ({"gamma": [4, 4]}, "gamma: 2 numbers for 1 prompts; give one number, or one for each"),
+        ({"gamma": [65]}, "gamma=65: not a count. Use a whole number from 0 to 64."),
+        ({"gamma": [4, 4]}, "gamma: 2 for 1 prompts; give one, or one for each"),
         ({"gamma": "4"}, "gamma=4: not a count"),
         ({"gamma": np.bool_(True)}, "gamma=True: not a count"),
         ({"gamma": np.float64(4)}, "gamma=4.0: not a count"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"seed": [1, 2]}, "seed: 2 numbers for 1 prompts; give one number, or one for each"),
+        ({"seed": [1, 2]}, "seed: 2 for 1 prompts; give one, or one for each"),
         ({"seed": [-1]}, "seed=-1"),
-        ({"sampling": [SamplingParams()] * 2}, "sampling: 2 SamplingParams for 1 prompts; give one, or one for each"),
+        ({"seed": {1}}, "seed: a set; give one number, or one for each"),
+        ({"gamma": {4: 1}}, "gamma: a dict; give one number, or one for each"),
+        ({"sampling": {SamplingParams()}}, "sampling: a set; give specbench.SamplingParams"),
+        ({"prompts": [{1, 2}]}, "prompts[0]: {1, 2} is neither a text nor a list of token ids"),
+        ({"sampling": SamplingParams(bad_words=["\ud800"])}, "sampling.bad_words='\\ud800': the tokenizer fails on it"),
+        ({"sampling": [SamplingParams()] * 2}, "sampling: 2 for 1 prompts; give one, or one for each"),
         ({"sampling": [{}]}, "sampling[0]: a dict; give specbench.SamplingParams(...), or None"),
         ({"prompts": [[{"role": "user"}]]}, "prompts[0][0]: {'role': 'user'} is no message; give {"),
         ({"prompts": [[{"role": "user", "content": "a"}, "b"]]}, "prompts[0][1]: 'b' is no message"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specbench.core.errors import SpecbenchError
-from specbench.sources import Completion, Mode, TextRequest
+from specbench.sources import Mode, TextCompletion, TextRequest
 
 VOCABULARY = 40
 
@@ -37,11 +37,11 @@ class Engine:
     def close(self) -> None:
         self.is_open = False
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         self.calls += len(requests)
         return [self.one(request, mode) for request in requests]
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         rng = np.random.default_rng([request.seed, mode is Mode.SPECULATIVE])
         ids: list[int] = []
         scores = []
@@ -57,9 +57,9 @@ class Engine:
 
     def completion(
         self, request: TextRequest, mode: Mode, ids: list[int], text: str, finish: str, scores: list[float]
-    ) -> Completion:
+    ) -> TextCompletion:
         drafted = {"drafted": 3.0 * len(ids), "accepted": float(len(ids)), "steps": float(len(ids))}
-        return Completion(
+        return TextCompletion(
             request=request,
             mode=mode,
             text=text,
@@ -120,7 +120,7 @@ class IgnoresTemperature(Engine):
 class IgnoresSeeds(Engine):
     """Returns one text of each prompt, another one when it speculates."""
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         found = super().one(dataclasses.replace(request, seed=7), mode)
         return dataclasses.replace(found, request=request)
 
@@ -128,7 +128,7 @@ class IgnoresSeeds(Engine):
 class FreshSeeds(Engine):
     """Draws sound texts, of seeds of its own: the same seed gives another text each time."""
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         found = super().one(dataclasses.replace(request, seed=self.calls * 1000 + request.seed % 997), mode)
         return dataclasses.replace(found, request=request)
 
@@ -154,7 +154,7 @@ class Several(Engine):
         super().__init__()
         self.fault = fault
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         fault = self.fault if mode is Mode.SPECULATIVE else ""
         if fault == "refuses":
             raise SpecbenchError("n is at most 1")
@@ -173,7 +173,7 @@ class Empty(Engine):
 class OverrunsStops(Engine):
     """Looks for stop strings in plain texts only."""
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         if mode is Mode.PLAIN:
             return super().one(request, mode)
         without = dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, stop=()))
@@ -183,7 +183,7 @@ class OverrunsStops(Engine):
 class ZeroLogprobs(Engine):
     """Returns 0 for the log-probabilities of drafted tokens."""
 
-    def completion(self, request: TextRequest, mode: Mode, *rest: object) -> Completion:
+    def completion(self, request: TextRequest, mode: Mode, *rest: object) -> TextCompletion:
         found = super().completion(request, mode, *rest)
         if mode is Mode.PLAIN or found.logprobs is None:
             return found
@@ -193,7 +193,7 @@ class ZeroLogprobs(Engine):
 class WithoutIds(Engine):
     """Returns text alone."""
 
-    def completion(self, request: TextRequest, mode: Mode, *rest: object) -> Completion:
+    def completion(self, request: TextRequest, mode: Mode, *rest: object) -> TextCompletion:
         return dataclasses.replace(super().completion(request, mode, *rest), token_ids=None)
 
 
@@ -204,7 +204,7 @@ class Fails(Engine):
         super().__init__()
         self.after = after
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         self.after -= 1
         if self.after < 0:
             raise SpecbenchError("the server is down. Start it.")

@@ -8,10 +8,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
@@ -21,8 +22,8 @@ from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, judge_speed
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
-from specbench.sources.base import SAMPLED
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
+from specbench.sources.contract import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
 from tests.helpers.contexts import run_context
@@ -272,6 +273,30 @@ def test_an_engine_that_returns_too_few_texts_is_named():
         judged(Short())
 
 
+def test_an_engine_that_returns_texts_in_another_order_is_named():
+    """Texts of different prompts would be compared."""
+
+    class Reversed(engines.Engine):
+        def complete(self, requests: Any, mode: Mode) -> Any:
+            return super().complete(requests, mode)[::-1]
+
+    with pytest.raises(SpecbenchError, match="made up 1 returned the text of another request than that for prompt"):
+        judged(Reversed())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_token_ids_may_be_any_sequence_of_numbers():
+    """A list is never equal to a tuple of the same tokens, and an array is neither true nor false."""
+    request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
+    given: dict[str, Any] = {"request": request, "mode": Mode.PLAIN, "text": ""}
+    expected = TextCompletion(**given, token_ids=(1, 2), logprobs=(-1.0, -2.0))
+    for ids in ([1, 2], np.array([1, 2]), torch.tensor([1, 2])):
+        assert TextCompletion(**given, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
+    for ids in ([1.5], ["a"], 3):
+        with pytest.raises(ArgumentError, match=r"^token_ids: .*; give a tuple of numbers"):
+            TextCompletion(**given, token_ids=ids)
+
+
 def test_prompts_have_names_of_their_own():
     lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
     assert len({line["id"] for line in lines}) == len({line["prompt"] for line in lines}) == len(lines) == 52
@@ -293,12 +318,12 @@ class Rounds(OtherGreedy):
     def encode(self, text: str) -> tuple[int, ...] | None:
         return tuple(text.encode()) if self.tells else None
 
-    def one(self, request: TextRequest, mode: Mode) -> Completion:
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         if "to its fork" not in request.prompt_id:
             return super().one(request, mode)
         self.asked.append(request)
         whole = super().one(dataclasses.replace(request, token_ids=None, max_new_tokens=3), Mode.SPECULATIVE)
-        return dataclasses.replace(whole, request=request, token_ids=(whole.token_ids or ())[2:])
+        return dataclasses.replace(whole, request=request, mode=mode, token_ids=(whole.token_ids or ())[2:])
 
 
 @pytest.mark.parametrize(("ids", "cause"), [(True, CHUNKING), (False, NO_IDS)])

@@ -32,7 +32,7 @@ from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, TextRequest, own
+from specbench.sources import Mode, TextCompletion, TextRequest, own
 from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.made_up_engines import Engine
@@ -63,7 +63,7 @@ class Own(OwnSource):
         super().__init__(*PAIR, *parts, gamma=3, batch_size=32, device="cpu")
         self.warmer = warmer
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         sampling = [dataclasses.replace(each.sampling, temperature=self.warmer) for each in requests]
         changed = [dataclasses.replace(each, sampling=other) for each, other in zip(requests, sampling, strict=True)]
         return super().complete(changed, mode)
@@ -95,7 +95,7 @@ def test_a_wrong_repetition_penalty_of_transformers_is_seen():
     source.open()
     penalised = SamplingParams(repetition_penalty=0.6, ignore_eos=True)
 
-    def sample(mode: Mode, sampling: SamplingParams, first: int) -> list[Completion]:
+    def sample(mode: Mode, sampling: SamplingParams, first: int) -> list[TextCompletion]:
         given: dict[str, Any] = {"prompt_id": "a", "prompt": "import os", "sampling": sampling, "max_new_tokens": 12}
         return source.complete([TextRequest(**given, seed=seed) for seed in range(first, first + 16)], mode)
 
@@ -151,19 +151,22 @@ def test_a_fork_where_the_engine_is_far_from_the_checkpoint_cannot_be_told():
     worst = int(logits[0].argmin())
     near, far = text("import", [first]), text("import", [worst])
     lead = float(logits[0, first] - logits[0, second])
-    assert Margins(checkpoint, [near]).lead(near, 0, second) == pytest.approx(lead, abs=1e-4)
-    assert Margins(checkpoint, [near, far]).lead(near, 0, second) < 0
+    other = text("import", [second])
+    assert Margins(checkpoint, [near]).lead(near, 0, other) == pytest.approx(lead, abs=1e-4)
+    assert Margins(checkpoint, [near, far]).lead(near, 0, other) < 0
+    with pytest.raises(ConfigError, match=r"it has \d+ tokens, and a text has the id 1000000"):
+        Margins(checkpoint, [near]).lead(near, 0, text("import", [10**6]))
 
 
 def scorer(**sampling: Any) -> TextScorer:
     return TextScorer(*PAIR, "cpu", "float32", SamplingParams(**sampling), None)
 
 
-def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> Completion:
+def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> TextCompletion:
     asked = TextRequest(
         prompt_id="a", prompt=prompt, sampling=SamplingParams(), seed=0, max_new_tokens=limit,
     )  # fmt: skip
-    return Completion(
+    return TextCompletion(
         request=asked, mode=Mode.PLAIN, text="", finish_reason=finish, token_ids=None if ids is None else tuple(ids)
     )
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 
-from specbench import protocols
+from specbench import protocols, sources
 from specbench.core.errors import ConfigError
 from specbench.protocols.settings import check_conditions, unused
 from tests.helpers.command_lines import fenced
@@ -62,3 +62,8 @@ def test_a_protocol_with_a_base_of_the_last_release_says_what_it_ignores(name):
 
     with pytest.raises(ConfigError, match="would ignore it. Texts are decoded plainly"):
         check_conditions({"gamma": "2"}, unused(Written()), "written")
+
+
+def test_names_of_the_last_release_are_still_there():
+    assert protocols.Table is protocols.ParquetTable  # ty: ignore[unresolved-attribute]
+    assert sources.Completion is sources.TextCompletion  # ty: ignore[unresolved-attribute]

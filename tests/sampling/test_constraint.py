@@ -172,12 +172,21 @@ def test_equal_structures_are_one_processor_and_masks_come_last(pair):
         ({"choice": ["yes", ""]}, "no list of texts, or one of them is empty"),
         ({"json": {"properties": {"not": {"uniqueItems": True}}}}, "'uniqueItems'"),
         ({"json": {"$defs": {"a": {"not": {"type": "string"}}}}}, "'not'"),
+        ({"json": {"$ref": "other.json"}}, "does not follow the reference 'other.json'"),
+        ({"json": {"$ref": "#name", "$defs": {"a": {"$anchor": "name"}}}}, "does not follow the reference '#name'"),
+        ({"json": {"$dynamicRef": "#x"}}, "'\\$dynamicRef'"),
+        ({"json": {"dependencies": {"a": ["b"]}}}, "'dependencies'"),
         ({"json": {"items": [{"allOf": [{"type": "integer"}, {"minimum": 5}]}]}}, "'allOf'"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_before_any_model(structure, says):
     with pytest.raises(ConfigError, match=rf"(?s)sampler\.structured_outputs=.*{says}"):
         sampling_params({"processors": [], "structured_outputs": structure})
+
+
+def test_references_inside_a_schema_are_followed():
+    grammar_of("json", json.dumps({"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}))
+    grammar_of("json", json.dumps({"type": "object", "properties": {"next": {"$ref": "#"}}}))
 
 
 def test_names_and_data_in_a_schema_are_no_keywords():

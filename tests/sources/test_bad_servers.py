@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Mode
 from specbench.sources.http import MEBIBYTE
 from specbench.sources.llama_server import LlamaServerSource
@@ -40,10 +43,13 @@ def complete() -> Callable[..., None]:
         ({"tokens": None}, r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
         ({"tokens": ["a"]}, r"no tokens that can be read"),
         ({"tokens": [True]}, r"no tokens that can be read"),
+        ({"tokens": [2**32]}, r"no tokens that can be read"),
         ({"content": None}, r"no content that can be read"),
         ({"truncated": True}, r"it cut prompt 'abc'\. Start it with a longer context \(-c\)\."),
         ({"tokens_evaluated": 1}, r"it read a part of prompt 'abc'"),
         ({"timings": {"draft_n": 4}}, r"no timings\.draft_n_accepted that can be read"),
+        ({"timings": {"draft_n": 10**400}}, r"no timings\.draft_n that can be read"),
+        ({"timings": {"draft_n": -1}}, r"no timings\.draft_n that can be read"),
         ({"timings": [3]}, r"no timings that can be read"),
         ({"content": "", "tokens": []}, r"prompt 'abc' has an empty text"),
     ],
@@ -191,10 +197,32 @@ def test_proxies_of_the_environment_see_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x", "x", "http://", "http://x/?q=1", "http://[", "http://x:port", "http://u:pw@x"]
+    "url",
+    [
+        *(
+            "ftp://x",
+            "x",
+            "http://",
+            "http://x/?q=1",
+            "http://[",
+            "http://x:port",
+            "http://u:pw@x",
+            "http://u:pw@x:port",
+        ),
+        *(
+            "http://\ud800",
+            "http://a..b",
+            "http://x\n",
+            "http://xn--",
+            "http://" + "a" * 64,
+            " http://x",
+            "http://x:65536",
+        ),
+        *("http://x/\ud800", 8080),
+    ],
 )
 def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):
-    with pytest.raises(ConfigError, match=r"^source\.url=.*address") as error:
+    with pytest.raises(ConfigError, match=r"(?s)^source\.url=.*address") as error:
         LlamaServerSource(url)
     assert "pw@" not in str(error.value)
 
@@ -292,9 +320,76 @@ def test_counters_that_go_back_say_that_the_server_was_restarted():
 
 @pytest.mark.parametrize(
     "given",
-    [{"timeout": 0}, {"retries": -1}, {"concurrency": 0}, {"most_megabytes": 0}],
-    ids=lambda given: next(iter(given)),
+    [
+        *({"timeout": 0}, {"timeout": 1e300}, {"retries": -1}, {"concurrency": 0}, {"most_megabytes": 0}),
+        *({"extra": "abc"}, {"extra": [1]}, {"extra": {"a": math.nan}}, {"counters": ["drafted"]}, {"api_key": 3}),
+    ],
+    ids=str,
 )
-def test_numbers_out_of_range_are_refused(given):
+def test_settings_that_cannot_be_used_are_refused(given):
     with pytest.raises(ConfigError, match=rf"^source\.{next(iter(given))}="):
         LlamaServerSource("http://x", **given)
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 10**400, True, "a"], ids=str)
+def test_log_probabilities_that_are_no_numbers_are_named(logprob):
+    """NaN compares as close to anything, so that a check of log-probabilities would hold."""
+    asking = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
+    openai_reply = {"choices": [{"text": "a", "logprobs": {"token_logprobs": [logprob]}}]}
+    openai_replies = {**VllmCounters().replies, "/v1/completions": lambda _: openai_reply}
+    with serving(llama(completion_probabilities=[{"logprob": logprob}])) as server, serving(openai_replies) as other:
+        for source in (LlamaServerSource(server.url), OpenAiSource(other.url)):
+            source.open()
+            with pytest.raises(ConfigError, match=r"logprobs? that can be read"):
+                source.complete([asking], Mode.SPECULATIVE)
+
+
+def test_half_of_a_surrogate_pair_is_sent_as_it_is():
+    """A stop string that is cut from a text may hold one."""
+    asking = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(stop="\ud800"))
+    with serving(llama()) as server:
+        source = LlamaServerSource(server.url)
+        source.open()
+        source.complete([asking], Mode.SPECULATIVE)
+        assert server.asked[-1][1]["stop"] == ["\ud800"]
+
+
+@pytest.mark.parametrize("build", [None, {"a": 1}, "\ud800"], ids=ascii)
+def test_an_engine_without_a_name_is_refused(build):
+    replies = {**llama(), "/props": lambda _: {"build_info": build}}
+    with serving(replies) as server, pytest.raises(ConfigError, match="/props has no build_info"):
+        LlamaServerSource(server.url).open()
+
+
+def test_owners_that_are_no_names_are_left_out():
+    models = {"data": [{"id": "m", "owned_by": "\ud800"}]}
+    with serving({**VllmCounters().replies, "/v1/models": lambda _: models}) as server:
+        source = OpenAiSource(server.url)
+        source.open()
+    assert source.engine == "a server 0.33.0"
+
+
+def test_sizes_of_models_that_are_no_numbers_are_left_out():
+    models = {"data": [{"id": "m", "meta": {"n_params": math.inf, "size": 1}}]}
+    with serving({**llama(), "/v1/models": lambda _: models}) as server:
+        LlamaServerSource(server.url, server.url).open()
+
+
+def test_a_counter_that_is_no_number_is_named():
+    metrics = Raw(f"{VLLM_COUNTERS['drafted']} NaN\n".encode())
+    replies, message = VllmCounters().replies | {"/metrics": lambda _: metrics}, r"^source\.counters\.drafted=.*no such"
+    with serving(replies) as server, pytest.raises(ConfigError, match=message):
+        OpenAiSource(server.url, counters={"drafted": VLLM_COUNTERS["drafted"]}).open()
+
+
+def test_no_key_is_sent_without_a_name_of_one():
+    with serving(llama()) as server:
+        LlamaServerSource(server.url, api_key=None).open()
+        assert "Authorization" not in server.headers[-1]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("name", "value"), [("chat", "no"), ("dialect", [])])
+def test_settings_of_openai_that_are_others_are_refused(name, value):
+    with pytest.raises(ConfigError, match=rf"^source\.{name}="):
+        OpenAiSource("http://x", **{name: value})

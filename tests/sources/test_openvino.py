@@ -156,3 +156,26 @@ def test_what_is_missing_or_wrong_is_named(folders, tmp_path, monkeypatch, stand
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     with pytest.raises(NotInstalledError, match=r"pip install 'specbench\[openvino\]'"):
         OpenVinoSource(*folders).open()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_properties_that_are_no_mapping_are_named(folders):
+    with pytest.raises(ConfigError, match=r"^source\.properties=f32: no mapping\. Use \{NAME: VALUE\}"):
+        OpenVinoSource(*folders, properties="f32")  # ty: ignore[invalid-argument-type]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("target", [2024, None])
+def test_a_target_that_is_no_folder_is_named(target):
+    with pytest.raises(ConfigError, match=rf"^source\.target={target}: not a path"):
+        OpenVinoSource(target, method="prompt_lookup")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_failure_without_words_is_named(folders, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(sys.modules["openvino_genai"], "LLMPipeline", fail)
+    with pytest.raises(ConfigError, match=r"cannot be loaded \(RuntimeError\)"):
+        OpenVinoSource(folders[0], method="prompt_lookup").open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from specbench.exactness.two_sample.pairs import text_pairs
 from specbench.exactness.zoo.bugs import flawed
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
 from specbench.sources.file import FileSource, line_of
 from specbench.sources.own import OwnSource
 
@@ -50,6 +51,8 @@ def test_our_decoder_is_a_source():
     assert one.token_ids == same.token_ids != other.token_ids
     with pytest.raises(ConfigError, match="more than the"):
         source.complete([request(length=10_000)], Mode.PLAIN)
+    with pytest.raises(ConfigError, match=r"^prompt=a: it has the id 4096, and the target has ids below 4096\."):
+        source.complete([dataclasses.replace(request(), token_ids=(4096,))], Mode.PLAIN)
     with pytest.raises(ConfigError, match=r"sampler\.n=2"):
         source.complete([request(n=2)], Mode.PLAIN)
     source.close()
@@ -68,8 +71,8 @@ def test_flawed_verifiers_are_found_by_their_texts_alone(bug, found):
     assert (evidence(pairs).rejected_at(1e-4) is not None) == found
 
 
-def completion(mode: Mode, **given: Any) -> Completion:
-    return Completion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
+def completion(mode: Mode, **given: Any) -> TextCompletion:
+    return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
 
 
 def written(folder: Path, *lines: str) -> FileSource:
@@ -121,6 +124,15 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": "0"}', "has a temperature that"),
         ("[" * 100_000, "line 1 is no JSON"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": [4294967296]}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [NaN]}', "has a logprobs that cannot be read"),
+        (f'{{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [{10**400}]}}', "has a logprobs that"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "counters": {"drafted": "x"}}', "has a counters that"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "counters": {"drafted": -1}}', "has a counters that"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": NaN}', "has a temperature that"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "seconds": "1"}', "has a seconds that"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "engine": "\\ud800"}', "has a engine that"),
+        ('{"prompt_id": "\\ud800", "mode": "plain", "text": ""}', "is no object with a prompt_id"),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
@@ -136,6 +148,26 @@ def test_a_path_that_is_a_number_is_named():
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"source\.path=.*nothing\.jsonl: cannot be read"):
         FileSource(str(tmp_path / "nothing.jsonl")).open()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"], ids=ascii)
+def test_a_path_that_no_file_can_have_is_named(path):
+    with pytest.raises(ConfigError, match=r"^source\.path=.*: cannot be read"):
+        FileSource(path).open()
+
+
+def test_a_prompt_with_two_texts_is_refused(tmp_path):
+    """Texts of different prompts would be compared."""
+    lines = [json.dumps({"prompt_id": "a", "mode": "plain", "text": "", "prompt": text}) + "\n" for text in "xxy"]
+    assert written(tmp_path, *lines[:2], lines[0].replace(', "prompt": "x"', "")).prompts == {"a": "x"}
+    with pytest.raises(ConfigError, match=r"prompt 'a' have different prompts\. Give each prompt a prompt_id"):
+        written(tmp_path, *lines)
+
+
+def test_lines_with_impossible_tokens_are_read_again(tmp_path):
+    line = line_of(completion(Mode.PLAIN, logprobs=(-0.5, float("-inf"))), "distribution", "e")
+    (text,) = written(tmp_path, line).complete([request()], Mode.PLAIN)
+    assert text.logprobs == (-0.5, float("-inf"))
 
 
 def test_lines_are_json_whatever_the_text_holds():

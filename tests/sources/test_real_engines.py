@@ -19,7 +19,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources import Completion, Mode, TextRequest
+from specbench.sources import Mode, TextCompletion, TextRequest
 from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
 from specbench.sources.openvino import OpenVinoSource
@@ -55,7 +55,7 @@ def requests(temperature: float, logprobs: int | None = None) -> list[TextReques
     ]
 
 
-def check(source: Any, ids: bool = True) -> dict[Mode, list[Completion]]:
+def check(source: Any, ids: bool = True) -> dict[Mode, list[TextCompletion]]:
     """Samples both ways, and checks what every engine has to return."""
     texts = {mode: source.complete(requests(1.0), mode) for mode in Mode}
     for text in [text for both in texts.values() for text in both]:

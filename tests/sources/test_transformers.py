@@ -12,7 +12,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
 from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.checkpoints import tiny
@@ -39,7 +39,7 @@ def opened(method: str, **given: Any) -> TransformersSource:
     return source
 
 
-def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
+def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[TextCompletion]:
     params = SamplingParams(**sampling)
     return source.complete(
         [
@@ -50,7 +50,7 @@ def texts(source: Source, mode: Mode, seed: int = 0, **sampling: Any) -> list[Co
     )
 
 
-def ids(completions: list[Completion]) -> list[tuple[int, ...] | None]:
+def ids(completions: list[TextCompletion]) -> list[tuple[int, ...] | None]:
     return [completion.token_ids for completion in completions]
 
 
@@ -131,3 +131,29 @@ def test_what_cannot_be_is_refused_by_key():
         texts(source, Mode.SPECULATIVE)
     with pytest.raises(ConfigError, match=r"^sampler\.presence_penalty=0\.5: transformers .* cannot set it"):
         texts(source, Mode.PLAIN, presence_penalty=0.5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("layers", [0, 2.0, True, "a"])
+def test_layers_that_are_no_count_are_refused(layers):
+    with pytest.raises(ConfigError, match=r"^source\.layers=.*: not a count"):
+        TransformersSource("embedded:target", method="early_exit", layers=layers)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ((), "it is empty"),
+        ((4096,), "it has the id 4096, and the target has ids below 4096"),
+        ((1,) * 1024, "more than"),
+    ],
+    ids=["empty", "outside", "long"],
+)
+def test_prompts_that_the_target_cannot_read_are_refused(prompt, message):
+    """generate itself goes on behind the last position, and writes nonsense there."""
+    text = TextRequest(prompt_id="a", prompt="", sampling=SamplingParams(), seed=0, max_new_tokens=1, token_ids=prompt)
+    source = opened("prompt_lookup")
+    for mode in Mode:
+        with pytest.raises(ConfigError, match=rf"^prompt=a: .*{message}"):
+            source.complete([text], mode)

@@ -69,7 +69,7 @@ def load(model: Checkpoint | RandomModel, dtype: torch.dtype, device: torch.devi
         ModelError: an architecture that a cached model cannot run.
     """
     if isinstance(model, RandomModel):
-        read = partial(random_shard.made, model, dtype)
+        read = partial(random_shard.make_shard, model, dtype)
     else:
         read = partial(model.read, dtype, device, sharding.loading())
     with hub.offline():

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.machine import ranks
 from specbench.extras.parallel import sharding
 from specbench.models.attention import implementation
 from specbench.models.random_weights import RandomModel
-from specbench.models.weights import local
+from specbench.models.weights import loading_report, local
 
 
-def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
+def make_shard(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
     """Returns this process's shard, in eval mode; no more is made, so that a model may be larger than a GPU.
 
     transformers makes it as it would that of a checkpoint whose files lack every weight. Its weights follow from
@@ -29,7 +26,13 @@ def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
     """
     source = model.source
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(model.config)]
-    with source.library_errors("it cannot be made"), torch.random.fork_rng(), _without_report():
+    with (
+        source.library_errors("it cannot be made"),
+        torch.random.fork_rng(),
+        loading_report(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", message="DTensor random operators")
         shard = model_class.from_pretrained(
             None,
             config=model.config,
@@ -46,17 +49,3 @@ def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
                 generator = torch.Generator(part.device).manual_seed(seed)
                 part.normal_(0, model.config.initializer_range, generator=generator)
     return shard.eval()
-
-
-@contextmanager
-def _without_report() -> Generator[None]:
-    """Keeps to itself what transformers has to say of weights that no file has."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="DTensor random operators")
-            yield
-    finally:
-        transformers_logging.set_verbosity(before)

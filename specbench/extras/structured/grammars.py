@@ -17,7 +17,7 @@ from specbench.core.errors import ConfigError, NotInstalledError
 
 KEY = "sampler.structured_outputs"
 # Keywords of JSON schemas that xgrammar 0.2 ignores, as trials show: texts could violate them.
-_NOT_HELD = ("not", "if", "uniqueItems", "dependentRequired", "dependentSchemas")
+_NOT_HELD = ("not", "if", "uniqueItems", "dependencies", "dependentRequired", "dependentSchemas", "$dynamicRef")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")  # their keys are the user's names
 _DATA = ("const", "enum", "default", "examples")  # their values are not schemas
 _PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # the place in xgrammar's source, before its message
@@ -86,6 +86,10 @@ def _check_schema(schema: Any, shown: str) -> None:
             if key in node and node[key] is not False:
                 problem = f"xgrammar does not hold texts to {key!r}, so that they could break it"
                 raise ConfigError(KEY, shown, problem, f"Leave {key!r} out, and check the texts.")
+        reference = node.get("$ref", "#")
+        if reference != "#" and not str(reference).startswith("#/"):
+            problem = f"xgrammar does not follow the reference {reference!r}, so that any text could stand there"
+            raise ConfigError(KEY, shown, problem, "Put that schema under $defs, and refer to it by '#/$defs/NAME'.")
         if len(node.get("allOf", ())) > 1:
             problem = "xgrammar does not hold texts to all parts of 'allOf'"
             raise ConfigError(KEY, shown, problem, "Write them as one schema.")

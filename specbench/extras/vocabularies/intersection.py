@@ -169,16 +169,16 @@ class IntersectionModel(CachedModel):
     ) -> ModelOutput:
         """Feeds tokens as :meth:`CachedModel.extend` does. Tokens of a tree were drafted, so they are shared ones."""
         _refuse(features)
-        own = self._fed_as(token_ids, counts)
-        ends, begun = own.cumsum(dim=1), self._inner.lengths.clone()
+        pieces = self._fed_as(token_ids, counts)
+        ends, begun = pieces.cumsum(dim=1), self._inner.lengths.clone()
         if ancestors is None:
-            read = self._packed(token_ids, own, ends)
+            read = self._packed(token_ids, pieces, ends)
             logits = self._inner.extend(read, ends[:, -1]).logits
             logits = logits[torch.arange(len(read), device=self.device)[:, None], (ends - 1).clamp(min=0)]
         else:
             logits = self._inner.extend(self._draft_ids[token_ids].clamp(min=0), counts, ancestors).logits
         places = self.lengths[:, None] + torch.arange(token_ids.shape[1], device=self.device)
-        self._ends[: len(own)].scatter_(1, places.clamp(max=self._ends.shape[1] - 1), begun[:, None] + ends)
+        self._ends[: len(pieces)].scatter_(1, places.clamp(max=self._ends.shape[1] - 1), begun[:, None] + ends)
         self.lengths += counts
         return ModelOutput(self._in_target_ids(logits), {})
 
@@ -186,12 +186,12 @@ class IntersectionModel(CachedModel):
         """How many draft tokens each token is fed as, 0 behind the last: all that it is read as, or one where memory
         would run out."""
         fed = torch.arange(token_ids.shape[1], device=self.device) < counts[:, None]
-        own = torch.where(fed, self._counts[token_ids], 0)
-        fits = self._fits(self._inner.lengths + own.sum(dim=1), self.lengths + counts)
-        return torch.where(fits[:, None], own, own.clamp(max=1))
+        pieces = torch.where(fed, self._counts[token_ids], 0)
+        fits = self._fits(self._inner.lengths + pieces.sum(dim=1), self.lengths + counts)
+        return torch.where(fits[:, None], pieces, pieces.clamp(max=1))
 
     def _packed(
-        self, token_ids: Int64[Tensor, "B n"], own: Int64[Tensor, "B n"], ends: Int64[Tensor, "B n"]
+        self, token_ids: Int64[Tensor, "B n"], pieces: Int64[Tensor, "B n"], ends: Int64[Tensor, "B n"]
     ) -> Int64[Tensor, "B width"]:
         """What is fed to the model: the pieces of each request's tokens, one after the other."""
         if self._fixed:
@@ -203,7 +203,7 @@ class IntersectionModel(CachedModel):
             self._inner.show(len(ends), longest)
         places = torch.arange(width, device=self.device).expand(len(ends), -1).contiguous()
         token = torch.searchsorted(ends, places, right=True).clamp(max=token_ids.shape[1] - 1)
-        piece = places - (ends - own).gather(1, token)
+        piece = places - (ends - pieces).gather(1, token)
         return self._pieces[token_ids.gather(1, token), piece.clamp(0, self._pieces.shape[1] - 1)]
 
     def _in_target_ids(self, logits: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:

@@ -29,10 +29,10 @@ class Translation:
     @cached_property
     def draft_ids(self) -> Int64[Tensor, " V"]:
         """The draft's token that is spelled as each target token; MISSING if there is none. On the CPU."""
-        own = [self.target.ids.get(spelled) == i for i, spelled in enumerate(self.target.tokens)]
+        is_first = [self.target.ids.get(spelled) == i for i, spelled in enumerate(self.target.tokens)]
         ids = [
             self.draft.ids.get(spelled, MISSING) if first else MISSING
-            for spelled, first in zip(self.target.tokens, own, strict=True)
+            for spelled, first in zip(self.target.tokens, is_first, strict=True)
         ]
         return torch.tensor(ids, dtype=torch.int64)
 

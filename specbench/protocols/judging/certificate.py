@@ -103,9 +103,9 @@ class Judgement:
             for finding in self.findings
         ]
         names = ("verdict", "headline", "engine", "method", "texts", "empty", "command")
-        kept = {name: getattr(self, name) for name in names}
+        summary = {name: getattr(self, name) for name in names}
         content = {
-            **kept,
+            **summary,
             "findings": findings,
             "sampling": {**self.sampling.numbers, **self.sampling.shaping},
             "scope": list(self.scope),

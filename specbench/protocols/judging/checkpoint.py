@@ -21,7 +21,7 @@ from scipy import stats
 from specbench.exactness.texts.eprocess import e_value, rejected_at
 from specbench.metrics.findings import DIFFERENCE, SHARES
 from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
-from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
 from specbench.sources import Mode
 
@@ -56,7 +56,7 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
         confidence: of bounds.
     """
     if not any(checkpoint.texts.values()):
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="No texts were sampled.")
+        return not_asked(QUESTION, "No texts were sampled.")
     rows = share_rows(checkpoint.texts, checkpoint.sets, confidence)
     wealth = {mode: checkpoint.evidence(mode) for mode in Mode}
     reached = {mode: min(e_value(path), 999.0) for mode, path in wealth.items()}

@@ -12,8 +12,8 @@ from specbench.exactness.two_sample.forks import parting
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, REFUTED, Finding
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
-from specbench.sources import Completion, Mode
-from specbench.sources.base import SourceOfSeveral
+from specbench.sources import Mode, TextCompletion
+from specbench.sources.contract import SourceOfSeveral
 
 QUESTION = "Are seeds, batches, limits, stop strings, several texts and log-probabilities as without speculation?"
 CHECKS = "judge_checks.parquet"
@@ -31,7 +31,7 @@ SAME_SEED, ALONE, LIMIT, STOP, COPIES, LOGPROBS, COUPLED = (
 BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, they refute the engine
 SEEDED = (SAME_SEED, ALONE, COUPLED)  # only of a source that takes seeds
 CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
-Greedy = Mapping[Mode, Sequence[Completion]]
+Greedy = Mapping[Mode, Sequence[TextCompletion]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
     return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(requests, mode, "coupled") for mode in Mode))
 
 
-def _equal(check: str, mode: Mode, one: Sequence[Completion], other: Sequence[Completion]) -> CheckRow:
+def _equal(check: str, mode: Mode, one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> CheckRow:
     pairs = list(zip(one, other, strict=True))
     places = [parting(a.token_ids or a.text, b.token_ids or b.text) for a, b in pairs]
     failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]

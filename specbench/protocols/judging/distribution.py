@@ -16,10 +16,10 @@ from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
 from specbench.metrics.findings import OF_TEXTS as QUESTION
-from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 from specbench.sources.file import DISTRIBUTION
 
 FIRST_LOOK = 64  # pairs; looks follow at doubling sizes
@@ -51,7 +51,7 @@ class Sampled:
     """Pairs of texts, in the order of sampling."""
 
     prompts: list[int] = field(default_factory=list)
-    texts: dict[Mode, list[Completion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
+    texts: dict[Mode, list[TextCompletion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
 
     @property
     def by_ids(self) -> bool:
@@ -70,7 +70,7 @@ class Sampled:
         return replace(pairs, classes=classes, ratios=ratios)
 
 
-def _words(text: Completion, by_ids: bool) -> Words:
+def _words(text: TextCompletion, by_ids: bool) -> Words:
     return text.token_ids if by_ids and text.token_ids is not None else words_of(text.text)
 
 
@@ -89,7 +89,7 @@ def judge_distribution(
         note: receives the number of texts and the evidence after each look.
     """
     if sampler.sampling.greedy:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="Nothing is drawn at temperature 0.")
+        return not_asked(QUESTION, "Nothing is drawn at temperature 0.")
     sampled, started, look = Sampled(), time.monotonic(), FIRST_LOOK
     while True:
         ended = not _round(sampler, prompts, sampled, limits)
@@ -97,7 +97,7 @@ def judge_distribution(
         if len(sampled.prompts) < look and not ended:
             continue
         if not sampled.prompts:
-            return Finding(question=QUESTION, verdict=NOT_ASKED, answer="There are no texts of both modes.")
+            return not_asked(QUESTION, "There are no texts of both modes.")
         bets = evidence(pairs := sampled.pairs(limits.length, checkpoint))
         note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
         say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
@@ -181,8 +181,8 @@ def distinct_share(pairs: TextPairs, side: int) -> float:
 def _refuted(numbers: dict[str, Any], whole: BiasRow) -> str:
     after, strongest = numbers["rejected_after_texts"], numbers["strongest"]
     text = f"No: after {after:,} texts the evidence against it exceeds {1 / numbers['false_alarm']:,.0f} to 1"
-    known = whole.observed is not None
-    differ = f", and shares of classes of tokens differ by {whole.observed:.3f} a token" if known else ""
+    has_shares = whole.observed is not None
+    differ = f", and shares of classes of tokens differ by {whole.observed:.3f} a token" if has_shares else ""
     return f"{text}, most of it from {strongest}{differ}."
 
 
@@ -199,8 +199,8 @@ def _constant(numbers: dict[str, Any]) -> str:
 
 
 def _certain(numbers: dict[str, Any]) -> str:
-    known = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
-    return f"Cannot tell: the entropy a token is {known}, and too few texts of a prompt begin likewise or differ."
+    entropy = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
+    return f"Cannot tell: the entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
 
 
 def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits) -> str:

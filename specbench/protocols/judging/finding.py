@@ -36,3 +36,8 @@ class Finding:
     power: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, list[Any]] = field(default_factory=dict)
+
+
+def not_asked(question: str, reason: str) -> Finding:
+    """The finding of a question that was not asked, and why."""
+    return Finding(question=question, verdict=NOT_ASKED, answer=reason)

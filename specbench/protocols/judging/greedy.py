@@ -22,11 +22,11 @@ from specbench.exactness.two_sample.forks import (
 )
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.findings import OF_GREEDY as QUESTION
-from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.margins import Margins
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 from specbench.sources.file import GREEDY
 
 FORKS = "judge_forks.parquet"
@@ -36,7 +36,7 @@ EXAMINED = 12  # forks that are asked about again
 
 def judge_greedy(
     sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, checkpoint: TextScorer | None = None
-) -> tuple[Finding, dict[Mode, list[Completion]]]:
+) -> tuple[Finding, dict[Mode, list[TextCompletion]]]:
     """The finding, and the plain and speculative texts, [] where there are none.
 
     Args:
@@ -45,15 +45,15 @@ def judge_greedy(
     greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
     scored = dataclasses.replace(greedy, logprobs=1) if sampler.supports("logprobs") else greedy
     if not length:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.greedy_length is 0."), {}
+        return not_asked(QUESTION, "protocol.greedy_length is 0."), {}
     if not prompts:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no texts at temperature 0."), {}
+        return not_asked(QUESTION, "The source has no texts at temperature 0."), {}
     try:
         plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
         requests = [sampler.request(p, 0, length, "", greedy) for p in prompts]
         speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
     except SpecbenchError as error:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source has no such texts ({error})."), {}
+        return not_asked(QUESTION, f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
     margins: Margins | None = None
     forks = []
@@ -73,7 +73,9 @@ def judge_greedy(
     return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
-def _again(sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greedy: SamplingParams) -> list[Completion]:
+def _again(
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greedy: SamplingParams
+) -> list[TextCompletion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
         requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
@@ -82,13 +84,15 @@ def _again(sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, greed
         return []
 
 
-def _units(one: Completion, other: Completion) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
+def _units(
+    one: TextCompletion, other: TextCompletion
+) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
     if one.token_ids is None or other.token_ids is None:
         return words_of(one.text), words_of(other.text)
     return one.token_ids, other.token_ids
 
 
-def _fork(prompt: JudgedPrompt, way: str, one: Completion, other: Completion, place: int | None) -> EngineFork:
+def _fork(prompt: JudgedPrompt, way: str, one: TextCompletion, other: TextCompletion, place: int | None) -> EngineFork:
     if place is None:
         return EngineFork(prompt.name, way, len(_units(one, other)[0]))
     margin = least_margin(one.logprobs, place) if one.token_ids is not None and other.token_ids is not None else None
@@ -96,7 +100,12 @@ def _fork(prompt: JudgedPrompt, way: str, one: Completion, other: Completion, pl
 
 
 def _cause(
-    sampler: Sampler, prompt: JudgedPrompt, one: Completion, other: Completion, fork: EngineFork, itself: int | None
+    sampler: Sampler,
+    prompt: JudgedPrompt,
+    one: TextCompletion,
+    other: TextCompletion,
+    fork: EngineFork,
+    itself: int | None,
 ) -> str:
     place = (fork.position or 1) - 1
     if itself == place:
@@ -108,11 +117,11 @@ def _cause(
     return _next_token(sampler, prompt, other.token_ids[: place + 1])
 
 
-def _scored(margins: Margins, one: Completion, other: Completion, fork: EngineFork) -> EngineFork:
+def _scored(margins: Margins, one: TextCompletion, other: TextCompletion, fork: EngineFork) -> EngineFork:
     place = (fork.position or 1) - 1
     if one.token_ids is None or other.token_ids is None or place >= min(len(one.token_ids), len(other.token_ids)):
         return fork
-    lead = margins.lead(one, place, other.token_ids[place])
+    lead = margins.lead(one, place, other)
     return dataclasses.replace(fork, least_margin=lead, cause=BY_CHECKPOINT) if lead > MARGIN else fork
 
 
@@ -140,9 +149,9 @@ def _finding(forks: list[EngineFork]) -> Finding:
     certain = [fork for fork in parted if fork.cause in (NO_ROUNDING, BY_CHECKPOINT)]
     shown = [fork for fork in parted if fork.cause in (ITSELF, CHUNKING)]
     rate, _, high = per_thousand(ways[SPECULATIVE])
-    own = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None
+    plain_rate = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None
     power = f"A rate above {high:.1f} forks a thousand tokens would have shown more (99%)."
-    beside = "" if own is None else f", and plain texts from themselves in another batch {own:.1f}"
+    beside = "" if plain_rate is None else f", and plain texts from themselves in another batch {plain_rate:.1f}"
     answer = f"Speculative texts part from plain ones {rate:.1f} times a thousand tokens ({len(parted)} texts){beside}"
     verdict = CANNOT_TELL
     if not parted:
@@ -157,5 +166,5 @@ def _finding(forks: list[EngineFork]) -> Finding:
         answer = (
             f"{answer}; rounding is shown at {len(shown)} of {len(parted)} forks, and at the others cannot be told."
         )
-    numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": own}
+    numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": plain_rate}
     return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks})

@@ -14,8 +14,8 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
-from specbench.sources import Completion, Mode, Source, TextRequest
-from specbench.sources.base import SAMPLED, SourceOfSeveral
+from specbench.sources import Mode, Source, TextCompletion, TextRequest
+from specbench.sources.contract import SAMPLED, SourceOfSeveral
 from specbench.sources.file import completion_of, line_of, read_lines
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -37,9 +37,9 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[JudgedPrompt]:
         lists: every second prompt is a list of a few words in random order, which goes on with one to two nats a token:
             many texts begin likewise, so that two samples can be compared. Drafts are rejected more often in sentences.
     """
-    own = getattr(source, "prompts", None)
-    if own is not None:
-        return [JudgedPrompt(name, text) for name, text in own.items()]
+    of_source = getattr(source, "prompts", None)
+    if of_source is not None:
+        return [JudgedPrompt(name, text) for name, text in of_source.items()]
     lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     kinds = [
         [JudgedPrompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind]
@@ -111,24 +111,29 @@ class Sampler:
             token_ids=prompt.token_ids,
         )
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[TextCompletion]:
         """One completion a request. Texts that an earlier attempt sampled are not sampled again.
 
         Raises:
             SpecbenchError: the source's, and that a text cannot be written.
         """
-        texts: dict[int, Completion] = {}
+        texts: dict[int, TextCompletion] = {}
         for place, request in enumerate(requests):
             waiting = self.earlier.get(_key_of(request, mode, question))
             if waiting:
                 texts[place] = completion_of(request, waiting.popleft())
         missing = [place for place in range(len(requests)) if place not in texts]
-        made = self.source.complete([requests[place] for place in missing], mode) if missing else []
-        if len(made) != len(missing):
-            given = f"{len(made)} completions for {len(missing)} requests"
-            raise SpecbenchError(f"source: {self.source.engine} returned {given}. It has to return one for each.")
-        self._write(made, question)
-        texts |= dict(zip(missing, made, strict=True))
+        completions = self.source.complete([requests[place] for place in missing], mode) if missing else []
+        engine = self.source.engine
+        if len(completions) != len(missing):
+            counts = f"{len(completions)} completions for {len(missing)} requests"
+            raise SpecbenchError(f"source: {engine} returned {counts}. It has to return one for each.")
+        for place, completion in zip(missing, completions, strict=True):
+            if completion.request != requests[place] or completion.mode is not mode:
+                problem = f"the text of another request than that for prompt {requests[place].prompt_id!r} in its place"
+                raise SpecbenchError(f"source: {engine} returned {problem}. It has to keep the order of the requests.")
+        self._write(completions, question)
+        texts |= dict(zip(missing, completions, strict=True))
         self.texts += len(texts)
         self.empty += sum(
             not completion.text and not completion.token_ids and completion.finish_reason != "stop"
@@ -136,7 +141,7 @@ class Sampler:
         )
         return [texts[place] for place in range(len(requests))]
 
-    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[Completion]:
+    def several(self, request: TextRequest, count: int, mode: Mode, question: str) -> list[TextCompletion]:
         """Texts that a SourceOfSeveral samples together for one request; those of an earlier attempt, if it had all.
 
         Raises:
@@ -152,10 +157,10 @@ class Sampler:
         self.texts += len(texts)
         return texts
 
-    def _write(self, made: Sequence[Completion], question: str) -> None:
-        if self.path is not None and made:
+    def _write(self, completions: Sequence[TextCompletion], question: str) -> None:
+        if self.path is not None and completions:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.writelines(line_of(completion, question, self.source.engine) for completion in made)
+                file.writelines(line_of(completion, question, self.source.engine) for completion in completions)
 
 
 def _key(line: dict[str, Any]) -> str:
@@ -165,5 +170,5 @@ def _key(line: dict[str, Any]) -> str:
 
 
 def _key_of(request: TextRequest, mode: Mode, question: str) -> str:
-    empty = Completion(request=request, mode=mode, text="")
+    empty = TextCompletion(request=request, mode=mode, text="")
     return _key(json.loads(line_of(empty, question, "")))

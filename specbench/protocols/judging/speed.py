@@ -15,12 +15,12 @@ from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
+from specbench.protocols.judging.finding import MEASURED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.replay.renewal import replay
 from specbench.replay.trace import Identity, Trace
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 
 QUESTION = "What does the engine accept, and how much faster is it?"
 SPEED = "judge_speed.parquet"
@@ -59,12 +59,12 @@ def judge_speed(
         gamma: tokens drafted a step, of the prediction.
     """
     if not rounds:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.rounds is 0.")
+        return not_asked(QUESTION, "protocol.rounds is 0.")
     if not prompts:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The source has no prompts to be timed with.")
+        return not_asked(QUESTION, "The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
     times = np.zeros((4, rounds, len(batches)))
-    texts: dict[Mode, list[Completion]] = {mode: [] for mode in Mode}
+    texts: dict[Mode, list[TextCompletion]] = {mode: [] for mode in Mode}
     before: dict[str, float] = {}
     try:
         for number in range(-1, rounds):  # the first is for warming up
@@ -74,15 +74,15 @@ def judge_speed(
                 for mode in list(Mode)[:: 1 if (place + number) % 2 else -1]:
                     requests = [sampler.request(prompt, f"speed {number}", length, mode) for prompt in batch]
                     started = time.perf_counter()
-                    made = sampler.source.complete(requests, mode)
+                    completions = sampler.source.complete(requests, mode)
                     seconds = time.perf_counter() - started
                     if number < 0:
                         continue
                     side = 0 if mode is Mode.SPECULATIVE else 2
-                    times[side : side + 2, number, place] = sum(map(_tokens, made)), seconds
-                    texts[mode] += made
+                    times[side : side + 2, number, place] = sum(map(_tokens, completions)), seconds
+                    texts[mode] += completions
     except SpecbenchError as error:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source cannot be timed ({error}).")
+        return not_asked(QUESTION, f"The source cannot be timed ({error}).")
     totals = {name: value - before.get(name, 0.0) for name, value in _totals(sampler).items()}
     try:
         predicted = predicted_rows(checkpoint, texts[Mode.PLAIN], gamma) if checkpoint is not None else []
@@ -96,7 +96,7 @@ def _totals(sampler: Sampler) -> dict[str, float]:
     return dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
 
 
-def predicted_rows(checkpoint: TextScorer, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:
+def predicted_rows(checkpoint: TextScorer, texts: Sequence[TextCompletion], gamma: int) -> list[SpeedRow]:
     """What a sound engine accepts in expectation, replayed on plain texts; [] without a draft.
 
     Plain texts follow the target, whatever speculation does to the others. An engine drafts tokens drawn from the draft
@@ -127,11 +127,11 @@ def predicted_rows(checkpoint: TextScorer, texts: Sequence[Completion], gamma: i
     return [row for row in rows if row is not None]
 
 
-def _tokens(completion: Completion) -> int:
+def _tokens(completion: TextCompletion) -> int:
     return len(completion.token_ids if completion.token_ids is not None else words_of(completion.text))
 
 
-def _acceptance(texts: Sequence[Completion], totals: dict[str, float]) -> list[SpeedRow]:
+def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> list[SpeedRow]:
     """Rates of what texts counted, or else of what the server counted for all together."""
     counted = {
         name: np.array([text.counters.get(name, math.nan) for text in texts])
@@ -175,9 +175,7 @@ def _row(name: str, definition: str, estimate: Estimate | None) -> SpeedRow | No
 
 def _finding(rows: Sequence[SpeedRow]) -> Finding:
     if not rows:
-        return Finding(
-            question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens."
-        )
+        return not_asked(QUESTION, "The engine counts nothing, and returned no tokens.")
     values = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
     numbers = {row.name: asdict(row) for row in rows}
     answer = f"{'; '.join(values)}."

@@ -18,7 +18,7 @@ from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair
 from specbench.protocols.model_context import in_groups
 from specbench.sampling import SamplingParams
-from specbench.sources import Completion, Mode
+from specbench.sources import Mode, TextCompletion
 
 BATCH = 32  # texts of a prompt that are scored together
 DOUBT = 10.0  # evidence to one against plain texts, from which on the checkpoint is not the engine's model
@@ -82,17 +82,17 @@ class TextScorer:
         """The token ids of a prompt."""
         return tuple(self.pair.encode(text))
 
-    def add(self, completions: Sequence[Completion], mode: Mode) -> None:
+    def add(self, completions: Sequence[TextCompletion], mode: Mode) -> None:
         """Scores further texts of a mode, which then count in what is said of it."""
         self.texts[mode] += self.score(completions)
 
-    def score(self, completions: Sequence[Completion]) -> list[ScoredText]:
+    def score(self, completions: Sequence[TextCompletion]) -> list[ScoredText]:
         """Scores texts. Equal texts are scored once.
 
         Raises:
             ConfigError: texts without token ids, or with ids that the checkpoint does not have.
         """
-        keys = [self.located(completion) for completion in completions]
+        keys = [self.token_ids_of(completion) for completion in completions]
         missing: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
         for prompt, ids in dict.fromkeys(key for key in keys if key[1] and key not in self._scores):
             missing[prompt].append(ids)
@@ -140,7 +140,7 @@ class TextScorer:
         plain = e_value(self.evidence(Mode.PLAIN))
         return plain < math.log10(DOUBT) and rejected_at(self.evidence(Mode.SPECULATIVE), false_alarm) is not None
 
-    def located(self, text: Completion) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def token_ids_of(self, text: TextCompletion) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The token ids of a text's prompt, and its own; -1 is an end that the engine leaves out.
 
         Raises:

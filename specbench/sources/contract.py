@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import SamplingParams
 
 SAMPLED = "texts.jsonl"  # a job's file of texts, written as they come (protocols/judging/sampler.py)
@@ -41,7 +44,7 @@ class TextRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completion:
+class TextCompletion:
     """A text that a source returned.
 
     Attributes:
@@ -64,6 +67,16 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Makes tuples of token ids and log-probabilities: a list would differ from every tuple of the same tokens."""
+        for name, number in (("token_ids", operator.index), ("logprobs", float)):
+            values = getattr(self, name)
+            if values is not None:
+                try:
+                    object.__setattr__(self, name, tuple(map(number, values)))
+                except (TypeError, ValueError) as error:
+                    raise ArgumentError(f"{name}: {reprlib.repr(values)}; give a tuple of numbers") from error
 
 
 @runtime_checkable
@@ -91,7 +104,7 @@ class Source(Protocol):
         """Loads models or reaches the server. Raises SpecbenchError with a remedy if it cannot."""
         ...
 
-    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         """Decodes requests, side by side where the engine batches.
 
         Returns:
@@ -111,11 +124,6 @@ class Source(Protocol):
 class SourceOfSeveral(Source, Protocol):
     """A source of an engine that samples several texts of one request together (OpenAI's parameter n)."""
 
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[Completion]:
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
         ...
-
-
-def is_token_ids(value: object) -> TypeGuard[list[int]]:
-    """Returns whether a value of JSON is a list of token ids."""
-    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
