@@ -56,18 +56,18 @@ def _smallest(law: _Law, direction: str, false_alarm: float, power: float, seed:
     # The quantile of a normal sample of unknown mean and spread, for the next run.
     reach = float(stats.t.isf(1 - power, RUNS - 1)) * math.sqrt(1 + 1 / RUNS)
 
-    def found(bias: float) -> bool:
+    def detects(bias: float) -> bool:
         """Whether the final log wealth is large enough in a share ``power`` of runs, as a normal variable."""
         drawn = (law.drawn(np.random.default_rng([seed, run]), bias, direction) for run in range(RUNS))
         final = [float(evidence(pairs, GROWTH).log_wealth[-1]) for pairs in drawn]
         return float(np.mean(final)) - reach * float(np.std(final, ddof=1)) >= -math.log(false_alarm)
 
     low, high = math.log(0.002), math.log(0.5)
-    if not found(0.5):
+    if not detects(0.5):
         return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if found(math.exp(middle)) else (middle, high)
+        low, high = (low, middle) if detects(math.exp(middle)) else (middle, high)
     return math.exp(high)
 
 

@@ -129,8 +129,9 @@ class Sampler:
             counts = f"{len(completions)} completions for {len(missing)} requests"
             raise SpecbenchError(f"source: {engine} returned {counts}. It has to return one for each.")
         for place, completion in zip(missing, completions, strict=True):
-            if completion.request != requests[place] or completion.mode is not mode:
-                problem = f"the text of another request than that for prompt {requests[place].prompt_id!r} in its place"
+            prompt_id = requests[place].prompt_id
+            if completion.request.prompt_id != prompt_id or completion.mode is not mode:
+                problem = f"the text of another request than that for prompt {prompt_id!r} in its place"
                 raise SpecbenchError(f"source: {engine} returned {problem}. It has to keep the order of the requests.")
         self._write(completions, question)
         texts |= dict(zip(missing, completions, strict=True))
