@@ -156,6 +156,14 @@ def exact(pair: "Pair") -> "Pair":
 
 
 @pytest.fixture(scope="session")
+def toy(pair: "Pair") -> "Pair":
+    """Two tiny models, which decode in milliseconds."""
+    from tests.helpers.toy import toy_pair
+
+    return toy_pair(pair)
+
+
+@pytest.fixture(scope="session")
 def smoke(tmp_path_factory) -> SmokeRun:
     """One whole sweep, for all tests that look at it: without a network, and without a home folder."""
 

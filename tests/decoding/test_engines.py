@@ -22,7 +22,7 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
+from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import come_and_go, decoder
 
 
@@ -107,7 +107,6 @@ def test_what_is_under_way_is_told_when_asked(pair):
     assert len(completion.steps) == 1
 
 
-@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["target", "draft"])
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
@@ -182,15 +181,3 @@ def test_rows_are_filled_from_behind():
     assert moves([0, 3, 5]) == {3: 1, 5: 2}
     assert moves([0, 1, 2]) == {}
     assert moves([4]) == {4: 0}
-
-
-def test_bounded_texts(pair):
-    """No request grows beyond its limit, though a block may be drafted across it."""
-    requests = [
-        dataclasses.replace(r, max_new_tokens=n) for r, n in zip(make_requests(pair, 4), (1, 2, 5, 9), strict=True)
-    ]
-    for completion, request in zip(
-        decoder(pair, engine=StaticEngine(), stop_ids=frozenset()).run(requests), requests, strict=True
-    ):
-        assert len(completion.token_ids) == request.max_new_tokens
-    assert texts(decoder(pair, engine=StaticEngine()).run([])) == []

@@ -10,7 +10,6 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.models import Pair
 from specbench.protocols.record import RecordProtocol
 from specbench.protocols.settings import unused_of_lines
 from specbench.runs.building import check_own, make_requests
@@ -18,14 +17,9 @@ from specbench.runs.config import Config, WorkloadConfig
 from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
 from tests.decoding.test_engines import logs
-from tests.helpers.toy import DRAFTS, toy_decoder, toy_pair, toy_requests
+from tests.helpers.toy import DRAFTS, toy_decoder, toy_requests
 
 GAMMAS = (1, None, 0, 2, 3, 0, 1)
-
-
-@pytest.fixture(scope="module")
-def toy(pair: Pair) -> Pair:
-    return toy_pair(pair)
 
 
 @pytest.mark.cases(4)

@@ -16,11 +16,11 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
-from specbench.models import CachedModel, Pair, RowCache
+from specbench.models import CachedModel, RowCache
 from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_engines import logs
 from tests.helpers.cases import come_and_go
-from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+from tests.helpers.toy import toy_decoder, toy_requests
 from tests.models.test_cached_model import PROMPTS, TOLERANCE
 
 CHUNK = 7
@@ -28,11 +28,6 @@ DRAFTS = {
     **{"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)},
     "layer_skip": ("layer_skip", 3),
 }
-
-
-@pytest.fixture(scope="module")
-def toy(pair: Pair) -> Pair:
-    return toy_pair(pair)
 
 
 @pytest.fixture(scope="module")

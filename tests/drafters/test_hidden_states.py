@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Draft
-from specbench.decoding import Decoder, step
+from specbench.decoding import step
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -35,7 +35,7 @@ from tests.helpers.command_lines import ROOT
 from tests.helpers.families import CONFIGS, VOCABULARY, made
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
-from tests.helpers.toy import toy_pair, toy_requests
+from tests.helpers.toy import toy_requests
 from tests.tree.test_readme import blocks
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -123,15 +123,9 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
-
-
 def watched(toy, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = CachedModel(toy.target, toy.vocab_size, "target")
-    return Decoder(target, drafter().bind(toy, target), verifier(), gamma, toy.stop_ids, engine)
+    return decoder(toy, gamma, drafter=drafter(), verifier=verifier(), engine=engine)
 
 
 @pytest.mark.cases(4)
@@ -217,8 +211,7 @@ def test_a_drafter_that_asks_for_none_pays_nothing(toy, monkeypatch):
     the same models had features."""
 
     def operations(drafter):
-        target = CachedModel(toy.target, toy.vocab_size, "target")
-        decoding = Decoder(target, drafter.bind(toy, target), MaskedVerifier(), 3, toy.stop_ids, Counted([2]))
+        decoding = decoder(toy, drafter=drafter, engine=Counted([2]))
         decoding.run([dataclasses.replace(each, sampling=GREEDY) for each in toy_requests((4, 5))])
         return decoding.engine.names
 

@@ -16,14 +16,9 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import texts
 from tests.helpers.cases import bound, decoder
-from tests.helpers.toy import toy_pair, toy_requests
+from tests.helpers.toy import toy_requests
 
 GREEDY = SamplingParams(temperature=0.0)
-
-
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
 
 
 def plainly(tokens, ending):

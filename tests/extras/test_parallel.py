@@ -26,6 +26,7 @@ from specbench.models.weights import load_weights, local
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_engines import logs
 from tests.helpers import families
 from tests.helpers.cases import bound, decoder
 from tests.helpers.forked_ranks import on_ranks, returned
@@ -52,7 +53,7 @@ def runs(pair):
         (TreeDrafter([2, 1]), TreeVerifier(), StaticEngine()),
     ):
         made = decoder(pair, drafter=drafter, verifier=verifier, engine=engine)
-        found.append([(c.token_ids, c.steps, c.finished) for c in made.run(requests, 2)])
+        found.append(logs(made.run(requests, 2)))
     return found
 
 
