@@ -57,12 +57,9 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
 
 def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
     texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
-    log = step_log(
-        [
-            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
-            for each in texts
-        ]
-    )
+    for each in texts:
+        each.request = dataclasses.replace(each.request, conversation=each.request.name[0])
+    log = step_log(texts)
     totals = totals_by_prompt(log)
     assert totals["accepted"].tolist() == [8, 1]
     assert totals["steps"].tolist() == [3, 1]

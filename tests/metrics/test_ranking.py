@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,15 @@ def sweep(
             "plain_tokens_per_second": 384 / found.plain_seconds.sum(), "round_error": found.round_error,
             "plain_round_error": found.plain_round_error, "cores": 2, "other_cores": 0.02, "waited": 0.002,
         }  # fmt: skip
-        kinds = {name: int if name.endswith("tokens") else float for name in BATCHES}
-        lists = {
-            name: getattr(found, name.removeprefix("batch_")).astype(kind).tolist() for name, kind in kinds.items()
-        }
+        lists = by_batch([getattr(found, name.removeprefix("batch_")) for name in BATCHES])
         rows.append(make_row(job=job, gamma=1 + job, **{**measured, **lists, **changes}))
     return frame(rows)
+
+
+def by_batch(columns: Sequence[np.ndarray]) -> dict[str, list]:
+    """The columns BATCHES as a row has them."""
+    kinds = [int if name.endswith("tokens") else float for name in BATCHES]
+    return {name: each.astype(kind).tolist() for name, each, kind in zip(BATCHES, columns, kinds, strict=True)}
 
 
 @pytest.mark.cases(1)
@@ -216,13 +220,11 @@ def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
         count, looks = ended.get(job, (72, 7))
         held = columns[:, :count]
         value = (held[0].sum() / held[1].sum()) / (held[2].sum() / held[3].sum())
-        kinds = {name: int if name.endswith("tokens") else float for name in BATCHES}
-        lists = {name: each.astype(kinds[name]).tolist() for name, each in zip(BATCHES, held, strict=True)}
         rows.append(
             make_row(
                 job=job, gamma=1 + job, speedup=value, speedup_low=0.95 * value, speedup_high=1.05 * value, rounds=1,
                 round_error=None, plain_round_error=None, plain_tokens=32 * count, rounds_of=0, looks=looks, cores=2,
-                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **lists,
+                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **by_batch(held),
             )
         )  # fmt: skip
     return frame(rows)
@@ -317,10 +319,7 @@ def test_a_single_run():
     ("changes", "end"),
     [
         ({"speedup": 0.8, "speedup_low": 0.7, "speedup_high": 0.9}, "/s. That is slower than plain decoding. Nothing"),
-        (
-            {"speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3, "round_error": 0.1},
-            "The interval holds 1. Nothing",
-        ),
+        ({"speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3, "round_error": 0.1}, "interval holds 1. Nothing"),
         ({"speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2}, "200.0 tokens/s."),
     ],
 )
