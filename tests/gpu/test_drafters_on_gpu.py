@@ -38,6 +38,13 @@ WAYS = {
     "synthetic": (SyntheticDrafter(), SyntheticVerifier(), 4),
     "plain": (None, None, 0),
 }
+ASKED = (
+    {},
+    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
+    {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
+    {"bad_words": ["self", "return"], "min_tokens": 6},
+    {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
+)
 
 
 def embedded():
@@ -57,16 +64,9 @@ def on_gpu(request):
 
 def asking(pair, count):
     """Requests of different lengths, samplers, gammas, penalties, bans and ends."""
-    asked = [
-        {},
-        {"presence_penalty": 1.0, "frequency_penalty": 0.5},
-        {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
-        {"bad_words": ["self", "return"], "min_tokens": 6},
-        {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
-    ]
     made = []
     for i, request in enumerate(make_requests(pair, count)):
-        sampling = dataclasses.replace(MIXED[i % 3 and 3 - i % 2], **asked[i % 5])
+        sampling = dataclasses.replace(MIXED[i % 3 and 3 - i % 2], **ASKED[i % 5])
         sampling = resolve(sampling, pair.encode, pair.stop_ids, pair.vocab_size)
         lasts = {"max_new_tokens": 5 + 6 * (i % 5), "gamma": (None, 2, 0)[i % 3]}
         stops = None if i % 4 else frozenset({*pair.stop_ids, 30, 31, 32, 33})
