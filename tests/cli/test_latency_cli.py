@@ -91,9 +91,8 @@ def test_latency_ends_with_rows_and_a_report(ran):
     assert masked["comparable"].all()
     assert (masked["temperature"] == [0.8, 0.8, 0.8, 0.0, 0.8]).all()
     assert (masked["dtype"] == "float32").all()
-    assert (masked["ratio"] * masked["floor_bytes"] / masked["copy_bandwidth"] * 1e6).tolist() == pytest.approx(
-        masked["median_us"].tolist()
-    )
+    floor_us = masked["floor_bytes"] / masked["copy_bandwidth"] * 1e6
+    assert (masked["ratio"] * floor_us).tolist() == pytest.approx(masked["median_us"].tolist())
     assert (masked["checked"] == 2 * masked["batch_size"]).all()
     (reason,) = set(rows["skipped"].dropna())
     assert "protocol.cpu_logits=1000000" in reason

@@ -201,9 +201,7 @@ def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     assert "failed: SystemExit: 0" in got["text"]
 
 
-NEEDS_RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
-)
+NEEDS_RAY = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray: pip install 'specbench[ray]'")
 LONG = [
     pytest.param("submitit_local", marks=pytest.mark.long),
     pytest.param("ray", marks=[pytest.mark.long, NEEDS_RAY]),
@@ -236,9 +234,8 @@ def test_the_command_answers_before_it_imports_pytorch(tmp_path):
     """A mistyped command is answered in a fraction of the second that PyTorch alone takes."""
     code = "import sys, specbench.__main__; print(sorted({'torch', 'pandas', 'transformers'} & {*sys.modules}))"
     environment = clean_environment(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -36,10 +36,8 @@ class Ban:
 
 def various(pair, count):
     """Requests of different lengths and samplers, one of them with a processor."""
-    requests = [
-        dataclasses.replace(r, max_new_tokens=4 + 7 * (i % 4)) for i, r in enumerate(make_requests(pair, count))
-    ]
-    banned = SamplingParams(processors=(Ban(),))
+    made, banned = make_requests(pair, count), SamplingParams(processors=(Ban(),))
+    requests = [dataclasses.replace(request, max_new_tokens=4 + 7 * (i % 4)) for i, request in enumerate(made)]
     return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
 
 
@@ -133,9 +131,7 @@ def test_a_finished_request_moves_no_lengths_of_its_own(pair):
     """A row stays in the batch after its request has ended: nothing may grow there, step after step."""
     requests = make_requests(pair, 2)
     decoding = decoder(pair, engine=StaticEngine([2]), stop_ids=frozenset())
-    decoding.run(
-        [dataclasses.replace(requests[0], max_new_tokens=2), dataclasses.replace(requests[1], max_new_tokens=60)]
-    )
+    decoding.run([dataclasses.replace(requests[i], max_new_tokens=most) for i, most in enumerate((2, 60))])
     lengths = decoding.components.target.lengths.tolist()
     assert lengths[0] <= len(requests[0].prompt) + 2
 

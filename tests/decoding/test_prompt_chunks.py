@@ -64,9 +64,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     decoding, events = toy_decoder(dataclasses.replace(toy, stop_ids=frozenset()), "model", engine, 0), []
     feed, extend = decoding.components.target.feed, decoding.components.target.extend
     target = decoding.components.target
-    monkeypatch.setattr(
-        target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))[1]
-    )
+    monkeypatch.setattr(target, "feed", lambda fed, *rest: (events.append(sum(map(len, fed))), feed(fed, *rest))[1])
     monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
     completion = decoding.start([first])[0]
     assert set(events) <= set(range(CHUNK + 1))  # memory is needed for a piece alone
@@ -140,9 +138,8 @@ class Feeds(Drafter, RowCache):
 def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
     target = CachedModel(toy.target, toy.vocab_size, "target")
     for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
-        with pytest.raises(
-            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Whole takes prompts as a whole.*prompt_chunk=null"
-        ):
+        says = r"engine\.prompt_chunk=4: drafter=Whole takes prompts as a whole.*prompt_chunk=null"
+        with pytest.raises(ConfigError, match=says):
             Decoder(target, Whole(), MaskedVerifier(), 3, frozenset(), engine)
         drafter = Feeds()
         Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])

@@ -84,9 +84,8 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
             return logits
 
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
-    batch = Batch(
-        text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING), lengths[:, None]
-    )
+    running = torch.full((2,), RUNNING)
+    batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, running, lengths[:, None])
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
     fed = torch.tensor([[8, *IDS], [6, *IDS]])
     path = trees.paths(seen, 4)[:, :, 1:]
@@ -144,10 +143,8 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
 
 def test_rates_by_position_are_by_depth():
     """A tree of 6 tokens and depth 2, and one cut to 2 tokens and depth 1: it does not count as reaching position 2."""
-    steps = pd.DataFrame(
-        {"prompt": "a", "num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
-        | {"draft_depth": [2, 2, 1]}
-    )
+    counts = {"num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
+    steps = pd.DataFrame({"prompt": "a", "draft_depth": [2, 2, 1], **counts})
     joint, conditional = position_rates(steps, 2)
     assert joint == [2 / 3, 1 / 2]
     assert conditional == [2 / 3, 1.0]
@@ -166,17 +163,13 @@ def test_the_protocol_decode_measures_trees(pair):
     chains = context(pair, needs_models=True)
     found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
     row, steps = found.measured, pd.DataFrame(found.tables[STEPS].rows)
-    assert (
-        row["drafted"]
-        == steps["num_draft_tokens"].sum()
-        == sum(3 * (d > 0) + 6 * (d > 1) for d in steps["draft_depth"])
-    )
+    nodes = sum(3 * (depth > 0) + 6 * (depth > 1) for depth in steps["draft_depth"])
+    assert row["drafted"] == steps["num_draft_tokens"].sum() == nodes
     assert row["acceptance_rate"] == pytest.approx(row["accepted"] / row["drafted"])
     assert row["acceptance_length"] == pytest.approx(1 + row["accepted"] / row["steps"])
     assert len(row["acceptance_histogram"]) == 3
-    assert row["joint_rates"][1] == pytest.approx(
-        (steps["num_accepted"] == 2).sum() / (steps["draft_depth"] == 2).sum()
-    )
+    whole, deep = steps["num_accepted"] == 2, steps["draft_depth"] == 2
+    assert row["joint_rates"][1] == pytest.approx(whole.sum() / deep.sum())
     assert 0 < row["overlap"] < 1
     assert row["check_draws"] == 4
 

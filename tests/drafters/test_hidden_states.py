@@ -84,9 +84,8 @@ class Watching:
         self.caches = (*self.caches, self.states)
 
     def observe(self, observation):
-        for i, (row, count, first) in enumerate(
-            zip(*(x.tolist() for x in (observation.rows, observation.counts, observation.first)), strict=True)
-        ):
+        lists = (each.tolist() for each in (observation.rows, observation.counts, observation.first))
+        for i, (row, count, first) in enumerate(zip(*lists, strict=True)):
             if count:
                 assert first == self.states.counts[row]  # nothing is missing, and nothing comes twice
                 self.states.counts[row] += count
@@ -358,10 +357,8 @@ def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
         with NoReading():
             before, _ = step.step(before, decoding.components)
     else:  # the verifier of trees checks its arguments; what is observed of its result reads nothing
-        draft = drafter.bind(exact, decoding.components.target)
-        draft = decoding.components.drafter.propose(
-            before, before.free_tokens(), step.streams_of(before.seeds, before.lengths, 3)
-        )
+        streams = step.streams_of(before.seeds, before.lengths, 3)
+        draft = decoding.components.drafter.propose(before, before.free_tokens(), streams)
         rows, hidden = step.score(before, draft, decoding.components.target, features=("last",))
         verification = TreeVerifier().verify(draft, rows, step.streams_of(before.seeds, before.lengths, 5))
         with NoReading(), torch.inference_mode():

@@ -116,9 +116,8 @@ def seen(checkpoints, thorough):
         for name, (folder, config) in checkpoints.items():
             source = Origin("pair.target", name, "")
             sharding.check_divisible(config, source)
-            found[name] = logits(
-                load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
-            )
+            shards = load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
+            found[name] = logits(shards)
         assert target.compare_ranks is not None
         values, tokens = torch.ones(3, 2, 5), torch.ones((3, 2), dtype=torch.int64)
         if rank == 1:
@@ -127,9 +126,8 @@ def seen(checkpoints, thorough):
         found["differing"] = target.compare_ranks(values, tokens).tolist()
         tiny = parallel.load(RandomModel.opened("pair.target", "random:tiny"), torch.float32, torch.device("cpu"))
         layer = tiny.model.layers[0]
-        found["parts"] = [
-            local(each).detach().clone() for each in (layer.mlp.up_proj.weight, layer.input_layernorm.weight)
-        ]
+        parts = layer.mlp.up_proj.weight, layer.input_layernorm.weight
+        found["parts"] = [local(each).detach().clone() for each in parts]
         found["random"] = logits(tiny)
         return found
 

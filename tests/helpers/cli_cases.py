@@ -65,9 +65,7 @@ BAD_INPUT = [
     Case("warm-up without end", ("protocol.warmup=10000000000000000000000",), ("protocol.warmup=1000", "0 to 10000")),
     Case("rounds without end", ("protocol.max_rounds=1000000000",), ("max_rounds=1000000000", "from 1 to 10000")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
-    Case(
-        "draws not a number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")
-    ),
+    Case("draws no number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")),
     # The pair
     Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
     Case(
@@ -140,15 +138,9 @@ BAD_INPUT = [
     Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
     Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
     Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
-    Case(
-        "plan of no drafts", (*REPLAY, "protocol.planned=[0]"), ("protocol.planned=[0]", "Add one above 0"), files=TRACE
-    ),
-    Case(
-        "policy of no drafts", (*REPLAY, "protocol.policies=[0]"), ("protocol.policies=[0]", "or give []"), files=TRACE
-    ),
-    Case(
-        "trace of another pair", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE
-    ),
+    Case("empty plan", (*REPLAY, "protocol.planned=[0]"), ("protocol.planned=[0]", "Add one above 0"), files=TRACE),
+    Case("no drafts to try", (*REPLAY, "protocol.policies=[0]"), ("protocol.policies=[0]", "or give []"), files=TRACE),
+    Case("another pair's trace", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE),
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
     Case(
@@ -191,9 +183,7 @@ BAD_INPUT = [
         ("gamma=3: ", "calls drawn from D"),
     ),
     # Folders and experiments
-    Case(
-        "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
-    ),
+    Case("folder of nobody", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")),
     Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
     Case("folder above", ("hydra.sweep.dir=..",), ("hydra.sweep.dir=..", "beside your own files")),
     Case(
@@ -204,12 +194,8 @@ BAD_INPUT = [
     ),
     Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),
     Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
-    Case(
-        "no job at once", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")
-    ),
-    Case(
-        "jobs in their folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")
-    ),
+    Case("no job", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")),
+    Case("jobs in folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")),
     Case("no such configuration", ("-cn", "x"), ("--config-name=x: no such configuration. Leave it out",)),
 ]
 RESULTS, OFF = "Results: ", ("workload.limit=3", "tracking.mode=disabled")

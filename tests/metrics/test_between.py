@@ -64,9 +64,8 @@ def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) 
     (run / "0" / TRACE).touch()
     text = told(run)
     assert "**block and masked differ by less than chance in tokens a step** at gamma 4 (2.22 against 3.00); " in text
-    command = (
-        f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' sampler.temperature=0.7 sampler.min_tokens=3"
-    )
+    sampler = "sampler.temperature=0.7 sampler.min_tokens=3"
+    command = f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' {sampler}"
     assert f"`{command}` compares them on the same texts" in text
 
 

@@ -72,9 +72,8 @@ def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run", [make_row(gamma=g, job=i) for i, g in enumerate((2, 4))], empirical=False)
     for job, speedup in enumerate((1.5, None)):
         (folder / str(job)).mkdir(exist_ok=True)
-        write_rows(
-            folder / str(job) / CATEGORIES, [make_category("[red]", speedup), make_category("", 1.25)], CATEGORY_SCHEMA
-        )
+        rows = [make_category("[red]", speedup), make_category("", 1.25)]
+        write_rows(folder / str(job) / CATEGORIES, rows, CATEGORY_SCHEMA)
     return folder
 
 

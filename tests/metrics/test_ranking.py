@@ -274,9 +274,8 @@ def test_the_fastest_is_named_in_words():
     rows = sweep(0, [0.1, 0.6, 0.1])
     low, high = rows.loc[1, ["speedup_low", "speedup_high"]]
     text = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
-    assert text.startswith(
-        f"Fastest: **gamma 2**, {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times plain decoding"
-    )
+    speedup = f"{rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}]"
+    assert text.startswith(f"Fastest: **gamma 2**, {speedup} times plain decoding")
     assert "faster than every other setting, all comparisons together at 95%" in said(rows)
     assert "No two runs" not in said(rows)
     rows["batch_size"] = [1, 2, 4]

@@ -188,9 +188,8 @@ def test_a_step_gives_a_mask_only_to_verifiers_that_take_masks(takes_masks, pair
     """A verifier that says nothing finds -inf in the logits of banned tokens."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     allowed, verifier = (3, 5, 8, 200), Reader(takes_masks)
-    (text,) = specbench.decode(
-        pair, ["Once"], verifier=verifier, sampling=SamplingParams(allowed_token_ids=allowed), gamma=2, max_new_tokens=6
-    )
+    sampling = SamplingParams(allowed_token_ids=allowed)
+    (text,) = specbench.decode(pair, ["Once"], verifier=verifier, sampling=sampling, gamma=2, max_new_tokens=6)
     assert set(text.token_ids) <= set(allowed)
     for rows in verifier.seen:
         banned = torch.ones_like(rows.logits, dtype=torch.bool)

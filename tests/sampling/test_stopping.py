@@ -170,9 +170,8 @@ def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, 
     if gamma:  # the cases that this is about are among them
         lasts = [each.steps[-1] for each in found]
         assert any(0 < last.num_emitted < last.num_draft_tokens for last in lasts)
-        assert any(
-            len(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :])) < len(c.stop_reason) for c in found
-        )
+        last = [(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :]), c.stop_reason) for c in found]
+        assert any(len(text) < len(stop) for text, stop in last)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -247,9 +246,8 @@ def test_a_decoder_without_a_tokenizer_says_that_it_needs_one(pair, stopped):
 def test_several_continuations_have_seeds_of_their_own_that_follow_from_the_first():
     sampling = SamplingParams(n=3, seed=5, truncate_prompt_tokens=2, max_tokens=7)
     made = requests_of("p", (1, 2, 3), sampling, 99, 64)
-    assert [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made] == [
-        (name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])
-    ]
+    found = [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made]
+    assert found == [(name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])]
     assert made[0].seed == 5
     assert len({r.seed for r in made}) == 3
     others = requests_of("q", (1, 2, 3), sampling, 11, 64)
