@@ -102,9 +102,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
     left_out = ("thorough", "long")
-    several = [
-        item for item in items if item.get_closest_marker("cases") and not any(map(item.get_closest_marker, left_out))
-    ]
+    several = [item for item in items if item.get_closest_marker("cases")]
+    several = [item for item in several if not any(map(item.get_closest_marker, left_out))]
     for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
         cases = list(group)
         short, *more = cases[0].get_closest_marker("cases").args

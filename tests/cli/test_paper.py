@@ -225,6 +225,5 @@ def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(tmp_path: Path, mo
     monkeypatch.setattr(folder, "_pdf", lambda picture, page: b"")
     assert paper([str(run), "--out", str(tmp_path / "paper"), "--partial"]) == 0
     for name in ("table-table", "figure-speedup_against_gamma", "answer"):
-        assert (
-            "This report is of a part of its sweep" in (tmp_path / "paper" / "gamma_sweep" / f"{name}.tex").read_text()
-        )
+        text = (tmp_path / "paper" / "gamma_sweep" / f"{name}.tex").read_text()
+        assert "This report is of a part of its sweep" in text

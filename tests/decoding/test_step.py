@@ -73,12 +73,9 @@ def test_a_step_reads_nothing_back(pair, way, monkeypatch):
 
 
 ON_A_GPU = {
-    **{
-        f"{name}-{rule}": WAYS[name] | {"verifier": FusedVerifier(block=rule == "block")}
-        for name, rule in itertools.product(("model", "prompt_lookup"), ("token", "block"))
-    },
-    "tree": WAYS["tree"],
-}
+    f"{name}-{block}": WAYS[name] | {"verifier": FusedVerifier(block=block)}
+    for name, block in itertools.product(("model", "prompt_lookup"), (False, True))
+} | {"tree": WAYS["tree"]}
 
 
 @on_a_gpu
@@ -166,17 +163,9 @@ def test_a_finished_request_stays_as_it_is():
     """As long as nobody retired it: nothing is drafted for it, and nothing of it changes."""
     params = RowParams.of([SamplingParams()] * 3)
     finished = torch.tensor([RUNNING, STOPPED, FULL])
-    batch = Batch(
-        torch.zeros(3, 9).long(),
-        torch.tensor([2, 2, 2]),
-        torch.tensor([4, 4, 6]),
-        torch.tensor([6, 6, 6]),
-        torch.full((3,), 5),
-        *[torch.arange(3)],
-        params,
-        finished,
-        torch.full((3, 1), 9),
-    )
+    prompts, lengths, limits = torch.tensor([2, 2, 2]), torch.tensor([4, 4, 6]), torch.tensor([6, 6, 6])
+    numbers = (prompts, lengths, limits, torch.full((3,), 5), torch.arange(3))
+    batch = Batch(torch.zeros(3, 9).long(), *numbers, params, finished, torch.full((3, 1), 9))
     assert batch.free_tokens().tolist() == [1, 0, 0]
     rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
     draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)

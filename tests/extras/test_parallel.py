@@ -31,12 +31,10 @@ from tests.helpers import families
 from tests.helpers.cases import bound, decoder
 from tests.helpers.forked_ranks import on_ranks, returned
 
-sharded = pytest.mark.skipif(
-    Version(transformers.__version__) < Version(parallel.OLDEST), reason=f"transformers older than {parallel.OLDEST}"
-)
-forked = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
-)
+OLDER = Version(transformers.__version__) < Version(parallel.OLDEST)
+sharded = pytest.mark.skipif(OLDER, reason=f"transformers older than {parallel.OLDEST}")
+NO_FORKS = "forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
+forked = pytest.mark.skipif(torch.cuda.is_available(), reason=NO_FORKS)
 # Sums over shards round otherwise: so far from a whole model's logits, in units of their spread. Measured, over the
 # embedded target and all of families.py that transformers has a plan for: at most 3e-6.
 BOUND = 1e-4

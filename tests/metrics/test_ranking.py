@@ -301,9 +301,8 @@ def test_a_disturbed_machine_names_no_winner():
     assert "may be as fast" not in text
     assert winner.machine(rows) == "Other processes used 0.9 of 2 cores, in 1 of 3 runs: repeat it on a quiet machine."
     rows.loc[1, ["other_cores", "waited"]] = 1.25, 0.33
-    assert winner.machine(rows).startswith(
-        "Other processes used up to 1.2 of 2 cores and what was timed waited for a core up to 33% of the time, in 2 of"
-    )
+    waited = "what was timed waited for a core up to 33% of the time, in 2 of"
+    assert winner.machine(rows).startswith(f"Other processes used up to 1.2 of 2 cores and {waited}")
 
 
 def test_a_single_run():

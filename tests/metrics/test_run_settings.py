@@ -147,9 +147,8 @@ def configured(**settings: Any) -> dict[str, str]:
 
 
 def test_values_without_a_column_are_told_by_their_path() -> None:
-    rows = [
-        make_row(job=i, **configured(protocol={"check": {"draws": each}, "rounds": 3})) for i, each in enumerate((1, 2))
-    ]
+    protocols = [{"check": {"draws": draws}, "rounds": 3} for draws in (1, 2)]
+    rows = [make_row(job=i, **configured(protocol=protocol)) for i, protocol in enumerate(protocols)]
     rows = with_settings(frame(rows))
     assert distinguishing_columns(rows) == ["protocol.check.draws"]
     assert rows["protocol.check.draws"].tolist() == ["1", "2"]
