@@ -10,8 +10,6 @@ from specbench.decoding import Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.rules.token.masked import MaskedVerifier
-from specbench.rules.token.naive import NaiveVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from tests.helpers.cases import decoder
@@ -50,22 +48,6 @@ def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pa
     for start in range(0, len(requests), 24):
         batch = requests[start : start + 24]
         assert texts(decoder(pair, gamma=5).run(batch)) == texts(decoder(pair, gamma=0).run(batch))
-
-
-def test_prompt_lookup_is_greedy_plain_text_too(pair):
-    requests = make_requests(pair, 4, GREEDY, max_new_tokens=28)
-    completions = decoder(pair, gamma=4, drafter=PromptLookupDrafter()).run(requests)
-    assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
-    drafted = [step.num_draft_tokens for completion in completions for step in completion.steps]
-    assert 0 in drafted
-    assert max(drafted) > 1
-
-
-def test_naive_and_masked_write_the_same_texts_and_steps(pair):
-    requests = make_requests(pair, 6)
-    naive, masked = (decoder(pair, gamma=4, verifier=v).run(requests) for v in (NaiveVerifier(), MaskedVerifier()))
-    assert texts(naive) == texts(masked)
-    assert [c.steps for c in naive] == [c.steps for c in masked]
 
 
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
