@@ -1,5 +1,6 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
+import functools
 import gc
 import itertools
 import os
@@ -196,6 +197,18 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.exactness.pace import Pace
 
     monkeypatch.setattr(Pace, "effort", 0.1)
+
+
+@pytest.fixture(scope="module")
+def small_buffers() -> Iterator[None]:
+    """Of a CPU's timer, also in command lines that are forked: most of a short run's time went into filling them."""
+    from specbench.benchmark import timer
+
+    quick = functools.partialmethod(timer.DeviceTimer.copy_bandwidth, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(timer._FLUSH_BYTES, "cpu", 2**20)
+        patch.setattr(timer.DeviceTimer, "copy_bandwidth", quick)
+        yield
 
 
 @pytest.fixture

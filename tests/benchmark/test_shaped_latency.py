@@ -35,6 +35,7 @@ SAMPLERS = {
     "allowed": {"allowed_token_ids": [0, 1, 2, 5, 64]},
 }
 EVERY = pytest.mark.parametrize("name", SAMPLERS)
+pytestmark = pytest.mark.usefixtures("small_buffers")
 
 
 def spec_of(name: str, **changes: object):

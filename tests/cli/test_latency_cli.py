@@ -59,7 +59,7 @@ class AbsentVerifier:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, Ran]:
+def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool, small_buffers: None) -> dict[str, Ran]:
     def prepare(folder: Path) -> None:
         (folder / "trace.jsonl").write_text(TRACE["trace.jsonl"])
 

@@ -3,8 +3,6 @@
 import json
 from dataclasses import dataclass, field
 
-from tests.helpers.broken_files import HEADER
-
 HF = ("pair=hf", "pair.draft=embedded:draft")
 # Reading the embedded prompts takes longer than writing a few tokens.
 CUT = "sampler.truncate_prompt_tokens=8"
@@ -31,6 +29,10 @@ class Case:
     files: dict[str, str] = field(default_factory=dict)
 
 
+HEADER = {
+    **{"specbench_trace": 1, "target": "T", "draft": "D"},
+    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}
 TEXT = {"prompt_id": "a", "token_ids": [5, 6], "target_logprobs": [-1.0, -2.0], "draft_logprobs": [-1.5, -1.0]}
 TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
 LIKELIER = TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": [-0.1, -0.1]}
