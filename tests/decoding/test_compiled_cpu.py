@@ -16,10 +16,8 @@ from specbench.kernels import cpu_product
 from specbench.models import CachedModel, packed
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
-from tests.helpers.cases import decoder
+from tests.helpers.cases import CPU, decoder
 from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
-
-CPU = torch.device("cpu")
 
 
 def compiles(test):

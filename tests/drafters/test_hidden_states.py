@@ -26,8 +26,7 @@ from specbench.models import CachedModel, RowCache, cached_draft, load_pair
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
-from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
+from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers import cases
 from tests.helpers.cases import come_and_go, decoder
@@ -38,7 +37,6 @@ from tests.helpers.no_reading import NoReading
 from tests.helpers.toy import toy_requests
 from tests.tree.test_readme import blocks
 
-GREEDY = SamplingParams(temperature=0.0)
 ENGINES = {
     "eager": EagerEngine,
     "eager, pieces": lambda: EagerEngine(5),

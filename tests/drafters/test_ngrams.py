@@ -9,13 +9,9 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import ngrams
 from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import bound, decoder
+from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.helpers.cases import CPU, bound, decoder
 from tests.helpers.toy import toy_requests
-
-CPU = torch.device("cpu")
-GREEDY = SamplingParams(temperature=0.0)
 
 
 def index_of(rows, capacity, longest=3, shortest=1):

@@ -60,11 +60,8 @@ def fewer(exact):
 
 @pytest.fixture(scope="module")
 def requests(exact):
-    prompts = load_prompts("embedded:embedded.jsonl", 2)
-    return [
-        Request(each.name, tuple(exact.encode(each.text)), 7 + i, MIXED[2 * i], 14 + 3 * i)
-        for i, each in enumerate(prompts)
-    ]
+    prompts = [(each.name, tuple(exact.encode(each.text))) for each in load_prompts("embedded:embedded.jsonl", 2)]
+    return [Request(*prompt, 7 + i, MIXED[2 * i], 14 + 3 * i) for i, prompt in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module")

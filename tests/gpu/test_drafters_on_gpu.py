@@ -17,7 +17,7 @@ from specbench.rules.synthetic import SyntheticVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve
-from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_decoding import make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers import cases
 from tests.helpers.cases import MIXED
@@ -98,13 +98,11 @@ def test_prompts_in_pieces_are_fed_between_captured_steps(on_gpu, way):
 
 
 def test_greedy_texts_are_those_of_plain_decoding(on_gpu):
-    greedy = [
-        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.0, top_k=0, top_p=1.0))
-        for each in asking(on_gpu, 15)
-    ]
-    plain = [each.token_ids for each in decoder(on_gpu, "plain", GraphEngine()).run(greedy, 6)]
+    requests, cold = asking(on_gpu, 15), {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+    greedy = [dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, **cold)) for r in requests]
+    plain = texts(decoder(on_gpu, "plain", GraphEngine()).run(greedy, 6))
     for way in set(WAYS) - {"plain", "synthetic"}:
-        assert [each.token_ids for each in decoder(on_gpu, way, GraphEngine()).run(greedy, 6)] == plain, way
+        assert texts(decoder(on_gpu, way, GraphEngine()).run(greedy, 6)) == plain, way
 
 
 def test_parameters_are_what_shapes_these_texts(on_gpu):
