@@ -1,5 +1,6 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
+import functools
 import gc
 import itertools
 import os
@@ -102,9 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
     left_out = ("thorough", "long")
-    several = [
-        item for item in items if item.get_closest_marker("cases") and not any(map(item.get_closest_marker, left_out))
-    ]
+    several = [item for item in items if item.get_closest_marker("cases")]
+    several = [item for item in several if not any(map(item.get_closest_marker, left_out))]
     for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
         cases = list(group)
         short, *more = cases[0].get_closest_marker("cases").args
@@ -156,6 +156,14 @@ def exact(pair: "Pair") -> "Pair":
 
 
 @pytest.fixture(scope="session")
+def toy(pair: "Pair") -> "Pair":
+    """Two tiny models, which decode in milliseconds."""
+    from tests.helpers.toy import toy_pair
+
+    return toy_pair(pair)
+
+
+@pytest.fixture(scope="session")
 def smoke(tmp_path_factory) -> SmokeRun:
     """One whole sweep, for all tests that look at it: without a network, and without a home folder."""
 
@@ -189,6 +197,18 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.exactness.pace import Pace
 
     monkeypatch.setattr(Pace, "effort", 0.1)
+
+
+@pytest.fixture(scope="module")
+def small_buffers() -> Iterator[None]:
+    """Of a CPU's timer, also in command lines that are forked: most of a short run's time went into filling them."""
+    from specbench.benchmark import timer
+
+    quick = functools.partialmethod(timer.DeviceTimer.copy_bandwidth, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(timer._FLUSH_BYTES, "cpu", 2**20)
+        patch.setattr(timer.DeviceTimer, "copy_bandwidth", quick)
+        yield
 
 
 @pytest.fixture

@@ -208,10 +208,8 @@ def test_a_path_that_the_locale_cannot_name_is_refused_before_anything_runs(tmp_
     locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
     def ended(where: Path) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "specbench", "report"]
-        return subprocess.run(
-            command, cwd=where, env=clean_environment(tmp_path) | locale, capture_output=True, check=False
-        )
+        command, environment = [sys.executable, "-m", "specbench", "report"], clean_environment(tmp_path) | locale
+        return subprocess.run(command, cwd=where, env=environment, capture_output=True, check=False)
 
     got = ended(folder)
     assert got.returncode == 2

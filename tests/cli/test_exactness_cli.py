@@ -80,18 +80,10 @@ CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
 ENDS = Case("ended", (*FEW, f"verifier._target_={HERE}.Ends", "protocol.calls=9", "protocol.inputs_seed=4"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
-COMPARED = Case(
-    "two verifiers",
-    (
-        *("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual"),
-        *("protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"),
-    ),
-    (),
-)
+OTHER = ("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual")
+COMPARED = Case("two", (*OTHER, "protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"), ())
 NAMELESS = Case("no bug", (*FEW, "verifier=flawed"), ("verifier.bug=???: no value given",))
-NO_MODULE = Case(
-    "module that is not there", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH")
-)
+NO_MODULE = Case("absent module", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH"))
 
 
 @pytest.fixture(scope="module")

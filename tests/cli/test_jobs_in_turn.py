@@ -12,7 +12,7 @@ from tests.helpers.command_lines import Ran, run_once
 from tests.helpers.small_sweeps import sweeps
 
 SMALL = (
-    *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=5", "max_new_tokens=6", "sampler.truncate_prompt_tokens=8"),
+    *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=3", "max_new_tokens=6", "sampler.truncate_prompt_tokens=8"),
     *("protocol.warmup=0", "protocol.check.prefixes=1", "protocol.check.draws=4", "tracking.mode=disabled"),
 )
 ALONE = ("protocol.together=false", "protocol.rounds=1", "protocol.max_rounds=1")
@@ -39,7 +39,7 @@ def sweep_of(ended: dict[str, Ran], name: str) -> Path:
 def test_each_job_has_its_row_and_its_tables(ended):
     assert ended["together"].ended.status == 0, ended["together"].ended.text
     assert (
-        "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 60 s"
+        "2 settings and plain decoding take turns: up to 3 rounds of 1 text, at most 60 s"
         in ended["together"].ended.text
     )
     sweep = sweep_of(ended, "together")

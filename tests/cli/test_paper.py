@@ -60,10 +60,8 @@ def compiled(made: Path, place: Path, times: int = 3) -> tuple[str, str]:
         if turn == 0:
             subprocess.run(["bibtex", "main"], cwd=place, capture_output=True, check=False, timeout=60)
     log = (place / "main.log").read_text(encoding="latin-1")
-    found = subprocess.run(
-        ["pdftotext", "-layout", "main.pdf", "-"], cwd=place, capture_output=True, text=True, check=False
-    )
-    return log, found.stdout
+    command = ["pdftotext", "-layout", "main.pdf", "-"]
+    return log, subprocess.run(command, cwd=place, capture_output=True, text=True, check=False).stdout
 
 
 @needs_tex
@@ -107,9 +105,8 @@ def test_no_number_is_typed_in_tables_captions_or_answers(made: Path) -> None:
     files = [path for path in made.glob("*/*.tex") if path.name != "report.tex"]
     assert len(files) == 2 + 4 + 8  # answers, tables, figures
     for path in files:
-        lines = [
-            line for line in path.read_text().splitlines() if not re.match(r"\\(includegraphics|label|centering)", line)
-        ]
+        lines = path.read_text().splitlines()
+        lines = [line for line in lines if not re.match(r"\\(includegraphics|label|centering)", line)]
         text = re.sub(r"\\specbench\{[^}]*\}|\\texttt\{.*?\}|\\begin\{.*?\}|\\char\d+", "", " ".join(lines))
         text = re.sub(r"(theorem|equation|arXiv) [\d.]+", "", text)  # where something is written down
         names = re.findall(r"\S*\d\S*", text)
@@ -228,6 +225,5 @@ def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(tmp_path: Path, mo
     monkeypatch.setattr(folder, "_pdf", lambda picture, page: b"")
     assert paper([str(run), "--out", str(tmp_path / "paper"), "--partial"]) == 0
     for name in ("table-table", "figure-speedup_against_gamma", "answer"):
-        assert (
-            "This report is of a part of its sweep" in (tmp_path / "paper" / "gamma_sweep" / f"{name}.tex").read_text()
-        )
+        text = (tmp_path / "paper" / "gamma_sweep" / f"{name}.tex").read_text()
+        assert "This report is of a part of its sweep" in text

@@ -20,9 +20,8 @@ def test_smoke_ends_well(smoke: SmokeRun):
 def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
     rows = read_results(smoke.sweep)
     assert rows["job"].tolist() == [0, 1, 2, 3]
-    assert sorted(zip(rows["gamma"], rows["verifier"], strict=True)) == [
-        (gamma, verifier) for gamma in (1, 3) for verifier in ("masked", "naive")
-    ]
+    settings = sorted(zip(rows["gamma"], rows["verifier"], strict=True))
+    assert settings == [(1, "masked"), (1, "naive"), (3, "masked"), (3, "naive")]
     # What not every machine tells, and what was not asked for.
     unknown = ["cores", "other_cores", "waited", "copy_bandwidth", "prompt_chunk", "draft_temperature"]
     unknown += ["rounds_of", "looks"]  # no rounds were shared

@@ -39,26 +39,26 @@ def no_traceback(*texts: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills"),
+    ("name", "jobs", "kills"),
     [
-        ("killed", 2),
-        pytest.param("killed_at_each", 4, marks=pytest.mark.long),
-        pytest.param("killed_often", 10, marks=pytest.mark.long),
+        ("killed", 2, 2),
+        pytest.param("killed_at_each", 4, 4, marks=pytest.mark.long),
+        pytest.param("killed_often", 4, 10, marks=pytest.mark.long),
     ],
 )
-def test_a_sweep_that_is_killed_again_and_again_ends_with_the_rows_of_an_undisturbed_one(tmp_path_factory, name, kills):
+def test_a_sweep_that_is_killed_ends_with_the_rows_of_an_undisturbed_one(tmp_path_factory, name, jobs, kills):
     got = found(tmp_path_factory, name)
     assert len(got["ended"]) == kills
     assert set(got["ended"]) <= {-9, 0}  # 0: it was done before its turn came
     assert got["ended"].count(-9) >= kills / 2
     assert got["last"]["status"] == 0, got["last"]["text"]
-    assert got["last"]["text"].endswith("4 of 4 jobs done.")
+    assert got["last"]["text"].endswith(f"{jobs} of {jobs} jobs done.")
     assert got["same"]
-    assert got["rows"] == 4
-    assert got["attempts"] > 4  # some jobs began more than once
+    assert got["rows"] == jobs
+    assert got["attempts"] > jobs  # some jobs began more than once
     assert got["left"] == []
     for said in got["said"]:
-        assert " of 4 jobs done" in said["text"]
+        assert f" of {jobs} jobs done" in said["text"]
         assert no_traceback(said["text"])
 
 
@@ -201,9 +201,7 @@ def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     assert "failed: SystemExit: 0" in got["text"]
 
 
-NEEDS_RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
-)
+NEEDS_RAY = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray: pip install 'specbench[ray]'")
 LONG = [
     pytest.param("submitit_local", marks=pytest.mark.long),
     pytest.param("ray", marks=[pytest.mark.long, NEEDS_RAY]),
@@ -236,9 +234,8 @@ def test_the_command_answers_before_it_imports_pytorch(tmp_path):
     """A mistyped command is answered in a fraction of the second that PyTorch alone takes."""
     code = "import sys, specbench.__main__; print(sorted({'torch', 'pandas', 'transformers'} & {*sys.modules}))"
     environment = clean_environment(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -141,16 +141,12 @@ def test_the_sweep_has_a_run_of_its_own(smoke):
     assert run.summary["jobs_done"] == run.summary["jobs"] == 4
     table = run.table("tables/results")
     rows = results.read_results(smoke.sweep)
-    assert (run.config["exp"], run.config["varied"]) == (
-        "smoke",
-        {"gamma": ["1", "3"], "verifier": ["naive", "masked"]},
-    )
+    varied = {"gamma": ["1", "3"], "verifier": ["naive", "masked"]}
+    assert (run.config["exp"], run.config["varied"]) == ("smoke", varied)
     assert run.config["command"].startswith("python -m specbench +exp=smoke ")
     assert " gamma=1,3 verifier=naive,masked" in run.config["command"]
     best = rows.loc[rows["speedup"].idxmax()]
-    assert {name: run.summary["best"][name] for name in ("gamma", "verifier", "job")} == {
-        name: best[name] for name in ("gamma", "verifier", "job")
-    }
+    assert all(run.summary["best"][name] == best[name] for name in ("gamma", "verifier", "job"))
     assert run.summary["best"]["speedup"] == pytest.approx(best["speedup"])
     for column in ("verifier", "gamma", "speedup", "acceptance_rate"):
         place = table["columns"].index(column)

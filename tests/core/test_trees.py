@@ -56,20 +56,8 @@ def test_the_shape_of_a_tree():
 # --- Masks and caches ---
 
 
-def test_a_tree_fed_at_once_gives_the_logits_of_each_of_its_paths(pair):
-    """Catches siblings that see each other, and positions by place instead of depth."""
-    engine, ids = started(pair, PROMPTS)
-    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
-    fed = torch.tensor([[prompt[-1], *IDS] for prompt in ids])
-    logits = engine.extend(fed, torch.full((3,), 7), seen).logits
-    for b, prompt in enumerate(ids):
-        for i, path in enumerate(PATHS):
-            full = engine.score([*prompt, *(IDS[j] for j in path)])
-            torch.testing.assert_close(logits[b, i + 1], full[-1], **TOLERANCE)
-        torch.testing.assert_close(logits[b, 0], engine.score(prompt)[-1], **TOLERANCE)
-
-
-def test_a_tree_fed_level_by_level_gives_the_same(pair):
+def test_a_tree_fed_level_by_level_gives_the_logits_of_each_of_its_paths(pair):
+    """Fed at once it does too: test_families.py. Catches siblings that see each other, and positions by place."""
     engine, ids = started(pair, PROMPTS)
     engine.extend(torch.tensor([[prompt[-1]] for prompt in ids]), torch.ones(3).long())
     seen = trees.ancestors(torch.tensor([PARENTS] * 3), 3)

@@ -22,7 +22,7 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
+from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import come_and_go, decoder
 
 
@@ -36,10 +36,8 @@ class Ban:
 
 def various(pair, count):
     """Requests of different lengths and samplers, one of them with a processor."""
-    requests = [
-        dataclasses.replace(r, max_new_tokens=4 + 7 * (i % 4)) for i, r in enumerate(make_requests(pair, count))
-    ]
-    banned = SamplingParams(processors=(Ban(),))
+    made, banned = make_requests(pair, count), SamplingParams(processors=(Ban(),))
+    requests = [dataclasses.replace(request, max_new_tokens=4 + 7 * (i % 4)) for i, request in enumerate(made)]
     return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
 
 
@@ -107,7 +105,6 @@ def test_what_is_under_way_is_told_when_asked(pair):
     assert len(completion.steps) == 1
 
 
-@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["target", "draft"])
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
@@ -134,9 +131,7 @@ def test_a_finished_request_moves_no_lengths_of_its_own(pair):
     """A row stays in the batch after its request has ended: nothing may grow there, step after step."""
     requests = make_requests(pair, 2)
     decoding = decoder(pair, engine=StaticEngine([2]), stop_ids=frozenset())
-    decoding.run(
-        [dataclasses.replace(requests[0], max_new_tokens=2), dataclasses.replace(requests[1], max_new_tokens=60)]
-    )
+    decoding.run([dataclasses.replace(requests[i], max_new_tokens=most) for i, most in enumerate((2, 60))])
     lengths = decoding.components.target.lengths.tolist()
     assert lengths[0] <= len(requests[0].prompt) + 2
 
@@ -182,15 +177,3 @@ def test_rows_are_filled_from_behind():
     assert moves([0, 3, 5]) == {3: 1, 5: 2}
     assert moves([0, 1, 2]) == {}
     assert moves([4]) == {4: 0}
-
-
-def test_bounded_texts(pair):
-    """No request grows beyond its limit, though a block may be drafted across it."""
-    requests = [
-        dataclasses.replace(r, max_new_tokens=n) for r, n in zip(make_requests(pair, 4), (1, 2, 5, 9), strict=True)
-    ]
-    for completion, request in zip(
-        decoder(pair, engine=StaticEngine(), stop_ids=frozenset()).run(requests), requests, strict=True
-    ):
-        assert len(completion.token_ids) == request.max_new_tokens
-    assert texts(decoder(pair, engine=StaticEngine()).run([])) == []

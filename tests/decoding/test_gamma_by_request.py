@@ -10,7 +10,6 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.models import Pair
 from specbench.protocols.record import RecordProtocol
 from specbench.protocols.settings import unused_of_lines
 from specbench.runs.building import check_own, make_requests
@@ -18,14 +17,9 @@ from specbench.runs.config import Config, WorkloadConfig
 from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
 from tests.decoding.test_engines import logs
-from tests.helpers.toy import DRAFTS, toy_decoder, toy_pair, toy_requests
+from tests.helpers.toy import DRAFTS, toy_decoder, toy_requests
 
 GAMMAS = (1, None, 0, 2, 3, 0, 1)
-
-
-@pytest.fixture(scope="module")
-def toy(pair: Pair) -> Pair:
-    return toy_pair(pair)
 
 
 @pytest.mark.cases(4)
@@ -72,16 +66,14 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     made = make_requests(prompts, pair, SamplingParams(), config)
     assert [(each.gamma, each.max_new_tokens) for each in made] == [(0, 32), (None, 5), (4, 9), (None, 32)]
     config.gamma = 3
-    with pytest.raises(
-        ConfigError, match=r"gamma=3: line 3 of .*mixed\.jsonl.*'line-3' has gamma 4, above it.*gamma=4, or lower"
-    ):
+    says = r"gamma=3: line 3 of .*mixed\.jsonl.*'line-3' has gamma 4, above it.*gamma=4, or lower"
+    with pytest.raises(ConfigError, match=says):
         check_own(prompts, config, {})
     config.gamma = 4
     with pytest.raises(ConfigError, match=r"mixed\.jsonl: line 1: gamma 0 .* would be ignored.*=false\. Use X\."):
         check_own(prompts, config, {"gamma": "Use X."})
-    with pytest.raises(
-        ConfigError, match=r"line 2: max_new_tokens 5 of prompt 'line-2' would be ignored .*Remove it, or .*=false\.$"
-    ):
+    says = r"line 2: max_new_tokens 5 of prompt 'line-2' would be ignored .*Remove it, or .*=false\.$"
+    with pytest.raises(ConfigError, match=says):
         check_own(prompts, config, {"max_new_tokens": None})
     with pytest.raises(ConfigError, match="line 1: gamma 0 of prompt 'line-1' would be ignored by the protocol"):
         check_own(prompts, config, unused_of_lines(RecordProtocol(1)))

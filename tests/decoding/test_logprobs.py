@@ -76,9 +76,8 @@ def test_nothing_is_told_that_nobody_asked_for_and_greedy_tokens_are_certain(exa
     assert (plain.logprobs, plain.prompt_logprobs) == (None, None)
     greedy = SamplingParams(temperature=0.0, logprobs=5, logprobs_mode="processed_logprobs")
     (certain,) = specbench.decode(exact, PROMPT, sampling=greedy, max_new_tokens=2)
-    assert [(each.logprob, each.rank, each.top) for each in certain.logprobs] == [
-        (0.0, 1, [(token, 0.0)]) for token in certain.token_ids
-    ]
+    expected = [(0.0, 1, [(token, 0.0)]) for token in certain.token_ids]
+    assert [(each.logprob, each.rank, each.top) for each in certain.logprobs] == expected
 
 
 def test_a_run_writes_them_as_a_table(exact, tmp_path):

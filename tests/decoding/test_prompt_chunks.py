@@ -16,11 +16,11 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
-from specbench.models import CachedModel, Pair, RowCache
+from specbench.models import CachedModel, RowCache
 from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_engines import logs
 from tests.helpers.cases import come_and_go
-from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+from tests.helpers.toy import toy_decoder, toy_requests
 from tests.models.test_cached_model import PROMPTS, TOLERANCE
 
 CHUNK = 7
@@ -28,11 +28,6 @@ DRAFTS = {
     **{"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)},
     "layer_skip": ("layer_skip", 3),
 }
-
-
-@pytest.fixture(scope="module")
-def toy(pair: Pair) -> Pair:
-    return toy_pair(pair)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +64,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     decoding, events = toy_decoder(dataclasses.replace(toy, stop_ids=frozenset()), "model", engine, 0), []
     feed, extend = decoding.components.target.feed, decoding.components.target.extend
     target = decoding.components.target
-    monkeypatch.setattr(
-        target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))[1]
-    )
+    monkeypatch.setattr(target, "feed", lambda fed, *rest: (events.append(sum(map(len, fed))), feed(fed, *rest))[1])
     monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
     completion = decoding.start([first])[0]
     assert set(events) <= set(range(CHUNK + 1))  # memory is needed for a piece alone
@@ -145,9 +138,8 @@ class Feeds(Drafter, RowCache):
 def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
     target = CachedModel(toy.target, toy.vocab_size, "target")
     for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
-        with pytest.raises(
-            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Whole takes prompts as a whole.*prompt_chunk=null"
-        ):
+        says = r"engine\.prompt_chunk=4: drafter=Whole takes prompts as a whole.*prompt_chunk=null"
+        with pytest.raises(ConfigError, match=says):
             Decoder(target, Whole(), MaskedVerifier(), 3, frozenset(), engine)
         drafter = Feeds()
         Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])

@@ -22,14 +22,13 @@ from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve, where
-from tests.decoding.test_decoding import texts
+from tests.decoding.test_decoding import GREEDY, texts
 from tests.helpers import cases
 from tests.helpers.by_definition import shaped_logits
 from tests.helpers.cases import come_and_go, in_float64
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 from tests.helpers.toy import toy_pair, toy_requests
 
-GREEDY = SamplingParams(temperature=0.0)
 NEW = 14
 
 

@@ -2,30 +2,32 @@
 
 import copy
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
+from specbench.core import arguments
 from specbench.core.rng import Stream
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding import step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, load_pair
 from specbench.rules import batched
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier, accepted_mask
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.sampling import batch as batches
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import decoder
+from tests.decoding.test_engines import logs
+from tests.helpers.cases import decoder, joining
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
-
-DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
-both = pytest.mark.parametrize("drafter", DRAFTERS, ids=["model", "prompt_lookup"])
 
 
 class Unchecked(MaskedVerifier):
@@ -37,21 +39,29 @@ class Unchecked(MaskedVerifier):
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
 
 
-@pytest.mark.cases(1)
-@both
-def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request):
+WAYS = {
+    "model": {"drafter": ModelDrafter(), "verifier": Unchecked(), "gamma": 3},
+    "prompt_lookup": {"drafter": PromptLookupDrafter(), "verifier": Unchecked(), "gamma": 3},
+    "tree": {"drafter": TreeDrafter([2, 2, 1, 1]), "verifier": TreeVerifier(), "gamma": 4},
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@pytest.mark.cases(2)
+@every_way
+def test_bounds_in_place_of_lengths_write_the_same_texts(exact, way, request):
     requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
-    expected = decoder(exact, drafter=drafter).run(requests)
+    expected = decoder(exact, **way).run(requests)
     request.getfixturevalue("reading_nothing")
-    found = decoder(exact, drafter=drafter).run(requests)
-    assert texts(found) == texts(expected)
-    assert [c.steps for c in found] == [c.steps for c in expected]
+    assert logs(decoder(exact, **way).run(requests)) == logs(expected)
 
 
-@both
+@every_way
 @pytest.mark.usefixtures("reading_nothing")
-def test_a_step_reads_nothing_back(pair, drafter):
-    speculative = decoder(pair, drafter=drafter, verifier=Unchecked())
+def test_a_step_reads_nothing_back(pair, way, monkeypatch):
+    """But for the check of arguments, which is left out if nobody may wait."""
+    monkeypatch.setattr(arguments, "_may_wait", lambda device: False)
+    speculative = decoder(pair, **way)
     speculative.start(make_requests(pair, 3))
     for _ in range(3):
         before = speculative.engine._batch
@@ -62,17 +72,22 @@ def test_a_step_reads_nothing_back(pair, drafter):
         int(result.num_emitted.max())
 
 
+ON_A_GPU = {
+    f"{name}-{block}": WAYS[name] | {"verifier": FusedVerifier(block=block)}
+    for name, block in itertools.product(("model", "prompt_lookup"), (False, True))
+} | {"tree": WAYS["tree"]}
+
+
 @on_a_gpu
-@both
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
-def test_a_step_waits_for_no_gpu(drafter, block):
+@pytest.mark.parametrize("way", ON_A_GPU.values(), ids=ON_A_GPU)
+def test_a_step_waits_for_no_gpu(way):
     """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
     made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
     requests = make_requests(made, 8, SamplingParams(temperature=0.0))
-    speculative = decoder(made, drafter=drafter, verifier=FusedVerifier(block=block))
+    speculative = decoder(made, **way)
     speculative.start(requests)
-    speculative.step()  # compiles the kernels
+    speculative.step()  # compiles the kernels, and keeps a tree's tensors
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -83,9 +98,9 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     assert texts(completions) == texts(decoder(made, 0).run(requests))
 
 
-@both
-def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
-    speculative = decoder(pair, drafter=drafter)
+@every_way
+def test_a_step_leaves_the_batch_that_it_was_given(pair, way):
+    speculative = decoder(pair, **way)
     speculative.start(make_requests(pair, 3))
     before = speculative.engine._batch
     kept = copy.deepcopy(before)
@@ -95,25 +110,17 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     assert (after.lengths > before.lengths).all()
 
 
-@pytest.mark.cases(1, 2)
-@both
+@pytest.mark.cases(2, 3)
+@every_way
 @pytest.mark.parametrize("widths", ["read", "bounds"])
-def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter, widths, request):
+def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, way, widths, request):
     """Prompts of other lengths and higher limits than those that are under way; one is a single token."""
     if widths == "bounds":
         request.getfixturevalue("reading_nothing")
     requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
     requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
-    alone = [texts(decoder(exact, drafter=drafter).run([each]))[0] for each in requests]
-    speculative = decoder(exact, drafter=drafter)
-    completions = speculative.start(requests[:2])
-    speculative.step()
-    completions += speculative.admit(requests[2:3])
-    speculative.step()
-    completions += speculative.admit(requests[3:])
-    while speculative.active:
-        speculative.step()
-    assert texts(completions) == alone
+    alone = [texts(decoder(exact, **way).run([each]))[0] for each in requests]
+    assert texts(joining(decoder(exact, **way), requests[:2], requests[2:3], requests[3:])) == alone
 
 
 def test_the_first_may_be_prompts_of_one_token(exact):
@@ -156,17 +163,9 @@ def test_a_finished_request_stays_as_it_is():
     """As long as nobody retired it: nothing is drafted for it, and nothing of it changes."""
     params = RowParams.of([SamplingParams()] * 3)
     finished = torch.tensor([RUNNING, STOPPED, FULL])
-    batch = Batch(
-        torch.zeros(3, 9).long(),
-        torch.tensor([2, 2, 2]),
-        torch.tensor([4, 4, 6]),
-        torch.tensor([6, 6, 6]),
-        torch.full((3,), 5),
-        *[torch.arange(3)],
-        params,
-        finished,
-        torch.full((3, 1), 9),
-    )
+    prompts, lengths, limits = torch.tensor([2, 2, 2]), torch.tensor([4, 4, 6]), torch.tensor([6, 6, 6])
+    numbers = (prompts, lengths, limits, torch.full((3,), 5), torch.arange(3))
+    batch = Batch(torch.zeros(3, 9).long(), *numbers, params, finished, torch.full((3, 1), 9))
     assert batch.free_tokens().tolist() == [1, 0, 0]
     rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
     draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)

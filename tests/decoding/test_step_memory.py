@@ -114,14 +114,8 @@ def decoded(pair, way, batches):
 @pytest.mark.parametrize("way", SPECULATIVE)
 def test_steps_read_the_same_memory_unless_the_engine_says_so(pair, way):
     """Wishes come, widen what is kept of them, and come again; batches grow, and so do the ids that end texts."""
-    engine = decoded(
-        pair,
-        way,
-        [
-            *((2, 2, asked, 3, 1) for asked in (*ASKED[1:], *ASKED[:3])),
-            *((3, 3, ASKED[0], 3, stops) for stops in (1, 10, 1)),
-        ],
-    )
+    wishes, ends = ((2, 2, asked, 3, 1) for asked in (*ASKED[1:], *ASKED[:3])), (1, 10, 1)
+    engine = decoded(pair, way, [*wishes, *((3, 3, ASKED[0], 3, stops) for stops in ends)])
     assert engine.compared > 5
     assert len(engine.seen) > 4
 

@@ -6,25 +6,23 @@ import pandas as pd
 import pytest
 import torch
 
-from specbench.core import arguments, trees
+from specbench.core import trees
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
-from specbench.decoding import step
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
 from specbench.metrics.results import STEPS
-from specbench.models import CachedModel, load_pair
+from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
 from tests.core.test_trees import IDS, PARENTS, PATHS, decoder
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
-from tests.decoding.test_step import NoReading
+from tests.decoding.test_engines import logs
 from tests.helpers import cases
-from tests.helpers.kernel_cases import on_a_gpu
 from tests.protocols.test_honest_rows import context, protocol_of
 
 # --- Texts ---
@@ -44,8 +42,7 @@ def test_a_tree_without_branches_is_the_chain(exact):
     requests = make_requests(exact, 3, max_new_tokens=16)
     chain = decoder(exact, ModelDrafter(), MaskedVerifier()).run(requests)
     tree = decoder(exact, TreeDrafter([1])).run(requests)
-    assert texts(tree) == texts(chain)
-    assert [each.steps for each in tree] == [each.steps for each in chain]
+    assert logs(tree) == logs(chain)
 
 
 def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
@@ -55,20 +52,6 @@ def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
     steps = [step for each in found for step in each.steps]
     assert len(steps) > 6
     assert all(step.num_accepted == step.draft_depth for step in steps)
-
-
-def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
-    """Not on requests of other sampling parameters and lengths beside it, nor on those that join later."""
-    requests = [dataclasses.replace(r, max_new_tokens=5 + 4 * i) for i, r in enumerate(make_requests(exact, 3))]
-    alone = [texts(decoder(exact).run([request]))[0] for request in requests]
-    assert texts(decoder(exact).run(requests[::-1])) == alone[::-1]
-    made = decoder(exact)
-    completions = made.start(requests[1:])
-    made.step()
-    completions += made.admit(requests[:1])
-    while made.active:
-        made.step()
-    assert texts(completions) == [*alone[1:], alone[0]]
 
 
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 4, 7])
@@ -87,45 +70,6 @@ def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
             left -= each.num_emitted
 
 
-def test_bounds_in_place_of_lengths_write_the_same_texts(exact, request):
-    requests = [dataclasses.replace(r, max_new_tokens=5 + 3 * i) for i, r in enumerate(make_requests(exact, 3))]
-    expected = decoder(exact).run(requests)
-    request.getfixturevalue("reading_nothing")
-    found = decoder(exact).run(requests)
-    assert texts(found) == texts(expected)
-    assert [c.steps for c in found] == [c.steps for c in expected]
-
-
-@pytest.mark.usefixtures("reading_nothing")
-def test_a_step_reads_nothing_back(pair, monkeypatch):
-    """But for the check of arguments, which is left out if nobody may wait."""
-    monkeypatch.setattr(arguments, "_may_wait", lambda device: False)
-    made = decoder(pair)
-    made.start(make_requests(pair, 3))
-    for _ in range(2):
-        with NoReading():
-            made.engine._batch, result = step.step(made.engine._batch, made.components)
-    assert (result.num_emitted > 0).all()
-
-
-@on_a_gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_step_waits_for_no_gpu():
-    """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
-    made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
-    requests = make_requests(made, 8, GREEDY)
-    trees_of = decoder(made)
-    trees_of.start(requests)
-    trees_of.step()  # compiles the kernels, and keeps the tree's tensors
-    torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        step.step(trees_of.engine._batch, trees_of.components)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert texts(trees_of.run(requests)) == texts(cases.decoder(made, 0).run(requests))
-
-
 # --- Processors ---
 
 
@@ -140,9 +84,8 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
             return logits
 
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
-    batch = Batch(
-        text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING), lengths[:, None]
-    )
+    running = torch.full((2,), RUNNING)
+    batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, running, lengths[:, None])
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
     fed = torch.tensor([[8, *IDS], [6, *IDS]])
     path = trees.paths(seen, 4)[:, :, 1:]
@@ -200,10 +143,8 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
 
 def test_rates_by_position_are_by_depth():
     """A tree of 6 tokens and depth 2, and one cut to 2 tokens and depth 1: it does not count as reaching position 2."""
-    steps = pd.DataFrame(
-        {"prompt": "a", "num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
-        | {"draft_depth": [2, 2, 1]}
-    )
+    counts = {"num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
+    steps = pd.DataFrame({"prompt": "a", "draft_depth": [2, 2, 1], **counts})
     joint, conditional = position_rates(steps, 2)
     assert joint == [2 / 3, 1 / 2]
     assert conditional == [2 / 3, 1.0]
@@ -222,17 +163,13 @@ def test_the_protocol_decode_measures_trees(pair):
     chains = context(pair, needs_models=True)
     found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
     row, steps = found.measured, pd.DataFrame(found.tables[STEPS].rows)
-    assert (
-        row["drafted"]
-        == steps["num_draft_tokens"].sum()
-        == sum(3 * (d > 0) + 6 * (d > 1) for d in steps["draft_depth"])
-    )
+    nodes = sum(3 * (depth > 0) + 6 * (depth > 1) for depth in steps["draft_depth"])
+    assert row["drafted"] == steps["num_draft_tokens"].sum() == nodes
     assert row["acceptance_rate"] == pytest.approx(row["accepted"] / row["drafted"])
     assert row["acceptance_length"] == pytest.approx(1 + row["accepted"] / row["steps"])
     assert len(row["acceptance_histogram"]) == 3
-    assert row["joint_rates"][1] == pytest.approx(
-        (steps["num_accepted"] == 2).sum() / (steps["draft_depth"] == 2).sum()
-    )
+    whole, deep = steps["num_accepted"] == 2, steps["draft_depth"] == 2
+    assert row["joint_rates"][1] == pytest.approx(whole.sum() / deep.sum())
     assert 0 < row["overlap"] < 1
     assert row["check_draws"] == 4
 

@@ -30,6 +30,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.decoding.test_engines import logs
 from tests.helpers.cases import bound, decoder
 from tests.helpers.markov_pair import MarkovModel, markov_pair, sampled_texts, trace_of_tokens
 
@@ -324,10 +325,9 @@ def test_counts_of_one_batch_differ_and_no_engine_changes_them():
     found = []
     for engine in (EagerEngine(), StaticEngine()):
         drafter = ModelDrafter(0.8, "entropy", 1.4)
-        found.append(on_tables(drafter, p, q, BlockVerifier(), engine).run(requests, at_once=5))
-    logs = [[(each.token_ids, each.steps) for each in completions] for completions in found]
-    assert logs[0] == logs[1]
-    assert {step.num_draft_tokens for _, steps in logs[0] for step in steps} == {0, 1, 2, 3}
+        found.append(logs(on_tables(drafter, p, q, BlockVerifier(), engine).run(requests, at_once=5)))
+    assert found[0] == found[1]
+    assert {step.num_draft_tokens for _, steps, _ in found[0] for step in steps} == {0, 1, 2, 3}
 
 
 # --- Settings ---

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Draft
-from specbench.decoding import Decoder, step
+from specbench.decoding import step
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -26,8 +26,7 @@ from specbench.models import CachedModel, RowCache, cached_draft, load_pair
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
-from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
+from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers import cases
 from tests.helpers.cases import come_and_go, decoder
@@ -35,10 +34,9 @@ from tests.helpers.command_lines import ROOT
 from tests.helpers.families import CONFIGS, VOCABULARY, made
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
-from tests.helpers.toy import toy_pair, toy_requests
+from tests.helpers.toy import toy_requests
 from tests.tree.test_readme import blocks
 
-GREEDY = SamplingParams(temperature=0.0)
 ENGINES = {
     "eager": EagerEngine,
     "eager, pieces": lambda: EagerEngine(5),
@@ -84,9 +82,8 @@ class Watching:
         self.caches = (*self.caches, self.states)
 
     def observe(self, observation):
-        for i, (row, count, first) in enumerate(
-            zip(*(x.tolist() for x in (observation.rows, observation.counts, observation.first)), strict=True)
-        ):
+        lists = (each.tolist() for each in (observation.rows, observation.counts, observation.first))
+        for i, (row, count, first) in enumerate(zip(*lists, strict=True)):
             if count:
                 assert first == self.states.counts[row]  # nothing is missing, and nothing comes twice
                 self.states.counts[row] += count
@@ -123,15 +120,9 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
-
-
 def watched(toy, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = CachedModel(toy.target, toy.vocab_size, "target")
-    return Decoder(target, drafter().bind(toy, target), verifier(), gamma, toy.stop_ids, engine)
+    return decoder(toy, gamma, drafter=drafter(), verifier=verifier(), engine=engine)
 
 
 @pytest.mark.cases(4)
@@ -217,8 +208,7 @@ def test_a_drafter_that_asks_for_none_pays_nothing(toy, monkeypatch):
     the same models had features."""
 
     def operations(drafter):
-        target = CachedModel(toy.target, toy.vocab_size, "target")
-        decoding = Decoder(target, drafter.bind(toy, target), MaskedVerifier(), 3, toy.stop_ids, Counted([2]))
+        decoding = decoder(toy, drafter=drafter, engine=Counted([2]))
         decoding.run([dataclasses.replace(each, sampling=GREEDY) for each in toy_requests((4, 5))])
         return decoding.engine.names
 
@@ -365,10 +355,8 @@ def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
         with NoReading():
             before, _ = step.step(before, decoding.components)
     else:  # the verifier of trees checks its arguments; what is observed of its result reads nothing
-        draft = drafter.bind(exact, decoding.components.target)
-        draft = decoding.components.drafter.propose(
-            before, before.free_tokens(), step.streams_of(before.seeds, before.lengths, 3)
-        )
+        streams = step.streams_of(before.seeds, before.lengths, 3)
+        draft = decoding.components.drafter.propose(before, before.free_tokens(), streams)
         rows, hidden = step.score(before, draft, decoding.components.target, features=("last",))
         verification = TreeVerifier().verify(draft, rows, step.streams_of(before.seeds, before.lengths, 5))
         with NoReading(), torch.inference_mode():

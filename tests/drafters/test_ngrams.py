@@ -9,13 +9,9 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import ngrams
 from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import bound, decoder
-from tests.helpers.toy import toy_pair, toy_requests
-
-CPU = torch.device("cpu")
-GREEDY = SamplingParams(temperature=0.0)
+from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.helpers.cases import CPU, bound, decoder
+from tests.helpers.toy import toy_requests
 
 
 def index_of(rows, capacity, longest=3, shortest=1):
@@ -134,11 +130,6 @@ def test_drafts_are_those_of_a_look_at_the_whole_text(toy, kind, chunk):
     decoding = decoder(toy, drafter=Whole(), engine=kind(prompt_chunk=chunk))
     decoding.run(toy_requests((9, 1, 12, 4, 20, 7)), at_once=3)
     assert decoding.components.drafter.compared > 20
-
-
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
 
 
 def test_the_length_of_the_match_decides_how_many_are_drafted(pair):

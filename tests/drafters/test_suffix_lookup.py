@@ -13,17 +13,9 @@ from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.suffixes import BOUNDARY, MOST, Texts, most_frequent
 from specbench.protocols.rounds import RoundSettings, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import SamplingParams
-from tests.decoding.test_decoding import texts
+from tests.decoding.test_decoding import GREEDY, texts
 from tests.helpers.cases import bound, decoder
-from tests.helpers.toy import toy_pair, toy_requests
-
-GREEDY = SamplingParams(temperature=0.0)
-
-
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
+from tests.helpers.toy import toy_requests
 
 
 def plainly(tokens, ending):

@@ -93,9 +93,7 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     monkeypatch.setattr(early_code, "check", check)
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
     target = SimpleNamespace()
-    monkeypatch.setattr(
-        "specbench.extras.compiled.compiling.compile_model", lambda model, early: compiles.append(early)
-    )
+    monkeypatch.setattr("specbench.extras.compiled.compiling.compile_model", lambda _, early: compiles.append(early))
     engine = CompiledEngine()
     engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True
     engine._compile()
@@ -103,6 +101,5 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
         engine._captured(size)
     assert compiles == compiled
     assert captures == ([8, 8, 4] if problem else [8, 4])
-    assert said == (
-        [f"engine=compiled: kernels of torch.compile start one after the other: {problem}."] if problem else []
-    )
+    why = f"engine=compiled: kernels of torch.compile start one after the other: {problem}."
+    assert said == ([why] if problem else [])

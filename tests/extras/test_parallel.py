@@ -26,16 +26,15 @@ from specbench.models.weights import load_weights, local
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_engines import logs
 from tests.helpers import families
 from tests.helpers.cases import bound, decoder
 from tests.helpers.forked_ranks import on_ranks, returned
 
-sharded = pytest.mark.skipif(
-    Version(transformers.__version__) < Version(parallel.OLDEST), reason=f"transformers older than {parallel.OLDEST}"
-)
-forked = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
-)
+OLDER = Version(transformers.__version__) < Version(parallel.OLDEST)
+sharded = pytest.mark.skipif(OLDER, reason=f"transformers older than {parallel.OLDEST}")
+NO_FORKS = "forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
+forked = pytest.mark.skipif(torch.cuda.is_available(), reason=NO_FORKS)
 # Sums over shards round otherwise: so far from a whole model's logits, in units of their spread. Measured, over the
 # embedded target and all of families.py that transformers has a plan for: at most 3e-6.
 BOUND = 1e-4
@@ -52,7 +51,7 @@ def runs(pair):
         (TreeDrafter([2, 1]), TreeVerifier(), StaticEngine()),
     ):
         made = decoder(pair, drafter=drafter, verifier=verifier, engine=engine)
-        found.append([(c.token_ids, c.steps, c.finished) for c in made.run(requests, 2)])
+        found.append(logs(made.run(requests, 2)))
     return found
 
 
@@ -115,9 +114,8 @@ def seen(checkpoints, thorough):
         for name, (folder, config) in checkpoints.items():
             source = Origin("pair.target", name, "")
             sharding.check_divisible(config, source)
-            found[name] = logits(
-                load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
-            )
+            shards = load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
+            found[name] = logits(shards)
         assert target.compare_ranks is not None
         values, tokens = torch.ones(3, 2, 5), torch.ones((3, 2), dtype=torch.int64)
         if rank == 1:
@@ -126,9 +124,8 @@ def seen(checkpoints, thorough):
         found["differing"] = target.compare_ranks(values, tokens).tolist()
         tiny = parallel.load(RandomModel.opened("pair.target", "random:tiny"), torch.float32, torch.device("cpu"))
         layer = tiny.model.layers[0]
-        found["parts"] = [
-            local(each).detach().clone() for each in (layer.mlp.up_proj.weight, layer.input_layernorm.weight)
-        ]
+        parts = layer.mlp.up_proj.weight, layer.input_layernorm.weight
+        found["parts"] = [local(each).detach().clone() for each in parts]
         found["random"] = logits(tiny)
         return found
 

@@ -18,6 +18,7 @@ from specbench.extras.parallel import sharding
 from specbench.models import load_pair
 from specbench.models.weights import load_weights, local
 from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_engines import logs
 from tests.extras.test_parallel import forked, logits, saved, sharded
 from tests.helpers.cases import decoder
 from tests.helpers.forked_ranks import on_ranks, returned
@@ -39,8 +40,7 @@ def embedded(**how):
 
 
 def texts(pair):
-    completions = decoder(pair, engine=StaticEngine()).run(make_requests(pair, 3, max_new_tokens=12), 2)
-    return [(c.token_ids, c.steps, c.finished) for c in completions]
+    return logs(decoder(pair, engine=StaticEngine()).run(make_requests(pair, 3, max_new_tokens=12), 2))
 
 
 def weights(model):

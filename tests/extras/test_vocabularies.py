@@ -35,6 +35,8 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import texts
+from tests.decoding.test_engines import logs
 from tests.helpers.cases import CPU, FIXTURES, MIXED, decoder
 from tests.helpers.checkpoints import tiny
 from tests.helpers.vocabularies import TEXTS, letter_pair, letters, relabelled
@@ -58,11 +60,8 @@ def fewer(exact):
 
 @pytest.fixture(scope="module")
 def requests(exact):
-    prompts = load_prompts("embedded:embedded.jsonl", 2)
-    return [
-        Request(each.name, tuple(exact.encode(each.text)), 7 + i, MIXED[2 * i], 14 + 3 * i)
-        for i, each in enumerate(prompts)
-    ]
+    prompts = [(each.name, tuple(exact.encode(each.text))) for each in load_prompts("embedded:embedded.jsonl", 2)]
+    return [Request(*prompt, 7 + i, MIXED[2 * i], 14 + 3 * i) for i, prompt in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module")
@@ -190,17 +189,13 @@ def test_a_growing_text_is_the_same_text_in_the_drafts_tokens(target):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("drafter", "verifier"),
-    [
-        (ModelDrafter, BlockVerifier),
-        (lambda: TreeDrafter([2, 2]), TreeVerifier),
-    ],
+    [(ModelDrafter, BlockVerifier), (lambda: TreeDrafter([2, 2]), TreeVerifier)],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_a_draft_with_its_tokens_in_another_order_drafts_the_same(exact, same, requests, drafter, verifier):
     expected = decoder(exact, 3, drafter=drafter(), verifier=verifier()).run(requests)
     found = decoder(same, 3, drafter=drafter(), verifier=verifier()).run(requests, at_once=3)
-    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
-    assert [each.steps for each in found] == [each.steps for each in expected]
+    assert logs(found) == logs(expected)
 
 
 @pytest.mark.cases(1)
@@ -218,8 +213,7 @@ def test_all_engines_write_the_same(letter_models, letter_requests, drafter, eng
     expected = decoder(pair, drafter=drafter(), verifier=TreeVerifier()).run(letter_requests)
     made = decoder(pair, drafter=drafter(), verifier=TreeVerifier(), engine=engine)
     found = made.run(letter_requests, at_once=2)
-    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
-    assert [each.steps for each in found] == [each.steps for each in expected]
+    assert logs(found) == logs(expected)
 
 
 def test_cached_logits_are_those_of_a_whole_pass(letter_models):
@@ -271,7 +265,7 @@ def test_greedy_text_is_the_plain_text(letter_models, letter_requests, drafter):
     greedy = [dataclasses.replace(each, sampling=SamplingParams(temperature=0.0)) for each in letter_requests]
     plain = decoder(pair, 0).run(greedy)
     found = decoder(pair, 3, drafter=drafter()).run(greedy, at_once=2)
-    assert [each.token_ids for each in found] == [each.token_ids for each in plain]
+    assert texts(found) == texts(plain)
     assert any(step.num_accepted for each in found for step in each.steps)
 
 
@@ -281,8 +275,7 @@ def test_a_batch_drafts_as_text_what_its_requests_draft_alone(letter_requests):
     made = decoder(pair, 3, drafter=StringsDrafter(sampled=True))
     alone = [made.run([each])[0] for each in letter_requests]
     together = made.run(letter_requests, at_once=3)
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-    assert [each.steps for each in together] == [each.steps for each in alone]
+    assert logs(together) == logs(alone)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from specbench.rules.synthetic import SyntheticVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve
-from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_decoding import make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers import cases
 from tests.helpers.cases import MIXED
@@ -38,6 +38,13 @@ WAYS = {
     "synthetic": (SyntheticDrafter(), SyntheticVerifier(), 4),
     "plain": (None, None, 0),
 }
+ASKED = (
+    {},
+    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
+    {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
+    {"bad_words": ["self", "return"], "min_tokens": 6},
+    {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
+)
 
 
 def embedded():
@@ -57,16 +64,9 @@ def on_gpu(request):
 
 def asking(pair, count):
     """Requests of different lengths, samplers, gammas, penalties, bans and ends."""
-    asked = [
-        {},
-        {"presence_penalty": 1.0, "frequency_penalty": 0.5},
-        {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
-        {"bad_words": ["self", "return"], "min_tokens": 6},
-        {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
-    ]
     made = []
     for i, request in enumerate(make_requests(pair, count)):
-        sampling = dataclasses.replace(MIXED[i % 3 and 3 - i % 2], **asked[i % 5])
+        sampling = dataclasses.replace(MIXED[i % 3 and 3 - i % 2], **ASKED[i % 5])
         sampling = resolve(sampling, pair.encode, pair.stop_ids, pair.vocab_size)
         lasts = {"max_new_tokens": 5 + 6 * (i % 5), "gamma": (None, 2, 0)[i % 3]}
         stops = None if i % 4 else frozenset({*pair.stop_ids, 30, 31, 32, 33})
@@ -98,13 +98,11 @@ def test_prompts_in_pieces_are_fed_between_captured_steps(on_gpu, way):
 
 
 def test_greedy_texts_are_those_of_plain_decoding(on_gpu):
-    greedy = [
-        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.0, top_k=0, top_p=1.0))
-        for each in asking(on_gpu, 15)
-    ]
-    plain = [each.token_ids for each in decoder(on_gpu, "plain", GraphEngine()).run(greedy, 6)]
+    requests, cold = asking(on_gpu, 15), {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+    greedy = [dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, **cold)) for r in requests]
+    plain = texts(decoder(on_gpu, "plain", GraphEngine()).run(greedy, 6))
     for way in set(WAYS) - {"plain", "synthetic"}:
-        assert [each.token_ids for each in decoder(on_gpu, way, GraphEngine()).run(greedy, 6)] == plain, way
+        assert texts(decoder(on_gpu, way, GraphEngine()).run(greedy, 6)) == plain, way
 
 
 def test_parameters_are_what_shapes_these_texts(on_gpu):

@@ -106,9 +106,8 @@ def test_two_decoders_share_a_target_whose_memory_grows(on_gpu):
 def test_memory_does_not_grow_and_no_text_differs(on_gpu):
     """Hundreds of requests of random lengths and samplers come and go; a leak of one row a request would show."""
     requests = various(on_gpu, 48)
-    expected = {
-        r.name: text for r, text in zip(requests, logs(decoder(on_gpu, EagerEngine()).run(requests)), strict=True)
-    }
+    eager = logs(decoder(on_gpu, EagerEngine()).run(requests))
+    expected = {request.name: log for request, log in zip(requests, eager, strict=True)}
     rng, decoding = random.Random(1), decoder(on_gpu, GraphEngine())
     decoding.reserve(requests, 8)
     decoding.run(requests, 8)
@@ -177,9 +176,8 @@ def test_what_waits_for_the_device_is_named():
         return out * float(out.abs().max() > 0)
 
     layer.register_forward_hook(waits)
-    with pytest.raises(
-        ModelError, match=r"cannot be captured in a CUDA graph: .*test_engines_on_gpu.*in waits: .*eager"
-    ):
+    says = r"cannot be captured in a CUDA graph: .*test_engines_on_gpu.*in waits: .*eager"
+    with pytest.raises(ModelError, match=says):
         decoder(pair, GraphEngine()).run(make_requests(pair, 1))
     assert decoder(pair, EagerEngine()).run(make_requests(pair, 1))[0].token_ids  # the device is as it was
 

@@ -19,11 +19,11 @@ from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.machine import ranks
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.drafters.model import ModelDrafter
 from specbench.extras.compiled.engine import CompiledEngine
-from specbench.models import CachedModel, Pair, load_pair
+from specbench.models import Pair, load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import SamplingParams
+from tests.helpers import cases
 from tests.helpers.command_lines import ROOT, clean_environment
 
 SMALL = ("random:llama-1b", "random:llama-1b")
@@ -38,9 +38,7 @@ def requests(pair: Pair, count: int, tokens: int) -> list[Request]:
 
 
 def decoder(pair: Pair, engine: DecodingEngine) -> Decoder:
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    drafter = ModelDrafter().bind(pair, target)
-    return Decoder(target, drafter, FusedVerifier(), GAMMA, frozenset(), engine)
+    return cases.decoder(pair, GAMMA, verifier=FusedVerifier(), stop_ids=(), engine=engine)
 
 
 def loaded(names: tuple[str, str], dtype: str) -> Pair:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specbench.replay.trace import trace_schema
+from tests.helpers.cli_cases import HEADER
 from tests.helpers.markov_pair import IDENTITY
 
 DEEP = '{"prompt":' + "[" * 100_000
@@ -119,12 +120,6 @@ PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     ),
 }
 
-HEADER = {
-    "specbench_trace": 1,
-    "target": "T",
-    "draft": "D",
-    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-}
 TEXT = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-2.0]}
 TRACE_LINES: dict[str, tuple[Make, tuple[str, ...]]] = {
     **NO_FILE,

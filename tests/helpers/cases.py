@@ -77,9 +77,20 @@ def decoder(
     target = CachedModel(pair.target, pair.vocab_size, "target")
     stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
     if gamma == 0:
-        return Decoder(target, None, None, 0, stops, engine)
+        return Decoder(target, None, None, 0, stops, engine, pair.tokenizer)
     made = (drafter or ModelDrafter()).bind(pair, target)
-    return Decoder(target, made, verifier or MaskedVerifier(), gamma, stops, engine)
+    return Decoder(target, made, verifier or MaskedVerifier(), gamma, stops, engine, pair.tokenizer)
+
+
+def joining(decoder: Decoder, first: Sequence[Request], *later: Sequence[Request]) -> list[Completion]:
+    """Decodes requests of which the later ones are admitted step by step."""
+    completions = decoder.start(first)
+    for requests in later:
+        decoder.step()
+        completions += decoder.admit(requests)
+    while decoder.active:
+        decoder.step()
+    return completions
 
 
 def come_and_go(decoder: Decoder, requests: Sequence[Request], rng: random.Random, most: int) -> list[Completion]:

@@ -30,23 +30,18 @@ class Case:
 
 
 HEADER = {
-    "specbench_trace": 1,
-    "target": "T",
-    "draft": "D",
+    **{"specbench_trace": 1, "target": "T", "draft": "D"},
     "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
 }
 TEXT = {"prompt_id": "a", "token_ids": [5, 6], "target_logprobs": [-1.0, -2.0], "draft_logprobs": [-1.5, -1.0]}
 TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
-SWAPPED = json.dumps(TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": [-0.1, -0.1]})
+LIKELIER = TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": [-0.1, -0.1]}
+SWAPPED = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(LIKELIER)}"}
 REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
 BAD_INPUT = [
     # Hydra's own messages
     Case("unknown key", ("gama=3",), ("gama=3: no such key. Did you mean gamma?", "--help")),
-    Case(
-        "a text for a list of texts",
-        ("sampler.stop=abc",),
-        ("sampler.stop=abc", "It takes a list: write key=[a,b]"),
-    ),
+    Case("a text for a list of texts", ("sampler.stop=abc",), ("sampler.stop=abc", "It takes a list: write key=[a,b]")),
     Case(
         "unknown key of a component",
         ("drafter=prompt_lookup", "drafter.longst=3"),
@@ -72,9 +67,7 @@ BAD_INPUT = [
     Case("warm-up without end", ("protocol.warmup=10000000000000000000000",), ("protocol.warmup=1000", "0 to 10000")),
     Case("rounds without end", ("protocol.max_rounds=1000000000",), ("max_rounds=1000000000", "from 1 to 10000")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
-    Case(
-        "draws not a number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")
-    ),
+    Case("draws no number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")),
     # The pair
     Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
     Case(
@@ -147,15 +140,9 @@ BAD_INPUT = [
     Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
     Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
     Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
-    Case(
-        "plan of no drafts", (*REPLAY, "protocol.planned=[0]"), ("protocol.planned=[0]", "Add one above 0"), files=TRACE
-    ),
-    Case(
-        "policy of no drafts", (*REPLAY, "protocol.policies=[0]"), ("protocol.policies=[0]", "or give []"), files=TRACE
-    ),
-    Case(
-        "trace of another pair", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE
-    ),
+    Case("empty plan", (*REPLAY, "protocol.planned=[0]"), ("protocol.planned=[0]", "Add one above 0"), files=TRACE),
+    Case("no drafts to try", (*REPLAY, "protocol.policies=[0]"), ("protocol.policies=[0]", "or give []"), files=TRACE),
+    Case("another pair's trace", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE),
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
     Case(
@@ -198,9 +185,7 @@ BAD_INPUT = [
         ("gamma=3: ", "calls drawn from D"),
     ),
     # Folders and experiments
-    Case(
-        "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
-    ),
+    Case("folder of nobody", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")),
     Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
     Case("folder above", ("hydra.sweep.dir=..",), ("hydra.sweep.dir=..", "beside your own files")),
     Case(
@@ -211,51 +196,34 @@ BAD_INPUT = [
     ),
     Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),
     Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
-    Case(
-        "no job at once", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")
-    ),
-    Case(
-        "jobs in their folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")
-    ),
+    Case("no job", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")),
+    Case("jobs in folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")),
     Case("no such configuration", ("-cn", "x"), ("--config-name=x: no such configuration. Leave it out",)),
 ]
+RESULTS, OFF = "Results: ", ("workload.limit=3", "tracking.mode=disabled")
+UNCHECKED, RECORD = (*QUICK, "protocol.check.draws=0"), ("protocol=record", "protocol.samples=2")
 GOOD_INPUT = [
-    Case("a folder of configurations, by the short flag", (*QUICK, *QUICK_CHECK, "-cd", "."), ("Results:",), True),
-    Case("the name of the configuration", (*QUICK, *QUICK_CHECK, "-cn=config"), ("Results:",), True),
+    Case("a folder of configurations, by the short flag", (*QUICK, *QUICK_CHECK, "-cd", "."), (RESULTS,), True),
+    Case("the name of the configuration", (*QUICK, *QUICK_CHECK, "-cn=config"), (RESULTS,), True),
     Case(
         "a target alone",
         (
             *("pair=hf", "pair.target=embedded:target", "drafter=layer_skip", "drafter.layers=11"),
             *("drafter.temperature=0.8", "protocol.max_rounds=2", *QUICK, "protocol.check.draws=0"),
         ),
-        ("times plain decoding", "Results: "),
+        ("times plain decoding", RESULTS),
         needs_model=True,
     ),
     Case(
         "lines with parameters of their own",
         (*QUICK[:1], *QUICK[2:], "protocol.check.draws=0", "workload=file", "workload.path=log.jsonl"),
-        ("1 with sampling parameters of their own", "Results: "),
+        ("1 with sampling parameters of their own", RESULTS),
         True,
         {"log.jsonl": '{"prompt": "import os", "temperature": 0}\n{"text": "import re", "max_tokens": 2}\n'},
     ),
-    Case(
-        "greedy",
-        (*QUICK, "protocol.check.draws=0", "sampler=greedy", "verifier=block"),
-        ("tokens a step", "Results: "),
-        True,
-    ),
-    Case(
-        "recording",
-        (*TINY, "protocol=record", "protocol.samples=2", "sampler=chat"),
-        ("tokens recorded in", "Results: "),
-        True,
-    ),
-    Case(
-        "timing steps",
-        ("workload.limit=3", "tracking.mode=disabled", *TINY_COST, "protocol=cost"),
-        ("a plain step takes", "Results: "),
-        True,
-    ),
+    Case("greedy", (*UNCHECKED, "sampler=greedy", "verifier=block"), ("tokens a step", RESULTS), True),
+    Case("recording", (*TINY, *RECORD, "sampler=chat"), ("tokens recorded in", RESULTS), True),
+    Case("timing steps", (*OFF, *TINY_COST, "protocol=cost"), ("a plain step takes", RESULTS), True),
     Case(
         "replay sweep",
         (
@@ -268,33 +236,18 @@ GOOD_INPUT = [
     Case(
         "predicted speedup",
         (
-            *TINY,
-            *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST),
-            "+exp=predicted_speedup",
-            "verifier=masked",
-            "batch_size=1,2",
-            "protocol.gammas=[1,2]",
-            "protocol.decoded=[2]",
-            "protocol.warmup=0",
+            *(*TINY, *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST)),
+            *("+exp=predicted_speedup", "verifier=masked", "batch_size=1,2"),
+            *("protocol.gammas=[1,2]", "protocol.decoded=[2]", "protocol.warmup=0"),
         ),
         ("recommended: gamma ", "; best measured: gamma ", "Report: outputs/predicted_speedup/"),
         needs_model=True,
     ),
-    Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
-    Case(
-        "replay of plain decoding",
-        (*REPLAY, "protocol.gammas=[0]"),
-        ("target T, draft D", "1.00 tokens a"),
-        files=TRACE,
-    ),
-    Case(
-        "columns swapped",
-        REPLAY,
-        ("log_q swapped", "Results: "),
-        files={"trace.jsonl": json.dumps(HEADER) + "\n" + SWAPPED},
-    ),
-    Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
-    Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), ("Results: ",), True),
+    Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", RESULTS), files=TRACE),
+    Case("replay of gamma 0", (*REPLAY, "protocol.gammas=[0]"), ("target T, draft D", "1.00 tokens a"), files=TRACE),
+    Case("columns swapped", REPLAY, ("log_q swapped", RESULTS), files=SWAPPED),
+    Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), (RESULTS,), True),
+    Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), (RESULTS,), True),
     Case(
         "outputs elsewhere",
         (*QUICK, *QUICK_CHECK, "hydra.sweep.dir=else/where"),
@@ -310,14 +263,8 @@ JUDGED = Case(
     "verifier judged",
     (
         *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
-        *(
-            "protocol.draws=10000",
-            "protocol.serial_draws=0",
-            "protocol.calls=0",
-            "protocol.use_calls=0",
-            "protocol.seconds=0",
-        ),
-        AS_SLOW_CODE,
+        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.calls=0", "protocol.use_calls=0"),
+        *("protocol.seconds=0", AS_SLOW_CODE),
     ),
     ("not lossless",),
 )
@@ -340,14 +287,7 @@ HELP = Case(
     "help",
     ("--help",),
     (
-        "report [FOLDER]",
-        "resume=",
-        "paper",
-        "pages",
-        "convert",
-        "gamma_sweep",
-        "How many tokens",
-        "naive",
+        *("report [FOLDER]", "resume=", "paper", "pages", "convert", "gamma_sweep", "How many tokens", "naive"),
         "prompt_lookup",
     ),
 )

@@ -79,9 +79,8 @@ def decoded(pair: Pair, name: str) -> Any:
         for i, prompt in enumerate(prompts)
     ]
     found = decoder(pair, gamma, drafter=DRAFTERS[drafter], verifier=_verifier(verifier_name)).run(requests)
-    return [
-        [c.token_ids, [[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in c.steps], c.finished] for c in found
-    ]
+    counts = [[[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in text.steps] for text in found]
+    return [[text.token_ids, steps, text.finished] for text, steps in zip(found, counts, strict=True)]
 
 
 def decoding() -> Any:

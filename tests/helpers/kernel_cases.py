@@ -8,8 +8,9 @@ import torch
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.kernels import launch
+from specbench.kernels import launch, launch_rows
 from specbench.rules.agreement import classify
+from specbench.rules.fused import FusedVerifier
 from specbench.rules.rule import get_rule
 from specbench.sampling import RowParams, SamplingParams, draw, logit_rows
 from tests.helpers.cases import MIXED
@@ -102,6 +103,24 @@ def assert_agrees(rule: str, arguments: tuple[Draft, LogitRows, Streams], got: V
     assert len(differences.requests) == 0, f"requests {differences.requests.tolist()}, excess {differences.excess}"
     assert torch.equal(got.token_ids, expected.token_ids)
     assert torch.equal(got.num_accepted, expected.num_accepted)
+
+
+def fused_agrees(block: bool, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """The fused verifier's result, which its twin gives too."""
+    verifier = FusedVerifier(block=block)
+    got = verifier.verify(draft, target, streams)
+    assert_agrees(verifier.rule, (draft, target, streams), got)
+    return got
+
+
+def unnormalised(rows: LogitRows, logits: torch.Tensor | None = None) -> LogitRows:
+    """Rows whose normalisers are not known, with other logits if given."""
+    return LogitRows(rows.logits if logits is None else logits, rows.temperature, rows.cutoff, None)
+
+
+def cutoffs(logits: torch.Tensor, params: RowParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel's cutoffs and normalisers."""
+    return launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
 
 
 def changed(instance: T, **others: object) -> T:

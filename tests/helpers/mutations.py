@@ -44,13 +44,9 @@ def try_all(made: st.SearchStrategy[Any], read: Callable[[Any], str | None], cou
     """
     said: list[str | None] = []
 
-    @settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+    @settings(max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=slow)
     @given(made)
     def each(content: Any) -> None:
         said.append(read(content))
@@ -126,7 +122,7 @@ def _near(value: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from((-value, value * 1e30, 0.0, float("nan"), float("inf"), 5))
     if isinstance(value, str):
         return st.sampled_from(
-            (value.upper(), value[:-1], value * 300, f"{value}\0", f" {value}", f"{value}\ud800", "")
+            (value.upper(), value[:-1], value * 300, value + "\0", " " + value, value + "\ud800", "")
         )
     if isinstance(value, list):
         return st.sampled_from((value * 2, value[:-1], value[::-1], [value]))
@@ -203,9 +199,8 @@ def safetensors_files(draw: st.DrawFn, content: bytes) -> bytes:
     elif change == "body":
         body = draw(st.sampled_from((body[:-1], body + b"\0", b"", body * 2)))
     elif change == "numbers":  # of any kind: NaN, infinities, the largest, zeros
-        piece = draw(
-            st.sampled_from((b"\xff", b"\0", b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", b"\x01\0\0\0"))
-        )
+        ends = (b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", b"\x01\0\0\0")
+        piece = draw(st.sampled_from((b"\xff", b"\0", *ends)))
         body = (piece * len(body))[: len(body)] if draw(st.booleans()) else body[:-4] + (piece * 4)[:4]
     due = len(header)
     if change == "length":

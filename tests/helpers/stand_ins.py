@@ -56,9 +56,8 @@ def install_vllm_v1(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> None:
             order = torch.cat([spec.target_logits_indices.long(), spec.bonus_logits_indices.long()]).argsort()
             rows = torch.cat([logits[spec.target_logits_indices], logits[spec.bonus_logits_indices]])[order]
             target = plain_rows(rows, temperature.repeat_interleave(counts + 1))
-            draft = Draft(
-                spec.draft_token_ids.long(), None if q is None else plain_rows(q.log()), counts, int(counts.max())
-            )
+            q_rows = None if q is None else plain_rows(q.log())
+            draft = Draft(spec.draft_token_ids.long(), q_rows, counts, int(counts.max()))
             assert torch.equal(spec.cu_num_draft_tokens, counts.cumsum(0).int())
             result = MaskedVerifier().verify(draft, target, streams)
             return SimpleNamespace(sampled_token_ids=result.token_ids.int())

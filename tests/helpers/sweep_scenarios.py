@@ -36,43 +36,43 @@ MOMENTS = (
 
 def killed(folder: Path) -> dict[str, object]:
     """kill -9 in a job, and when rows are written; then to the end."""
-    return _killed_at(folder, MOMENTS[:2])
+    return _killed_at(folder, MOMENTS[:2], TWO)
 
 
 def killed_at_each(folder: Path) -> dict[str, object]:
     """kill -9 when a sweep is planned, in a job, when rows are written, and in a job that goes on; then to the end."""
     plan, later = MOMENTS[2:]
-    return _killed_at(folder, (plan, *MOMENTS[:2], later))
+    return _killed_at(folder, (plan, *MOMENTS[:2], later), SWEEP)
 
 
-def _killed_at(folder: Path, moments: Sequence[Callable[[Path], bool]]) -> dict[str, object]:
+def _killed_at(folder: Path, moments: Sequence[Callable[[Path], bool]], line: tuple[str, ...]) -> dict[str, object]:
     def wait(number: int) -> None:
         while not any(map(moments[number], sweeps(folder / "killed"))):
             time.sleep(0.002)
 
-    return _killed(folder, len(moments), lambda number, _: wait(number))
+    return _killed(folder, line, len(moments), lambda number, _: wait(number))
 
 
 def killed_often(folder: Path) -> dict[str, object]:
     """At ten random moments."""
     moments = random.Random(3)
-    return _killed(folder, 10, lambda _, seconds: time.sleep(moments.uniform(0.1, seconds * 0.6)))
+    return _killed(folder, SWEEP, 10, lambda _, seconds: time.sleep(moments.uniform(0.1, seconds * 0.6)))
 
 
-def _killed(folder: Path, kills: int, wait: Callable[[int, float], None]) -> dict[str, object]:
-    assert run(folder / "whole", *SWEEP).status == 0
+def _killed(folder: Path, line: tuple[str, ...], kills: int, wait: Callable[[int, float], None]) -> dict[str, object]:
+    assert run(folder / "whole", *line).status == 0
     (undisturbed,) = sweeps(folder / "whole")
     seconds = (undisturbed / "results.parquet").stat().st_mtime - (undisturbed / "plan.json").stat().st_mtime
     ended, said = [], []
     for number in range(kills):
-        again = ("resume=latest",) if sweeps(folder / "killed") else SWEEP
+        again = ("resume=latest",) if sweeps(folder / "killed") else line
         child = Child(folder / "killed", *again)
         wait(number, seconds)
         os.kill(child.pid, signal.SIGKILL)
         ended.append(child.ended().status)
         if number % 3 == 0 and sweeps(folder / "killed"):
             said.append(asdict(run(folder / "killed", "report")))
-    last = run(folder / "killed", *(("resume=latest",) if sweeps(folder / "killed") else SWEEP))
+    last = run(folder / "killed", *(("resume=latest",) if sweeps(folder / "killed") else line))
     (sweep,) = sweeps(folder / "killed")
     states = status.SweepStatus.of(sweep).states
     return {

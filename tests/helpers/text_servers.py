@@ -2,96 +2,46 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import threading
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Mode, TextRequest
 from tests.helpers.made_up_engines import Engine
+from tests.helpers.stand_in_server import Asked, Raw, StandIn, running
 
 Body = dict[str, Any]
 
 
-@dataclass
-class Raw:
-    """A reply that is no JSON object with status 200; with ``pause``, byte by byte."""
-
-    content: bytes = b""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    pause: float = 0.0  # seconds before each byte
-
-
-class TextServer(http.server.ThreadingHTTPServer):
+class TextServer(StandIn):
     """Replies to each path by a function of the request's body, and keeps what it was asked.
 
     Attributes:
-        replies: by path. A function returns an object for JSON, or Raw.
+        replies: by path.
         asked: path and body of each request.
         headers: of each request.
     """
 
-    daemon_threads = True
-
     def __init__(self, replies: dict[str, Callable[[Body], Any]]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(self._reply)
         self.replies = replies
         self.asked: list[tuple[str, Body]] = []
         self.headers: list[dict[str, str]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def _reply(self, asked: Asked) -> Any:
+        body = json.loads(asked.body or b"{}")
+        self.asked.append((asked.path, body))
+        self.headers.append(asked.headers)
+        make = self.replies.get(asked.path)
+        return Raw(b"{}", status=404) if make is None else make(body)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: TextServer
-
-    def do_GET(self) -> None:
-        self._answer({})
-
-    def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def _answer(self, body: Body) -> None:
-        self.server.asked.append((self.path, body))
-        self.server.headers.append(dict(self.headers))
-        make = self.server.replies.get(self.path)
-        reply = Raw(b"{}", status=404) if make is None else make(body)
-        if not isinstance(reply, Raw):
-            reply = Raw(json.dumps(reply).encode())
-        self.send_response(reply.status)
-        for name, value in {"Content-Length": str(len(reply.content)), **reply.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        try:
-            for i in range(len(reply.content) if reply.pause else 0):
-                time.sleep(reply.pause)
-                self.wfile.write(reply.content[i : i + 1])
-            if not reply.pause:
-                self.wfile.write(reply.content)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the client has had enough
-
-
-@contextmanager
-def serving(replies: dict[str, Callable[[Body], Any]]) -> Generator[TextServer]:
+def serving(replies: dict[str, Callable[[Body], Any]]) -> AbstractContextManager[TextServer]:
     """A server in a thread of its own."""
-    server = TextServer(replies)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return running(TextServer(replies))
 
 
 def llama(drafted: int | None = 6, **changes: Any) -> dict[str, Callable[[Body], Any]]:

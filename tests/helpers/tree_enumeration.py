@@ -250,12 +250,8 @@ def code_error(verifier: Verifier, rule: Rule, fixture: Fixture, branches: Seque
         rule: the one that the verifier follows, which says where the thresholds are to be looked for.
         fixture: one variant, of whole prefixes; its gamma is the depth of the tree.
     """
-    every = [
-        (tree, box)
-        for tree in all_trees(fixture, branches, drawing)
-        for box in boxes(rule, fixture, tree)
-        if box.volume > 0
-    ]
+    trees = all_trees(fixture, branches, drawing)
+    every = [(tree, box) for tree in trees for box in boxes(rule, fixture, tree) if box.volume > 0]
     errors = []
     for corner in (INSIDE, 0.5, 1 - INSIDE):
         sums = [torch.zeros(fixture.vocabulary ** (i + 1), dtype=torch.float64) for i in range(len(branches) + 1)]
@@ -265,9 +261,10 @@ def code_error(verifier: Verifier, rule: Rule, fixture: Fixture, branches: Seque
     return max(errors)
 
 
-def _count(
-    verifier: Verifier, fixture: Fixture, every: Sequence[tuple[TreeDraft, Box]], corner: float, sums: Ends
-) -> None:
+Every = Sequence[tuple[TreeDraft, Box]]
+
+
+def _count(verifier: Verifier, fixture: Fixture, every: Every, corner: float, sums: Ends) -> None:
     given = uniforms(every, corner)
     draft, target = arguments_of(fixture, [tree for tree, _ in every])
     result = verifier.verify(draft, target, GivenStreams.of(given))
@@ -278,7 +275,7 @@ def _count(
         sums[length].index_add_(0, numbers[own, length + 1], weight[own])
 
 
-def uniforms(every: Sequence[tuple[TreeDraft, Box]], corner: float) -> Float64[Tensor, "streams B width"]:
+def uniforms(every: Every, corner: float) -> Float64[Tensor, "streams B width"]:
     """A point in each box, so far from its lowest corner to its highest; what is not tested gets any numbers."""
     width = len(every[0][0].tokens) + 1
     given = torch.rand((len(Stream), len(every), width), generator=torch.Generator().manual_seed(0)).double()

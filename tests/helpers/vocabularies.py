@@ -39,10 +39,8 @@ def relabelled(pair: Pair, ids: int) -> Pair:
     for each in content["added_tokens"]:
         each["id"] = number[each["id"]]
     content["post_processor"] = None
-    end = pair.tokenizer.eos_token
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(content)), bos_token=end, eos_token=end
-    )
+    end, made = pair.tokenizer.eos_token, Tokenizer.from_str(json.dumps(content))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end)
     draft = copy.deepcopy(pair.draft)
     weight = pair.draft.get_input_embeddings().weight.detach()[kept].clone()
     draft.set_input_embeddings(nn.Embedding.from_pretrained(weight))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import http.server
 import json
 import re
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
+
+from tests.helpers.stand_in_server import Asked, StandIn, running
 
 BUCKET = {"id": "B", "name": "run", "displayName": "run", "project": {"name": "p", "entity": {"name": "e"}}}
 PLACE = {"uploadHeaders": [], "uploadMultipartUrls": None, "storagePath": "x"}
@@ -19,18 +17,29 @@ PROJECT = {"id": "P", "name": "p", "entityName": "e", "createdAt": "2026-01-01",
 OTHER = {"serverInfo": {"cliVersionInfo": {}, "features": []}, "project": None, "model": None}
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(StandIn):
     """Keeps what was uploaded, by the path that it was sent to."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(self._reply)
         self.uploads: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.viewer: dict[str, Any] = VIEWER  # whose key it is
         self.runs: list[dict[str, Any]] = []  # what runs were said to be
         self.history: list[dict[str, Any]] = []  # their points
         self.views: list[dict[str, Any]] = []  # reports
-        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def _reply(self, asked: Asked) -> dict[str, Any]:
+        if asked.method != "POST":
+            self.uploads[asked.path] = asked.body
+            return {}
+        body = json.loads(asked.body)
+        if "/graphql" not in asked.path:  # a part of a run's history
+            streamed = body.get("files", {}).get("wandb-history.jsonl", {})
+            self.history += [json.loads(line) for line in streamed.get("content", ())]
+            return {"limits": {}}
+        name = re.match(r"\s*(?:query|mutation)\s+(\w+)", body["query"])
+        return {"data": self.answer(name.group(1) if name else "", body.get("variables") or {})}
 
     def answer(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
         """To a GraphQL query."""
@@ -79,45 +88,6 @@ class Server(http.server.ThreadingHTTPServer):
         return {"createRunFiles": {"runID": "B", "uploadHeaders": [], "files": files}}
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, *_: object) -> None:
-        """Prints nothing."""
-
-    def _take(self) -> bytes:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        return gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
-
-    def _give(self, answer: dict[str, Any]) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_PUT(self) -> None:
-        self.server.uploads[self.path] = self._take()
-        self._give({})
-
-    def do_POST(self) -> None:
-        body = self._take()
-        if "/graphql" not in self.path:  # a part of a run's history
-            streamed = json.loads(body).get("files", {}).get("wandb-history.jsonl", {})
-            self.server.history += [json.loads(line) for line in streamed.get("content", ())]
-            self._give({"limits": {}})
-            return
-        asked = json.loads(body)
-        name = re.match(r"\s*(?:query|mutation)\s+(\w+)", asked["query"])
-        self._give({"data": self.server.answer(name.group(1) if name else "", asked.get("variables") or {})})
-
-    do_GET = do_PUT
-
-
-@contextmanager
-def wandb_server() -> Generator[Server]:
+def wandb_server() -> AbstractContextManager[Server]:
     """A server on a port of this machine that goes at the end."""
-    with Server() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    return running(Server())

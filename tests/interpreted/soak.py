@@ -31,20 +31,13 @@ from specbench.models import Pair, load_pair
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import resolve
 from tests.decoding.test_engines import logs
-from tests.gpu.test_drafters_on_gpu import WAYS, decoder
+from tests.gpu.test_drafters_on_gpu import ASKED, WAYS, decoder
 from tests.helpers.cases import MIXED, in_float64
 
 ON_GPU = ("token", "block", "masked", "unsure", "layer_skip", "tree", "prompt_lookup", "plain")
 ON_CPU = ("masked", "tree", "plain")  # without kernels
 WIDEST, LONGEST = 16, 120  # requests side by side; tokens of a prompt
 LENGTHS = (1, 2, 5, 17, 40)  # of texts
-ASKED = (
-    {},
-    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
-    {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
-    {"bad_words": ["self", "return"], "min_tokens": 3},
-    {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
-)
 
 
 def random_requests(

@@ -145,7 +145,6 @@ def test_verification_of_rows_that_are_penalised_first(kind, monkeypatch):
     case = case_of(kind)
     draft, target, streams = case.inputs()
     counts = torch.tensor([0, 2, 1])
+    padded = Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True)
     with no_races():
-        FusedVerifier(block=True).verify(
-            Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True), target, streams
-        )
+        FusedVerifier(block=True).verify(padded, target, streams)

@@ -189,10 +189,8 @@ def scheduled(schedule: Schedule, resident: int) -> Iterator[list[Launch]]:
             grid = self.grid(arguments) if callable(self.grid) else self.grid
             grid += (1,) * (3 - len(grid))
             interpreter.interpreter_builder.set_grid_dim(*grid)
-            places = enumerate(np.ndindex(*grid))
-            launches.append(
-                Launch(schedule, resident, [Program(*each, lambda: self.fn(**arguments)) for each in places])
-            )
+            programs = [Program(*each, lambda: self.fn(**arguments)) for each in enumerate(np.ndindex(*grid))]
+            launches.append(Launch(schedule, resident, programs))
             launches[-1].run(interpreter.interpreter_builder)
         finally:
             replaced.restore()

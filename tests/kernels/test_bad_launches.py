@@ -25,9 +25,8 @@ def launches(tmp_path_factory) -> tuple[dict[str, str], str]:
 
     def run(folder) -> None:
         command = [sys.executable, "-m", "tests.helpers.bad_launches", str(folder / "ended")]
-        done = subprocess.run(
-            command, cwd=ROOT, env=clean_environment(folder), capture_output=True, text=True, check=False
-        )
+        environment = clean_environment(folder)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         (folder / "how").write_text(f"exit status {done.returncode}: {done.stderr[-2000:]}")
 
     folder = once(tmp_path_factory, "bad_launches", run)

@@ -3,6 +3,8 @@
 Uninitialised memory is poisoned throughout: what a kernel does not write, or reads before it is written, shows.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,19 @@ from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.kernels import launch, launch_rows
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from tests.helpers.kernel_cases import CASES, DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step
+from tests.helpers.kernel_cases import (
+    CASES,
+    DEVICE,
+    GREEDY,
+    RULES,
+    WARM,
+    Case,
+    assert_agrees,
+    cutoffs,
+    fused_agrees,
+    step,
+    unnormalised,
+)  # fmt: skip
 from tests.helpers.threads import Meeting, in_two_threads
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
@@ -24,10 +38,8 @@ pytestmark = pytest.mark.usefixtures("poison", "few_programs")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_agrees_with_its_twin(case, block):
     """Seeds are fixed, and none of these draws lies within rounding of a threshold."""
-    verifier = FusedVerifier(block=block)
     for seed in range((1 if case.vocabulary > 10_000 else 2) if launch.INTERPRETED else 3):
-        arguments = step(case, seed)
-        assert_agrees(verifier.rule, arguments, verifier.verify(*arguments))
+        fused_agrees(block, *step(case, seed))
 
 
 @pytest.mark.skipif(not launch.INTERPRETED, reason="compiled kernels replace nothing")
@@ -92,9 +104,7 @@ def test_a_drafted_token_far_below_the_largest_logit(block):
     for shift in (-90.0, -300.0, -torch.inf):
         logits = target.logits.clone()
         logits[rows + draft.request_of_row, draft.token_ids] = shift
-        changed = LogitRows(logits, target.temperature, target.cutoff, None)
-        got = FusedVerifier(block=block).verify(draft, changed, streams)
-        assert_agrees("block" if block else "token", (draft, changed, streams), got)
+        fused_agrees(block, draft, unnormalised(target, logits), streams)
 
 
 @RULES
@@ -106,9 +116,7 @@ def test_a_forbidden_draft_beside_a_tile_without_tokens(block):
         logits = target.logits.clone()
         logits[:, forbidden] = -torch.inf
         logits[rows, draft.token_ids] = -torch.inf
-        changed = LogitRows(logits, target.temperature, target.cutoff, None)
-        got = FusedVerifier(block=block).verify(draft, changed, streams)
-        assert_agrees("block" if block else "token", (draft, changed, streams), got)
+        got = fused_agrees(block, draft, unnormalised(target, logits), streams)
         assert (got.token_ids[:, 0] != PADDING).all()
 
 
@@ -132,9 +140,7 @@ def test_ties_go_to_the_lowest_index(block):
 @RULES
 def test_a_draft_whose_normalisers_are_not_known(block):
     draft, target, streams = step(CASES["greedy and random"], 1)
-    q = LogitRows(draft.rows.logits, draft.rows.temperature, draft.rows.cutoff, None)
-    arguments = Draft(draft.token_ids, q, draft.num_draft_tokens, draft.max_draft_tokens), target, streams
-    assert_agrees("block" if block else "token", arguments, FusedVerifier(block=block).verify(*arguments))
+    fused_agrees(block, dataclasses.replace(draft, rows=unnormalised(draft.rows)), target, streams)
 
 
 def far_rows(n: int, vocabulary: int, columns: int) -> tuple[torch.Tensor, ...]:
@@ -160,25 +166,17 @@ def test_rows_beyond_32_bit_offsets():
             target.logits[2, draft.token_ids[2]] = -torch.inf
         p_far.copy_(target.logits)
         q_far[:3].copy_(draft.rows.logits)
-        far_p = LogitRows(p_far, target.temperature, target.cutoff, None)
+        far_p = unnormalised(target, p_far)
         far_q = LogitRows(q_far[:3], draft.rows.temperature, draft.rows.cutoff, draft.rows.log_normalizer)
         for block in (False, True):
-            arguments = Draft(draft.token_ids, far_q, draft.num_draft_tokens, 3), far_p, streams
-            got = FusedVerifier(block=block).verify(*arguments)
-            assert_agrees("block" if block else "token", arguments, got)
+            got = fused_agrees(block, dataclasses.replace(draft, rows=far_q), far_p, streams)
             reached.add(int(got.num_accepted[0]))
     assert {2, 3} <= reached  # tokens were recovered from row 2, and drawn from the bonus row
     u = torch.full((4,), 0.4, dtype=torch.float64, device=DEVICE)
-    near = LogitRows(target.logits, target.temperature, target.cutoff, None)
-    for one, two in zip(launch_rows.sample(far_p, u), launch_rows.sample(near, u), strict=True):
-        torch.testing.assert_close(
-            one, two, rtol=1e-6, atol=0
-        )  # sums in another order, since rows are aligned otherwise
+    for one, two in zip(launch_rows.sample(far_p, u), launch_rows.sample(unnormalised(target), u), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=0)  # other sums, since rows are aligned otherwise
     params = RowParams.of([SamplingParams(top_k=5), SamplingParams(top_p=0.8)] * 2, DEVICE)
-    given = (params.temperature, params.top_k, params.top_p, params.min_p)
-    for one, two in zip(
-        launch_rows.find_cutoffs(p_far, *given), launch_rows.find_cutoffs(target.logits, *given), strict=True
-    ):
+    for one, two in zip(cutoffs(p_far, params), cutoffs(target.logits, params), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-6, atol=0)
 
 
@@ -187,12 +185,9 @@ def test_a_residual_without_mass_is_drawn_from_p(block):
     """As rounding could leave it: here q is everywhere above p, by a normaliser that is too small."""
     draft, target, streams = step(CASES["two tiles"], 3)
     owner = torch.arange(len(draft.token_ids), device=DEVICE) + draft.request_of_row
-    q = LogitRows(
-        target.logits[owner], draft.rows.temperature, draft.rows.cutoff, target.select(owner).normalizer - 1.0
-    )
-    changed = Draft(draft.token_ids, q, draft.num_draft_tokens, draft.max_draft_tokens)
-    got = FusedVerifier(block=block).verify(changed, target, streams)
-    assert_agrees("block" if block else "token", (changed, target, streams), got)
+    low = target.select(owner).normalizer - 1.0
+    q = LogitRows(target.logits[owner], draft.rows.temperature, draft.rows.cutoff, low)
+    got = fused_agrees(block, dataclasses.replace(draft, rows=q), target, streams)
     assert (got.num_accepted < draft.num_draft_tokens).any()
 
 
@@ -209,9 +204,7 @@ def test_a_bad_row_yields_no_token(block, greedy):
         logits = target.logits.clone()
         logits[row, 77] = torch.nan if row % 2 else torch.inf
         logits[6 + row, 77] = torch.inf if row % 2 else torch.nan
-        got = FusedVerifier(block=block).verify(
-            draft, LogitRows(logits, target.temperature, target.cutoff, None), streams
-        )
+        got = FusedVerifier(block=block).verify(draft, unnormalised(target, logits), streams)
         assert got.token_ids[[0, 2], got.num_accepted[[0, 2]]].tolist() == [PADDING, PADDING]
         assert torch.equal(got.token_ids[1], sound.token_ids[1])
 
@@ -222,9 +215,7 @@ def test_a_bad_draft_row_yields_no_token():
     normalizer[2] = torch.nan
     q = LogitRows(draft.rows.logits, draft.rows.temperature, draft.rows.cutoff, normalizer)
     for block in (False, True):
-        got = FusedVerifier(block=block).verify(
-            Draft(draft.token_ids, q, draft.num_draft_tokens, draft.max_draft_tokens), target, streams
-        )
+        got = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), target, streams)
         assert got.token_ids[1, got.num_accepted[1]] == PADDING
 
 
@@ -267,7 +258,7 @@ def test_values_are_checked_in_debug_mode_and_harmless_without(monkeypatch, bad)
     logits = target.logits.clone()
     logits[2, 3] = torch.nan
     with pytest.raises(ArgumentError, match="target: row 2"):
-        FusedVerifier().verify(draft, LogitRows(logits, target.temperature, target.cutoff, None), streams)
+        FusedVerifier().verify(draft, unnormalised(target, logits), streams)
     monkeypatch.setenv("SPECBENCH_DEBUG", "0")
     result = FusedVerifier().verify(outside, target, streams)
     assert result.num_accepted[1] == 0  # the token outside is refused, and another is drawn

@@ -111,16 +111,9 @@ def test_rows_do_not_depend_on_others(most, dtype, shared):
 def test_which_kernel_multiplies(monkeypatch):
     """A few rows of float32 go through no matrix units: there they took five times as long."""
     kernels, run = [], launch_product.run
-    monkeypatch.setattr(
-        launch_product, "run", lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))
-    )
-    for rows, dtype in (
-        (1, torch.float32),
-        (2, torch.float32),
-        (8, torch.float32),
-        (9, torch.float32),
-        (2, torch.float16),
-    ):
+    noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
+    monkeypatch.setattr(launch_product, "run", noted)
+    for rows, dtype in (*((rows, torch.float32) for rows in (1, 2, 8, 9)), (2, torch.float16)):
         x, weight, _ = given(rows, 16, 64, dtype)
         linear(x, weight, None, counters(weight))
     few, many = launch_product.few_kernel, launch_product.rows_kernel
@@ -157,10 +150,9 @@ def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     assert share * use.splits >= inputs
     assert use.stages >= 2
     assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
-    assert use.splits == 1 or math.ceil(outputs / use.outputs) * use.splits <= launch_product.MULTIPROCESSORS
-    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= math.ceil(
-        outputs / use.outputs
-    )
+    columns = math.ceil(outputs / use.outputs)
+    assert use.splits == 1 or columns * use.splits <= launch_product.MULTIPROCESSORS
+    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns
 
 
 def test_what_it_takes():

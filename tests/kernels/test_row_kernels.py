@@ -11,7 +11,7 @@ from specbench.core.types import PADDING, LogitRows
 from specbench.kernels import launch, launch_rows
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from specbench.sampling.rows import sorted_cutoffs
-from tests.helpers.kernel_cases import DEVICE, GREEDY, PLAIN, on_a_gpu
+from tests.helpers.kernel_cases import DEVICE, GREEDY, PLAIN, cutoffs, on_a_gpu
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
 SAMPLERS = {
@@ -45,7 +45,7 @@ def cutoff_case(vocabulary: int, dtype: torch.dtype) -> tuple[torch.Tensor, RowP
 def test_cutoffs_keep_what_sorting_keeps(vocabulary, dtype):
     """The same tokens, ties included, and a normaliser within float32 rounding."""
     logits, params, on_host = cutoff_case(vocabulary, dtype)
-    cutoff, normalizer = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
+    cutoff, normalizer = cutoffs(logits, params)
     expected, expected_normalizer = sorted_cutoffs(logits.cpu(), on_host)
     kept, wanted = (logits.cpu().double() >= c.cpu()[:, None] for c in (cutoff, expected))
     forbidden = logits.cpu() == -torch.inf  # of no weight, kept or not
@@ -59,7 +59,7 @@ def test_cutoffs_of_equal_logits_and_bad_rows():
     params = RowParams.of([*given, *given], DEVICE)
     logits = torch.zeros((6, 500), device=DEVICE)
     logits[3:, 7] = torch.nan
-    cutoff, normalizer = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
+    cutoff, normalizer = cutoffs(logits, params)
     assert cutoff[:3].tolist() == [0.0] * 3  # all are tied with the last kept
     assert not normalizer[3:].isfinite().any()
 
@@ -71,7 +71,7 @@ def test_cutoffs_among_more_groups_than_are_gathered(order):
     rising = (torch.arange(8192) - 8191) / 8
     logits = {"rising": rising, "falling": rising.flip(0), "tied": 0 * rising}[order].expand(3, -1).contiguous()
     params, on_host = RowParams.of(given, DEVICE), RowParams.of(given)
-    found = launch_rows.find_cutoffs(logits.to(DEVICE), params.temperature, params.top_k, params.top_p, params.min_p)
+    found = cutoffs(logits.to(DEVICE), params)
     cutoff, normalizer = sorted_cutoffs(logits, on_host)
     assert torch.equal(found[0].cpu(), cutoff)
     torch.testing.assert_close(found[1].cpu(), normalizer, rtol=0, atol=2e-6)
@@ -106,9 +106,7 @@ def test_samples_of_bad_rows(bad, rest):
         assert tokens.tolist() == [PADDING, PADDING]
         assert not normalizer.isfinite().any()
         truncating = RowParams.of([SamplingParams(top_k=3), SamplingParams(top_p=0.5)], DEVICE)
-        _, normalizer = launch_rows.find_cutoffs(
-            logits, truncating.temperature, truncating.top_k, truncating.top_p, truncating.min_p
-        )
+        _, normalizer = cutoffs(logits, truncating)
         assert not normalizer.isfinite().any()
 
 
@@ -121,7 +119,6 @@ def test_uniforms_are_those_of_the_streams(batch, width):
     expected = Streams(seeds, positions, width)
     for stream in Stream:
         assert torch.equal(made[stream], expected.uniform(stream))
-    some = torch.tensor([batch - 1])
-    assert torch.equal(
-        Streams(seeds, positions, width, made).select(some).uniform(Stream.EMIT), made[Stream.EMIT, some]
-    )
+    last = torch.tensor([batch - 1])
+    found = Streams(seeds, positions, width, made).select(last).uniform(Stream.EMIT)
+    assert torch.equal(found, made[Stream.EMIT, last])

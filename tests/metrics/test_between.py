@@ -64,9 +64,8 @@ def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) 
     (run / "0" / TRACE).touch()
     text = told(run)
     assert "**block and masked differ by less than chance in tokens a step** at gamma 4 (2.22 against 3.00); " in text
-    command = (
-        f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' sampler.temperature=0.7 sampler.min_tokens=3"
-    )
+    sampler = "sampler.temperature=0.7 sampler.min_tokens=3"
+    command = f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' {sampler}"
     assert f"`{command}` compares them on the same texts" in text
 
 
@@ -96,10 +95,6 @@ def test_the_table_of_a_sweep_is_followed_by_the_verdict(tmp_path: Path) -> None
     with console.capture() as shown:
         assert tell(run, just_ran=False) == 0
     text = " ".join(shown.get().split())
-    sentences = (
-        "The highest speedup is",
-        "block and masked differ by less than chance",
-        "Other processes used up to 8.0 of",
-    )
-    places = [text.index(sentence) for sentence in sentences]
+    verdict = "block and masked differ by less than chance"
+    places = [text.index(each) for each in ("The highest speedup is", verdict, "Other processes used up to 8.0 of")]
     assert places == sorted(places)  # the answers before what disturbed the machine

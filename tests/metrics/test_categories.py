@@ -57,12 +57,9 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
 
 def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
     texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
-    log = step_log(
-        [
-            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
-            for each in texts
-        ]
-    )
+    for each in texts:
+        each.request = dataclasses.replace(each.request, conversation=each.request.name[0])
+    log = step_log(texts)
     totals = totals_by_prompt(log)
     assert totals["accepted"].tolist() == [8, 1]
     assert totals["steps"].tolist() == [3, 1]
@@ -75,9 +72,8 @@ def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run", [make_row(gamma=g, job=i) for i, g in enumerate((2, 4))], empirical=False)
     for job, speedup in enumerate((1.5, None)):
         (folder / str(job)).mkdir(exist_ok=True)
-        write_rows(
-            folder / str(job) / CATEGORIES, [make_category("[red]", speedup), make_category("", 1.25)], CATEGORY_SCHEMA
-        )
+        rows = [make_category("[red]", speedup), make_category("", 1.25)]
+        write_rows(folder / str(job) / CATEGORIES, rows, CATEGORY_SCHEMA)
     return folder
 
 

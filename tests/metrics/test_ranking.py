@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,15 @@ def sweep(
             "plain_tokens_per_second": 384 / found.plain_seconds.sum(), "round_error": found.round_error,
             "plain_round_error": found.plain_round_error, "cores": 2, "other_cores": 0.02, "waited": 0.002,
         }  # fmt: skip
-        kinds = {name: int if name.endswith("tokens") else float for name in BATCHES}
-        lists = {
-            name: getattr(found, name.removeprefix("batch_")).astype(kind).tolist() for name, kind in kinds.items()
-        }
+        lists = by_batch([getattr(found, name.removeprefix("batch_")) for name in BATCHES])
         rows.append(make_row(job=job, gamma=1 + job, **{**measured, **lists, **changes}))
     return frame(rows)
+
+
+def by_batch(columns: Sequence[np.ndarray]) -> dict[str, list]:
+    """The columns BATCHES as a row has them."""
+    kinds = [int if name.endswith("tokens") else float for name in BATCHES]
+    return {name: each.astype(kind).tolist() for name, each, kind in zip(BATCHES, columns, kinds, strict=True)}
 
 
 @pytest.mark.cases(1)
@@ -216,13 +220,11 @@ def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
         count, looks = ended.get(job, (72, 7))
         held = columns[:, :count]
         value = (held[0].sum() / held[1].sum()) / (held[2].sum() / held[3].sum())
-        kinds = {name: int if name.endswith("tokens") else float for name in BATCHES}
-        lists = {name: each.astype(kinds[name]).tolist() for name, each in zip(BATCHES, held, strict=True)}
         rows.append(
             make_row(
                 job=job, gamma=1 + job, speedup=value, speedup_low=0.95 * value, speedup_high=1.05 * value, rounds=1,
                 round_error=None, plain_round_error=None, plain_tokens=32 * count, rounds_of=0, looks=looks, cores=2,
-                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **lists,
+                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **by_batch(held),
             )
         )  # fmt: skip
     return frame(rows)
@@ -272,9 +274,8 @@ def test_the_fastest_is_named_in_words():
     rows = sweep(0, [0.1, 0.6, 0.1])
     low, high = rows.loc[1, ["speedup_low", "speedup_high"]]
     text = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
-    assert text.startswith(
-        f"Fastest: **gamma 2**, {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times plain decoding"
-    )
+    speedup = f"{rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}]"
+    assert text.startswith(f"Fastest: **gamma 2**, {speedup} times plain decoding")
     assert "faster than every other setting, all comparisons together at 95%" in said(rows)
     assert "No two runs" not in said(rows)
     rows["batch_size"] = [1, 2, 4]
@@ -300,9 +301,8 @@ def test_a_disturbed_machine_names_no_winner():
     assert "may be as fast" not in text
     assert winner.machine(rows) == "Other processes used 0.9 of 2 cores, in 1 of 3 runs: repeat it on a quiet machine."
     rows.loc[1, ["other_cores", "waited"]] = 1.25, 0.33
-    assert winner.machine(rows).startswith(
-        "Other processes used up to 1.2 of 2 cores and what was timed waited for a core up to 33% of the time, in 2 of"
-    )
+    waited = "what was timed waited for a core up to 33% of the time, in 2 of"
+    assert winner.machine(rows).startswith(f"Other processes used up to 1.2 of 2 cores and {waited}")
 
 
 def test_a_single_run():
@@ -317,10 +317,7 @@ def test_a_single_run():
     ("changes", "end"),
     [
         ({"speedup": 0.8, "speedup_low": 0.7, "speedup_high": 0.9}, "/s. That is slower than plain decoding. Nothing"),
-        (
-            {"speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3, "round_error": 0.1},
-            "The interval holds 1. Nothing",
-        ),
+        ({"speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3, "round_error": 0.1}, "interval holds 1. Nothing"),
         ({"speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2}, "200.0 tokens/s."),
     ],
 )

@@ -140,10 +140,10 @@ def test_read_jobs_says_which_job(tmp_path):
 
 def test_a_missing_column_is_an_error(tmp_path):
     """A renamed field of decoding.Step must not become a column of nulls."""
+    row = step()
+    del row["num_emitted"]
     with pytest.raises(KeyError, match="num_emitted"):
-        results.write_rows(
-            tmp_path / "steps.parquet", [{k: v for k, v in step().items() if k != "num_emitted"}], STEP_SCHEMA
-        )
+        results.write_rows(tmp_path / "steps.parquet", [row], STEP_SCHEMA)
 
 
 def test_a_damaged_table_is_named_with_what_to_do(tmp_path):

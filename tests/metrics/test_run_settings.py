@@ -42,12 +42,8 @@ def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
     """But for names, verdicts and copies of what others say."""
-    assert {name for name, each in SETTINGS.items() if not each.in_tables} == {
-        "sampler",
-        "sampling",
-        "lossless",
-        "synthetic",
-    }
+    untold = {name for name, each in SETTINGS.items() if not each.in_tables}
+    assert untold == {"sampler", "sampling", "lossless", "synthetic"}
     assert {column for columns in COLUMNS_OF.values() for column in columns} <= set(SETTINGS)
 
 
@@ -151,9 +147,8 @@ def configured(**settings: Any) -> dict[str, str]:
 
 
 def test_values_without_a_column_are_told_by_their_path() -> None:
-    rows = [
-        make_row(job=i, **configured(protocol={"check": {"draws": each}, "rounds": 3})) for i, each in enumerate((1, 2))
-    ]
+    protocols = [{"check": {"draws": draws}, "rounds": 3} for draws in (1, 2)]
+    rows = [make_row(job=i, **configured(protocol=protocol)) for i, protocol in enumerate(protocols)]
     rows = with_settings(frame(rows))
     assert distinguishing_columns(rows) == ["protocol.check.draws"]
     assert rows["protocol.check.draws"].tolist() == ["1", "2"]

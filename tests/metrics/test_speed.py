@@ -111,23 +111,16 @@ def slower_and_slower(times: Rounds) -> None:
 
 @pytest.mark.parametrize("disturb", [slow_round, slow_way, slow_batches, slower_and_slower])
 def test_a_disturbance_does_not_move_the_estimate(disturb):
-    """By less than 1.5%; without pairs or medians it moves by 4% to 90%."""
-    quiet = made_up(np.random.default_rng(3), rounds=3, noise=0.01)
-    disturbed = Rounds(*(values.copy() for values in vars(quiet).values()))
-    disturb(disturbed)
-    before, after = speed_of(quiet).speedup, speed_of(disturbed).speedup
-    assert after.value == pytest.approx(before.value, rel=0.015)
-    assert after.low <= before.value <= after.high
-
-
-@pytest.mark.parametrize("disturb", [slow_round, slow_batches])
-def test_nor_does_it_move_tokens_per_second(disturb):
+    """By less than 1.5%; without pairs or medians it moves by 4% to 90%. Nor tokens a second, if medians can tell."""
     quiet = made_up(np.random.default_rng(3), rounds=3, noise=0.01)
     disturbed = Rounds(*(values.copy() for values in vars(quiet).values()))
     disturb(disturbed)
     before, after = speed_of(quiet), speed_of(disturbed)
-    assert after.seconds.sum() == pytest.approx(before.seconds.sum(), rel=0.02)
-    assert after.plain_seconds.sum() == pytest.approx(before.plain_seconds.sum(), rel=0.02)
+    assert after.speedup.value == pytest.approx(before.speedup.value, rel=0.015)
+    assert after.speedup.low <= before.speedup.value <= after.speedup.high
+    if disturb in (slow_round, slow_batches):
+        assert after.seconds.sum() == pytest.approx(before.seconds.sum(), rel=0.02)
+        assert after.plain_seconds.sum() == pytest.approx(before.plain_seconds.sum(), rel=0.02)
 
 
 def test_texts_of_other_lengths_are_compared_by_tokens():

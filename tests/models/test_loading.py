@@ -57,9 +57,8 @@ def test_a_different_size_is_named(tmp_path):
     longer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(str(folder / "tokenizer.json")))
     longer.add_special_tokens({"eos_token": "<|end|>", "bos_token": "<|endoftext|>"})
     longer.save_pretrained(folder)
-    with pytest.raises(
-        ModelError, match=r"sizes: target 4096, draft 4097.*eos_token_id: target 0, draft 4096.*Choose|choose"
-    ):
+    says = r"sizes: target 4096, draft 4097.*eos_token_id: target 0, draft 4096.*Choose|choose"
+    with pytest.raises(ModelError, match=says):
         load_pair("embedded:target", str(folder), device="cpu")
 
 
@@ -112,10 +111,8 @@ def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
     for prompt in load_prompts("embedded:embedded.jsonl", 24):
         ids = pair.encode(prompt.text)
         repeated = params.select(torch.zeros(len(ids), dtype=torch.int64))
-        p, q = (
-            logit_rows(CachedModel(m, pair.vocab_size, "m").score(ids), repeated).probs()
-            for m in (pair.target, pair.draft)
-        )
+        scored = (CachedModel(model, pair.vocab_size, "m").score(ids) for model in (pair.target, pair.draft))
+        p, q = (logit_rows(logits, repeated).probs() for logits in scored)
         overlaps.append(torch.minimum(p, q).sum(-1).mean())
     assert 0.55 < torch.stack(overlaps).mean() < 0.85
 

@@ -51,10 +51,10 @@ def test_a_pair_is_shown_in_one_line(alone, pair):
 def test_a_target_alone_decodes(alone, pair):
     assert alone.draft is None
     assert alone.context == pair.context
-    plain = [each.token_ids for each in specbench.decode(pair, PROMPTS, gamma=0, sampling=GREEDY, max_new_tokens=10)]
+    plain = texts(specbench.decode(pair, PROMPTS, gamma=0, sampling=GREEDY, max_new_tokens=10))
     for drafter in ("layer_skip", "prompt_lookup"):
         found = specbench.decode(alone, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=10)
-        assert [each.token_ids for each in found] == plain
+        assert texts(found) == plain
 
 
 @pytest.mark.parametrize("use", [specbench.decode, specbench.record])

@@ -89,9 +89,8 @@ def test_a_tied_head_may_be_written_twice(whole):
 def test_buffers_of_old_checkpoints_are_harmless(whole, tmp_path):
     tensors(lambda held: held.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))(whole)
     assert load(whole).vocab_size == 4096
-    gpt2 = saved(
-        GPT2LMHeadModel(GPT2Config(vocab_size=4096, n_embd=32, n_layer=2, n_head=2, eos_token_id=0)), tmp_path / "gpt2"
-    )
+    config = GPT2Config(vocab_size=4096, n_embd=32, n_layer=2, n_head=2, eos_token_id=0)
+    gpt2 = saved(GPT2LMHeadModel(config), tmp_path / "gpt2")
     masks = {"bias": torch.ones(1, 1, 64, 64, dtype=torch.bool), "masked_bias": torch.tensor(-1e4)}
     for name, mask in masks.items():
         tensors(lambda held, name=name, mask=mask: held.update({f"transformer.h.0.attn.{name}": mask}))(gpt2)
@@ -191,8 +190,7 @@ def test_prompts_that_a_tokenizer_fails_on_are_named(whole):
 
 def test_ids_that_a_tokenizer_does_not_have_are_refused(whole):
     def later(content):
-        special = content["post_processor"]["special_tokens"]
-        for each in special.values():
+        for each in content["post_processor"]["special_tokens"].values():
             each["ids"] = [9999]
 
     tokenizer(later)(whole)
@@ -218,10 +216,8 @@ def test_a_link_to_a_folder_is_a_folder(whole, tmp_path):
 
 
 def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
-    tokenizer(
-        lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""})
-    )(whole)
-    tokenizer(lambda content: content.update(post_processor=None))(whole)
+    without_a = {"type": "Replace", "pattern": {"String": "a"}, "content": ""}
+    tokenizer(lambda content: content.update(normalizer=without_a, post_processor=None))(whole)
     pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
     with pytest.raises(ConfigError, match=r"workload.path=p.jsonl: line 7: prompt 'x' has no tokens"):
         make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), asked)

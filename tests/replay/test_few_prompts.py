@@ -52,7 +52,6 @@ def test_the_ends_of_the_differences_interval():
     assert row["prompts_replayed_most"] == prompts_needed(1.0, row["difference_low"], alpha=0.05, power=0.9)
     unsure = compare(first, dataclasses.replace(later, steps=later.steps + 0.9), alpha=0.05, power=0.9)
     assert unsure["prompts_replayed_most"] is None
-    alone = compare(
-        *(PlannedSetting(n, tokens[:1], s[:1], s[:1]) for n, s in (("a", steps), ("b", steps - 1))), 0.05, 0.9
-    )
+    one = (PlannedSetting(name, tokens[:1], each[:1], each[:1]) for name, each in (("a", steps), ("b", steps - 1)))
+    alone = compare(*one, 0.05, 0.9)
     assert alone["prompts_replayed"] is alone["difference_low"] is None

@@ -51,9 +51,8 @@ def test_a_plan_has_the_power_it_promises():
     tokens = rng.integers(30, 60, size=4000).astype(float)
     steps = tokens / 3 + rng.normal(0, 3, size=4000)  # the texts' own variance, which pairing takes out
     later = steps - 0.5 + rng.normal(0, 2, size=4000)
-    first, second = (
-        PlannedSetting(name, tokens, taken, np.full(4000, 4.0)) for name, taken in (("a", steps), ("b", later))
-    )
+    noise = np.full(4000, 4.0)
+    first, second = (PlannedSetting(name, tokens, each, noise) for name, each in (("a", steps), ("b", later)))
     row = compare(first, second, alpha=0.05, power=0.9)
     needed = row["prompts_replayed"]
     assert 100 < needed < 300

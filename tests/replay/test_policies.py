@@ -88,10 +88,8 @@ def test_the_frontier_has_fixed_and_adaptive_points():
     assert set(kinds.index) == {"fixed", "probability", "entropy"}
     assert {row["threshold"] for row in rows if row["policy"] == "fixed"} == {None}
     del trace.columns["draft_entropy"]
-    assert {row["policy"] for row in policy_rows(trace, "token", frontier(trace, "token", [2]))} == {
-        "fixed",
-        "probability",
-    }
+    rows = policy_rows(trace, "token", frontier(trace, "token", [2]))
+    assert {row["policy"] for row in rows} == {"fixed", "probability"}
 
 
 def test_gain_over_fixed_by_hand():

@@ -203,14 +203,8 @@ def test_decoding_finds_what_replay_says(rule, thorough):
         requests = [Request(str(i), (1, 0), 9000 * gamma + i, SamplingParams(), 40) for i in range(count)]
         completions = decoder.run(requests)
         own = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), rule, [gamma])[0].steps
-        points = pd.DataFrame(
-            {
-                "prompt": [c.request.name for c in completions],
-                "tokens": [len(c.token_ids) for c in completions],
-                "steps": [len(c.steps) for c in completions],
-                "expected_steps": own,
-            }
-        )
+        counts = [(c.request.name, len(c.token_ids), len(c.steps)) for c in completions]
+        points = pd.DataFrame(counts, columns=["prompt", "tokens", "steps"]).assign(expected_steps=own)
         found = agreement(points, (tokens, steps[:, place]))
         p_values += [found.difference_p, found.same_text_p]
         assert found.width_ratio > 1

@@ -16,12 +16,10 @@ from specbench.replay.simulate import simulate
 from specbench.replay.summary import replay_rows
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
-from specbench.rules.block.masked import BlockVerifier
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair, trace_of_tokens
+from tests.replay.test_replay import VERIFIERS
 
-VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
 STOP = 7
 LIMIT = 12
 GROUP = 30
@@ -123,9 +121,8 @@ def test_lengths_do_not_depend_on_how_a_text_ended():
     p, q = markov_pair(5)
     trace = trace_of_tokens(p, q, [[0, 1, 2, 0, 1, 4, 3], [2, 2, 1, 0], [1]])
     for rule in ("token", "block"):
-        for ended, stopped in zip(
-            replay(trace, rule, [2, 6]), replay(with_limits(trace, [9, 50, 8]), rule, [2, 6]), strict=True
-        ):
+        both = (replay(text, rule, [2, 6]) for text in (trace, with_limits(trace, [9, 50, 8])))
+        for ended, stopped in zip(*both, strict=True):
             assert stopped.steps == pytest.approx(ended.steps)
             assert stopped.drafted.sum() > ended.drafted.sum()
 

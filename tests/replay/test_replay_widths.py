@@ -20,13 +20,8 @@ from tests.helpers.markov_pair import markov_pair, trace_of_tokens
 
 
 def test_the_block_rules_gamma_1_is_not_counted_again():
-    points = pd.DataFrame(
-        {
-            "rule": ["token", "token", "block", "block"],
-            "gamma": [1, 4, 1, 4],
-            "width_ratio": [1.0, 1.3, 9.0, 1.5],
-        }
-    )
+    rules = ["token", "token", "block", "block"]
+    points = pd.DataFrame({"rule": rules, "gamma": [1, 4, 1, 4], "width_ratio": [1.0, 1.3, 9.0, 1.5]})
 
     def widths(points):
         return words("replay_sweep.widths", width_ratios(points))

@@ -60,9 +60,8 @@ def test_round_trip(tmp_path):
 def test_another_sampler_is_refused(tmp_path):
     trace = read_trace(written(tmp_path, rows()))
     check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, "x")
-    with pytest.raises(
-        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
-    ):
+    says = r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
+    with pytest.raises(ConfigError, match=says):
         check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, "x")
 
 

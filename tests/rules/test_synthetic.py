@@ -16,14 +16,9 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
 from tests.decoding.test_decoding import texts
 from tests.helpers.cases import decoder
-from tests.helpers.toy import toy_pair, toy_requests
+from tests.helpers.toy import toy_requests
 
 BLOCKS = 40_000
-
-
-@pytest.fixture(scope="module")
-def toy(pair):
-    return toy_pair(pair)
 
 
 def accepted(verifier, count):

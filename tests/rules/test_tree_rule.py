@@ -50,10 +50,8 @@ def test_its_formulas_are_lossless_however_children_are_drawn(fixture, drawing):
 def test_formulas_that_are_not_lossless_are_found_out():
     """A child against what it would be without its siblings; a residual that leaves too much; more accepted."""
     for changed in ({"residual": lambda p, _: p}, {"thresholds": lambda along: along.ratio.clamp(max=1) ** 0.5}):
-        assert (
-            rule_error(dataclasses.replace(TOKEN, reference=None, **changed), SMALL["chain"], [2, 2], independently)
-            > 0.01
-        )
+        wrong = dataclasses.replace(TOKEN, reference=None, **changed)
+        assert rule_error(wrong, SMALL["chain"], [2, 2], independently) > 0.01
     first_alone = all_siblings
 
     def as_if_first(q, count, drawing):  # the second child is drawn without the first, and said to be drawn from q
@@ -81,28 +79,18 @@ def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be
 # --- The code ---
 
 CODE = [
-    ("chain", [2, 2]),
-    ("zeros", [3, 1]),
-    ("deep", [2, 1, 1]),
-    ("ties", [2, 2]),
-    ("steep", [2, 1]),
-    ("greedy", [2, 2]),
-]
-every_case = pytest.mark.parametrize(("name", "branches"), CODE, ids=[name for name, _ in CODE])
+    *((TreeVerifier(), name, branches, without_replacement) for name, branches in {
+        "chain": [2, 2], "zeros": [3, 1], "deep": [2, 1, 1], "ties": [2, 2], "steep": [2, 1], "greedy": [2, 2],
+    }.items()),
+    (TreeVerifier(), "chain", [2, 1], independently),
+    (TreeVerifier(), "chain", [2, 1], most_likely),
+    (NaiveTreeVerifier(), "chain", [2, 1], without_replacement),
+]  # fmt: skip
 
 
-@every_case
-def test_the_code_is_lossless_without_replacement(name, branches):
-    assert code_error(TreeVerifier(), TOKEN, SMALL[name], branches, without_replacement) < 1e-12
-
-
-@pytest.mark.parametrize("drawing", [independently, most_likely], ids=lambda each: each.__name__)
-def test_the_code_is_lossless_for_other_children(drawing):
-    assert code_error(TreeVerifier(), TOKEN, SMALL["chain"], [2, 1], drawing) < 1e-12
-
-
-def test_the_reference_is_lossless():
-    assert code_error(NaiveTreeVerifier(), TOKEN, SMALL["chain"], [2, 1], without_replacement) < 1e-12
+@pytest.mark.parametrize(("verifier", "name", "branches", "drawing"), CODE)
+def test_the_code_is_lossless(verifier, name, branches, drawing):
+    assert code_error(verifier, TOKEN, SMALL[name], branches, drawing) < 1e-12
 
 
 BUGS = {
@@ -139,9 +127,8 @@ def random_trees(counts, seed=0, one_hot=False, params=None):
     """Ragged trees of any shape: each token follows the text, or any token before it."""
     generator = torch.Generator().manual_seed(seed)
     draft, target, streams = ragged_case(counts, 23, one_hot=one_hot, seed=seed, params=params)
-    parents = [
-        int(torch.randint(-1, max(i, 0), (), generator=generator)) if i else -1 for n in counts for i in range(n)
-    ]
+    places = (i for n in counts for i in range(n))
+    parents = [int(torch.randint(-1, i, (), generator=generator)) if i else -1 for i in places]
     return dataclasses.replace(draft, parents=torch.tensor(parents), depth=max(counts)), target, streams
 
 
@@ -180,9 +167,8 @@ def test_a_chain_and_the_tree_without_branches_are_the_same():
         assert torch.equal(chain.token_ids, expected.token_ids)
         assert torch.equal(found.token_ids, expected.token_ids)
         assert chain.path is None
-        assert [row[:n] for row, n in zip(found.path.tolist(), found.num_accepted.tolist(), strict=True)] == [
-            list(range(n)) for n in expected.num_accepted.tolist()
-        ]
+        for path, accepted in zip(found.path.tolist(), expected.num_accepted.tolist(), strict=True):
+            assert path[:accepted] == list(range(accepted))
 
 
 @pytest.mark.parametrize("verifier", [TreeVerifier(), NaiveTreeVerifier()], ids=["batched", "naive"])
@@ -192,15 +178,10 @@ def test_padding_behind_a_tree_is_not_looked_at(verifier):
     expected = verifier.verify(draft, target, streams)
     counts = draft.num_draft_tokens[:, None]
     q, p = ((torch.arange(width) < counts + more).flatten() for width, more in ((6, 0), (7, 1)))
-    padded = Draft(
-        torch.zeros(18).long().masked_scatter(q, draft.token_ids),
-        spread(draft.rows, q),
-        draft.num_draft_tokens,
-        6,
-        padded=True,
-        parents=torch.full((18,), -1).masked_scatter(q, draft.parents),
-        depth=6,
-    )
+    token_ids = torch.zeros(18).long().masked_scatter(q, draft.token_ids)
+    parents = torch.full((18,), -1).masked_scatter(q, draft.parents)
+    rows = spread(draft.rows, q)
+    padded = Draft(token_ids, rows, draft.num_draft_tokens, 6, padded=True, parents=parents, depth=6)
     found = verifier.verify(padded, spread(target, p), streams)
     assert torch.equal(found.token_ids, expected.token_ids)
     assert torch.equal(found.path, expected.path)

@@ -41,12 +41,9 @@ for path in sorted(CONF.glob("**/*.yaml")):
         ABSENT.append(pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason)))
 VERIFIERS["from_accept/numpy"] = specbench.from_accept(by_numpy, rule="token")
 VERIFIERS["from_accept/torch"] = specbench.from_accept(by_torch, rule="token", arrays="torch")
-every_verifier = pytest.mark.parametrize(
-    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items()] + ABSENT
-)
-lossless = pytest.mark.parametrize(
-    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if v.lossless] + ABSENT
-)
+PRESENT = [pytest.param(verifier, id=name) for name, verifier in VERIFIERS.items()]
+every_verifier = pytest.mark.parametrize("verifier", PRESENT + ABSENT)
+lossless = pytest.mark.parametrize("verifier", [each for each in PRESENT if each.values[0].lossless] + ABSENT)
 
 REGIMES = {
     "uniform gamma": [3] * 12,
@@ -76,9 +73,7 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
 
 
 @pytest.mark.cases(18)
-@pytest.mark.parametrize(
-    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if capabilities(v).takes_padded]
-)
+@pytest.mark.parametrize("verifier", [each for each in PRESENT if capabilities(each.values[0]).takes_padded])
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", [[0, 4, 1, 3], [3, 3], [0, 2]], ids=repr)
 def test_padding_is_not_looked_at(verifier, counts, one_hot):

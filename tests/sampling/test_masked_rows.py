@@ -100,16 +100,14 @@ def test_a_mask_of_draft_rows_is_applied_to_them(block):
     q_dense = LogitRows(written, draft.rows.temperature, draft.rows.cutoff, None)
     q = LogitRows(draft.rows.logits, draft.rows.temperature, draft.rows.cutoff, None, draft_mask)
     assert torch.equal(q.with_mask_applied().logits, written)
-    got = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), p, streams)
-    assert_agrees("block" if block else "token", (dataclasses.replace(draft, rows=q_dense), dense, streams), got)
-    alone = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), dense, streams)
+    verifier = FusedVerifier(block=block)
+    beside, written_in, one_hot = (dataclasses.replace(draft, rows=rows) for rows in (q, q_dense, None))
+    got = verifier.verify(beside, p, streams)
+    assert_agrees(verifier.rule, (written_in, dense, streams), got)
+    alone = verifier.verify(beside, dense, streams)
     assert torch.equal(alone.token_ids, got.token_ids), "a mask that the target does not have is the draft's own"
-    own = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), target, streams)
-    assert_agrees("block" if block else "token", (dataclasses.replace(draft, rows=q_dense), target, streams), own)
-    one_hot = Draft(draft.token_ids, None, draft.num_draft_tokens, 2)
-    assert_agrees(
-        "block" if block else "token", (one_hot, dense, streams), FusedVerifier(block=block).verify(one_hot, p, streams)
-    )
+    assert_agrees(verifier.rule, (written_in, target, streams), verifier.verify(beside, target, streams))
+    assert_agrees(verifier.rule, (one_hot, dense, streams), verifier.verify(one_hot, p, streams))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,9 +188,8 @@ def test_a_step_gives_a_mask_only_to_verifiers_that_take_masks(takes_masks, pair
     """A verifier that says nothing finds -inf in the logits of banned tokens."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     allowed, verifier = (3, 5, 8, 200), Reader(takes_masks)
-    (text,) = specbench.decode(
-        pair, ["Once"], verifier=verifier, sampling=SamplingParams(allowed_token_ids=allowed), gamma=2, max_new_tokens=6
-    )
+    sampling = SamplingParams(allowed_token_ids=allowed)
+    (text,) = specbench.decode(pair, ["Once"], verifier=verifier, sampling=sampling, gamma=2, max_new_tokens=6)
     assert set(text.token_ids) <= set(allowed)
     for rows in verifier.seen:
         banned = torch.ones_like(rows.logits, dtype=torch.bool)

@@ -20,7 +20,7 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import decoder
+from tests.helpers.cases import decoder, joining
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 
 
@@ -81,13 +81,7 @@ def test_a_batch_of_requests_with_and_without_processors(exact):
         for r, chain in zip(make_requests(exact, 4, max_new_tokens=12), chains, strict=True)
     ]
     alone = [texts(decoder(exact, 3).run([each]))[0] for each in requests]
-    speculative = decoder(exact, 3)
-    completions = speculative.start(requests[:2])
-    speculative.step()
-    completions += speculative.admit(requests[2:])
-    while speculative.active:
-        speculative.step()
-    assert texts(completions) == alone
+    assert texts(joining(decoder(exact, 3), requests[:2], requests[2:])) == alone
 
 
 @pytest.mark.thorough

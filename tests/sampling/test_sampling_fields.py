@@ -10,13 +10,7 @@ from specbench.protocols.settings import check_parameters
 from specbench.sampling import SamplingParams
 from tests.protocols.test_honest_rows import PROTOCOLS, protocol_of
 
-PLAIN = {
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "processors",
-}  # test_sampling.py, test_processors.py
+PLAIN = {"temperature", "top_k", "top_p", "min_p", "processors"}  # test_sampling.py, test_processors.py
 # What shapes a distribution by the text before has tests of its own.
 BY_HISTORY = {
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words"),

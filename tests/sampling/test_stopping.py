@@ -17,15 +17,13 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.requests import Completion, Request, requests_of
 from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.decoding.stopping import StopSearch
-from specbench.drafters.model import ModelDrafter
 from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.models import CachedModel
 from specbench.protocols.decode import text_row
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sampling.batch import STOPPED
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
-from tests.helpers.cases import bound, in_float64
+from tests.helpers.cases import decoder, in_float64
 
 ENGINES = {"eager": EagerEngine, "static": StaticEngine}
 
@@ -78,11 +76,7 @@ def splits(n):
         (["de", "f STO", "P"], ["STOP"], ("STOP", 3, "def ")),  # all but its end in one token
         (["aab", "aa", "bx"], ["aaba", "aabx"], ("aaba", 2, "")),
         (["a", "aa", "ab"], ["aab"], ("aab", 3, "aa")),  # a false start that the true one overlaps
-        (
-            [b"caf\xc3", b"\xa9 \xe2\x82", b"\xac", b"!"],
-            ["\u20ac"],
-            ("\u20ac", 3, "caf\u00e9 "),
-        ),  # bytes of a character
+        ([b"caf\xc3", b"\xa9 \xe2\x82", b"\xac", b"!"], ["\u20ac"], ("\u20ac", 3, "caf\u00e9 ")),  # a character's bytes
         ([b"x\xe2", b"\x82\xac"], ["x"], ("x", 1, "")),  # whole before the next character is
         (["ab", "cdef"], ["ef", "cd"], ("cd", 2, "ab")),  # that ends first, in one token
         (["ab", "cd"], ["d", "cd"], ("d", 2, "abc")),  # both end there: that is named first
@@ -139,19 +133,11 @@ def test_text_told_token_by_token_is_the_text_of_all_tokens(pair):
         assert before + told == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def decoder(pair, engine, gamma=3):
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
-    drafter = bound(ModelDrafter(), pair)
-    return Decoder(target, drafter, MaskedVerifier(), gamma, pair.stop_ids, engine, pair.tokenizer)
-
-
 @pytest.fixture(scope="module")
 def free(exact):
     """Greedy texts that nothing but their length ends."""
     requests = make_requests(exact, 4, dataclasses.replace(GREEDY, ignore_eos=True), max_new_tokens=24)
-    return decoder(exact, EagerEngine(), 0).run(requests)
+    return decoder(exact, 0).run(requests)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +161,7 @@ def stopped(exact, free):
 @pytest.mark.parametrize("gamma", [0, 4])
 def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, stopped, engine, gamma):
     requests, expected = stopped
-    made = decoder(exact, engine(), gamma)
+    made = decoder(exact, gamma, engine=engine())
     found = made.run(requests, at_once=3)
     assert [(c.text, c.token_ids, c.finished, c.stop_reason) for c in found] == expected
     for each in found:
@@ -184,16 +170,15 @@ def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, 
     if gamma:  # the cases that this is about are among them
         lasts = [each.steps[-1] for each in found]
         assert any(0 < last.num_emitted < last.num_draft_tokens for last in lasts)
-        assert any(
-            len(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :])) < len(c.stop_reason) for c in found
-        )
+        last = [(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :]), c.stop_reason) for c in found]
+        assert any(len(text) < len(stop) for text, stop in last)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_row_whose_text_the_host_has_ended_goes_on_no_more(exact, stopped):
     """The step does not see stop strings: a row that is free has to be told to rest."""
     (request, *_), _ = stopped
-    made = decoder(exact, StaticEngine([2]))  # a step of both rows, whatever they hold
+    made = decoder(exact, engine=StaticEngine([2]))  # a step of both rows, whatever they hold
     endless = dataclasses.replace(request, sampling=GREEDY, stop_ids=frozenset(), max_new_tokens=40)
     completions = made.start([endless, request])
     while not completions[1].finished:
@@ -223,7 +208,7 @@ def test_every_request_has_stop_ids_of_its_own(exact, free, engine):
         for name, given in params.items()
     ]
     requests.append(dataclasses.replace(requests[0], name="other", stop_ids=frozenset({ids[a]})))
-    found = {each.request.name: each for each in decoder(own, engine()).run(requests, at_once=4)}
+    found = {each.request.name: each for each in decoder(own, engine=engine()).run(requests, at_once=4)}
     lengths = {name: len(each.token_ids) for name, each in found.items()}
     assert lengths == {"own": b + 1, "none": 24, "first": a + 1, "shown": a + 1, "many": a + 1, "other": a + 1}
     reasons = {name: each.stop_reason for name, each in found.items()}
@@ -261,9 +246,8 @@ def test_a_decoder_without_a_tokenizer_says_that_it_needs_one(pair, stopped):
 def test_several_continuations_have_seeds_of_their_own_that_follow_from_the_first():
     sampling = SamplingParams(n=3, seed=5, truncate_prompt_tokens=2, max_tokens=7)
     made = requests_of("p", (1, 2, 3), sampling, 99, 64)
-    assert [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made] == [
-        (name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])
-    ]
+    found = [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made]
+    assert found == [(name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])]
     assert made[0].seed == 5
     assert len({r.seed for r in made}) == 3
     others = requests_of("q", (1, 2, 3), sampling, 11, 64)

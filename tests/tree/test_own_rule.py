@@ -63,7 +63,9 @@ def blocks() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, blocks: dict[str, str], thorough: bool) -> dict[str, Ran]:
+def ran(
+    tmp_path_factory: pytest.TempPathFactory, blocks: dict[str, str], thorough: bool, small_buffers: None
+) -> dict[str, Ran]:
     chosen = {name: line for name, line in LINES.items() if thorough or name not in ("certified", "refuted")}
 
     def prepare(folder: Path) -> None:
