@@ -47,7 +47,8 @@ def killed_at_each(folder: Path) -> dict[str, object]:
 
 def _killed_at(folder: Path, moments: Sequence[Callable[[Path], bool]], line: tuple[str, ...]) -> dict[str, object]:
     def wait(number: int) -> None:
-        while not any(map(moments[number], sweeps(folder / "killed"))):
+        end = time.monotonic() + 60  # a sweep that never comes so far is killed too, and shows by its end
+        while not any(map(moments[number], sweeps(folder / "killed"))) and time.monotonic() < end:
             time.sleep(0.002)
 
     return _killed(folder, line, len(moments), lambda number, _: wait(number))
