@@ -174,9 +174,8 @@ def report(first: Message, _second: object) -> None:
             ],
         )
 
-    model = (
-        wandb_report()._to_model()
-    )  # runs without a place are of the report's own project, and W&B is not asked for it
+    # Runs without a place are of the report's own project, and W&B is not asked for it.
+    model = wandb_report()._to_model()
     written = {
         "displayName": model.display_name,
         "description": model.description,
