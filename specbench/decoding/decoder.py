@@ -22,7 +22,7 @@ from specbench.core.sampling_params import BANS
 from specbench.core.types import PADDING
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
-from specbench.decoding.engines.base import ReadReport
+from specbench.decoding.engines.engine import ReadReport
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, RequestStep

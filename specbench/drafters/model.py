@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
 from specbench.core.types import Draft, LogitRows
-from specbench.drafters.base import Drafter
+from specbench.drafters.drafter import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, is_over
 from specbench.models import CachedModel, Pair, cached_draft
 from specbench.models.cpu_model import CpuModel

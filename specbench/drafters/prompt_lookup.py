@@ -19,7 +19,7 @@ from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
-from specbench.drafters.base import Drafter
+from specbench.drafters.drafter import Drafter
 from specbench.drafters.ngrams import NgramIndex
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch

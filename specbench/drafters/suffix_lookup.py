@@ -22,7 +22,7 @@ from torch import Tensor
 from specbench.core.checks import check_count
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
-from specbench.drafters.base import Drafter
+from specbench.drafters.drafter import Drafter
 from specbench.drafters.prompt_lookup import check_per_match
 from specbench.drafters.suffixes import BOUNDARY, TextRows, Texts, most_frequent
 from specbench.models import CachedModel, Pair

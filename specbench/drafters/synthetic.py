@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
-from specbench.drafters.base import Drafter
+from specbench.drafters.drafter import Drafter
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch
 

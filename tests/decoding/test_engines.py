@@ -10,8 +10,8 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import progress
 from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
-from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.engine import moves
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter

@@ -28,8 +28,8 @@ from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination
 from specbench.exactness.zoo import accept, residual, state
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier

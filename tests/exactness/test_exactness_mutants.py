@@ -16,7 +16,7 @@ from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
 from specbench.exactness.suite import Examination
 from specbench.exactness.trials import run_trials
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU

@@ -24,8 +24,8 @@ from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, request_streams
 from specbench.exactness.zoo import residual
-from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import ReseededSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier

@@ -26,8 +26,8 @@ from specbench.exactness.habits import (
 )
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
-from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import SeedOfFirstRow
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf

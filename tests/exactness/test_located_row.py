@@ -14,8 +14,8 @@ from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import LocatedRow, locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import TOKEN
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import Rule, get_rule, positive_part, rule_of

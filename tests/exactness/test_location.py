@@ -22,9 +22,9 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.subject import Subject
 from specbench.exactness.zoo import accept, residual, signature, wrong_q
-from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.signature import likely_cause
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.matching import MatchingVerifier

@@ -14,7 +14,7 @@ from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.long_use import LongUse, LongUseRow
 from specbench.exactness.subject import Subject, unused_copy
 from specbench.exactness.watch import VerifierFault
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits

@@ -19,7 +19,7 @@ from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, b
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES

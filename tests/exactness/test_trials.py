@@ -20,7 +20,7 @@ from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share
 from specbench.exactness.subject import Subject
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import Rule

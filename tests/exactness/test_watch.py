@@ -16,8 +16,8 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination
-from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES
 

@@ -13,7 +13,7 @@ from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bou
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
 

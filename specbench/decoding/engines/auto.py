@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say_once
-from specbench.decoding.engines.base import DecodingEngine, Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import GraphEngine
 
 # On a CPU a compiled step takes some 5 ms less than an eager one. Preparing takes some 45 s, or 10 if there is code for

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.core.errors import ConfigError, ModelError, SpecbenchError
 from specbench.core.machine.progress import say
-from specbench.decoding.engines.base import Requirements
+from specbench.decoding.engines.engine import Requirements
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from specbench.decoding.engines.base import DecodingEngine, ReadReport, moves
+from specbench.decoding.engines.engine import DecodingEngine, ReadReport, moves
 from specbench.decoding.step import step
 from specbench.decoding.step_result import StepReport
 from specbench.sampling.batch import Batch

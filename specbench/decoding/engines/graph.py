@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError, ModelError
-from specbench.decoding.engines.base import ReadReport, Requirements
+from specbench.decoding.engines.engine import ReadReport, Requirements
 from specbench.decoding.engines.fixed_prompts import FixedPrompts, Pass
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
@@ -173,7 +173,7 @@ class GraphEngine(StaticEngine):
         return graph, result
 
     def step(self, longest: int) -> ReadReport:
-        """See :class:`specbench.decoding.engines.base.DecodingEngine`."""
+        """See :class:`specbench.decoding.engines.engine.DecodingEngine`."""
         size = self._size
         graph, numbers = self._graphs[self.shaping][size]
         graph.replay()

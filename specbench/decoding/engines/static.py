@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.core.checks import check_count
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
-from specbench.decoding.engines.base import DecodingEngine, ReadReport, Requirements, moves
+from specbench.decoding.engines.engine import DecodingEngine, ReadReport, Requirements, moves
 from specbench.decoding.slots import Slots
 from specbench.decoding.step import StepComponents, step
 from specbench.decoding.step_result import StepReport

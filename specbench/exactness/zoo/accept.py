@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
 from specbench.rules.block import masked as block
 

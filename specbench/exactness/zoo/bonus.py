@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.exactness.zoo.wrong_q import unprocessed
 from specbench.rules import batched
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.exactness.zoo import accept, bonus, history, residual, rng, state, wrong_q
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.history import PENALTY
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 
 

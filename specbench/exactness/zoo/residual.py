@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.core.rng import Stream
 from specbench.core.types import Draft
-from specbench.exactness.zoo.base import BlockSteps, TokenSteps
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from specbench.core.rng import Stream, philox, to_uniform
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from specbench.core.types import PADDING, Verification
-from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
 
 

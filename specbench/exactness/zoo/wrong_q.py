@@ -7,8 +7,8 @@ import dataclasses
 import torch
 
 from specbench.core.types import LogitRows
-from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import gumbel
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
-from specbench.drafters.base import Drafter
+from specbench.drafters.drafter import Drafter
 from specbench.extras.vocabularies.retokenized import Retokenized
 from specbench.extras.vocabularies.spelling import Spelling
 from specbench.extras.vocabularies.translation import Translation
