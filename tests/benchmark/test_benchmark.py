@@ -80,7 +80,7 @@ def test_grid_is_a_cross_product_over_the_base_and_names_each_case_once():
         ([{"batch_size": 1}], r"protocol\.grid\.batch_size=1: not a list of values"),
         ([{"batch_size": []}], "not a list of values"),
         ([{"batch_size": [0]}], r"protocol\.grid\.batch_size=0: not in 1\.\.65536"),
-        ([{"dtype": ["float8"]}], r"protocol\.grid\.dtype=float8: unknown\. Use bfloat16"),
+        ([{"dtype": ["float8"]}], r"protocol\.grid\.dtype=float8: unknown\. Use float32, bfloat16"),
         ([{"sampler": ["hot"]}], r"protocol\.grid\.sampler=hot: not in protocol\.samplers\. Use temperature"),
         ([[1]], "not a set of axes"),
     ],

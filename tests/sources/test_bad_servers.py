@@ -196,6 +196,7 @@ def test_proxies_of_the_environment_see_nothing(monkeypatch):
         assert proxy.asked == []
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "url",
     [
@@ -318,6 +319,7 @@ def test_counters_that_go_back_say_that_the_server_was_restarted():
             source.complete([request()], Mode.SPECULATIVE)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "given",
     [
