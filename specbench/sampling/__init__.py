@@ -2,7 +2,8 @@
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.sampling.categorical import draw, inverse_cdf, normalized, sample, streams_of
-from specbench.sampling.history import History, Processor, TextCounts, on_host
+from specbench.sampling.history import History, TextCounts
+from specbench.sampling.processors import Processor, on_host
 from specbench.sampling.resolved import resolve
 from specbench.sampling.rows import RowParams, logit_rows, shape, tally
 

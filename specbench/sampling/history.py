@@ -5,16 +5,13 @@ Penalties, bans and grammars depend on them; temperature, top-k, top-p and min-p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from specbench.core.sampling_params import SamplingParams
 from specbench.core.types import PADDING
 
 
@@ -84,30 +81,3 @@ class History:
         seen = (self.tokens != PADDING).long()
         counts = seen.new_zeros((len(seen), vocabulary))
         return counts.scatter_add_(1, self.tokens.clamp(min=0), seen)
-
-
-@runtime_checkable
-class Processor(Protocol):
-    """Changes logits by the tokens before them, before temperature and truncation; of target and draft alike.
-
-    A draft token is then tested against the distribution that plain decoding would have drawn from. This holds only if
-    row i of the result is a function of row i of the logits and of the tokens before position i.
-
-    A processor that works on the host has the attribute ``capturable = False``: no CUDA graph can hold its step.
-    """
-
-    def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
-        """Returns new logits, -inf for a banned token, and leaves the given logits unchanged."""
-        ...
-
-
-def on_host(params: SamplingParams) -> str:
-    """Returns the parameters that work on the host, so that no CUDA graph can hold a step; empty for none."""
-    if params.structured_outputs is not None:
-        return "sampler.structured_outputs"
-    return host_processors(params.processors)
-
-
-def host_processors(processors: Iterable[object]) -> str:
-    """Returns the names of the processors that work on the host."""
-    return ", ".join(type(processor).__name__ for processor in processors if not getattr(processor, "capturable", True))

@@ -20,11 +20,10 @@ from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS, SamplingParams
 from specbench.core.types import LogitRows, Mask
 from specbench.sampling import where
-from specbench.sampling.history import History, Processor, TextCounts, host_processors
+from specbench.sampling.history import History, TextCounts
+from specbench.sampling.processors import Chain, apply_processors, host_processors
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
-
-Chain = tuple[Processor, ...]
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def logit_rows(
             f"params: {len(params.temperature)} rows for {len(logits)} rows of logits; RowParams.select repeats those "
             "of a request for each of its rows"
         )
-    logits = _processed(logits, params, history)
+    logits = apply_processors(logits, params.chains, history)
     logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
@@ -195,17 +194,6 @@ def _spread(numbers: Shaped[Tensor, " B"], width: int) -> Shaped[Tensor, " n"]:
     if width == 1:
         return numbers
     return numbers.expand(width).contiguous() if len(numbers) == 1 else numbers.repeat_interleave(width)
-
-
-def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None) -> Shaped[Tensor, "n V"]:
-    for chain, rows in params.chains:
-        if history is None:
-            raise ArgumentError(f"history: None; {type(chain[0]).__name__} needs to know what precedes each position")
-        changed = logits
-        for processor in chain:
-            changed = _checked(processor, changed, processor(changed, history))
-        logits = changed if rows is None else torch.where(rows[:, None], changed, logits)
-    return logits
 
 
 def shape(
@@ -259,19 +247,6 @@ def tally(
     from specbench.sampling import launches
 
     return launches.count_tokens(texts, prompt_lengths, text_lengths, shaping, vocabulary)
-
-
-def _checked(processor: Processor, logits: Tensor, result: object) -> Tensor:
-    """Returns the result of a processor, or raises ArgumentError if it is not logits of the same kind."""
-    name = type(processor).__name__
-    if not isinstance(result, Tensor):
-        raise ArgumentError(f"{name} returned {type(result).__name__}; logits needed")
-    if result.shape != logits.shape or result.dtype != logits.dtype or result.device != logits.device:
-        raise ArgumentError(
-            f"{name} returned {result.dtype} {tuple(result.shape)} on {result.device}; it was given {logits.dtype} "
-            f"{tuple(logits.shape)} on {logits.device}"
-        )
-    return result
 
 
 def sorted_cutoffs(
