@@ -18,6 +18,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_SEED, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.verifier import Verifier
+from specbench.rules.verifier import verify as call_verifier
 from specbench.sampling import RowParams, logit_rows
 
 # What arguments.check calls the parts of a step, and the argument that each of them was made from.
@@ -114,10 +115,7 @@ def verify(
         arguments.check_sampled(draft)
     except ArgumentError as error:
         raise ArgumentError(_renamed(str(error))) from None
-    result = chosen.verify(draft, p_rows, streams)
-    if not isinstance(result, Verification):
-        raise ArgumentError(f"verifier: it returned a {type(result).__name__}; give one that returns a Verification")
-    return result
+    return call_verifier(chosen, draft, p_rows, streams)
 
 
 def _drafted(token_ids: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:

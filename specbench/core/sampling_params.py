@@ -17,12 +17,12 @@ from specbench.core.errors import ConfigError
 from specbench.core.sampling_values import (
     Check,
     biases_of,
+    callables_of,
     count_of_tokens,
     flag,
     ids_of,
     number,
     one_of,
-    sequence_of,
     some_ids_of,
     stops_of,
     structure_of,
@@ -121,7 +121,7 @@ class SamplingParams:
     top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))
     min_p: float = _parameter(0.0, TRUNCATION, number("[0, 1)", "Use 0.0 for off."))
     processors: Sequence[Callable[..., Any]] = _parameter(
-        (), TEXT, sequence_of, schema=list[Any], bans=True, plain_work=True
+        (), TEXT, callables_of, schema=list[Any], bans=True, plain_work=True
     )
     presence_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
     frequency_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))

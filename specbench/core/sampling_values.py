@@ -94,11 +94,15 @@ def some_ids_of(name: str, value: object) -> tuple[int, ...] | None:
     return ids
 
 
-def sequence_of(name: str, value: object) -> tuple[object, ...]:
-    """A list, as a tuple, since a list has no hash. Raises ConfigError."""
+def callables_of(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+    """A list of objects that can be called, as a tuple, since a list has no hash. Raises ConfigError."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(name, value, "not a list", "Give a list.")
-    return tuple(value)
+    items = tuple(value)
+    for item in items:
+        if not callable(item):
+            raise ConfigError(name, item, "cannot be called", "Give functions or objects of (logits, history).")
+    return items
 
 
 def texts_of(name: str, value: object) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES
 from specbench.drafters import Drafter, Observation
 from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.rules.verifier import Verifier, capabilities, verify
 from specbench.sampling import normalized, sample, streams_of
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 
@@ -154,7 +154,7 @@ def _verify(components: StepComponents, draft: Draft, rows: LogitRows, streams: 
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
     if not components.takes_padded:
         draft, rows = draft.compact(rows)
-    return verifier.verify(draft, rows, streams)
+    return verify(verifier, draft, rows, streams)
 
 
 def _observation(batch: Batch, draft: Draft, verification: Verification, hidden: Features) -> Observation:

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.info import RuleInfo
@@ -108,3 +109,15 @@ def capabilities(verifier: object) -> Capabilities:
     """The capabilities of a verifier: its attributes, and defaults for the attributes it lacks."""
     names = [field.name for field in dataclasses.fields(Capabilities)]
     return Capabilities(**{name: getattr(verifier, name) for name in names if hasattr(verifier, name)})
+
+
+def verify(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """Returns what a verifier emits.
+
+    Raises:
+        ArgumentError: it returned something else than a Verification, or its own.
+    """
+    result = verifier.verify(draft, target, streams)
+    if not isinstance(result, Verification):
+        raise ArgumentError(f"verifier: it returned a {type(result).__name__}; give one that returns a Verification")
+    return result

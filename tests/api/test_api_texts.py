@@ -16,6 +16,7 @@ import torch
 import specbench
 from specbench.api import texts as api_texts
 from specbench.api.decoded import DecodedBatch
+from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -316,6 +317,7 @@ def test_replay_names_wrong_gammas(gammas):
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, f"seed={2**63}: not a count. Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),
+        ({"verifier": FunctionVerifier(lambda *_: None, "own", True)}, "verifier: it returned a NoneType; give one"),
         ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use layer_skip, model"),
         ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.core.errors import ArgumentError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
@@ -122,6 +122,13 @@ def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):
         assert float(got[i]) == pytest.approx(float(row.prob(torch.tensor([token])).log()), abs=1e-4)
     late = rows_along(logits[5:7], sampling, prompt, text, first=5)
     assert torch.equal(late.logits, rows_along(logits, sampling, prompt, text).logits[5:7])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("given", "says"), [([3], "processors=3: cannot be called"), (5, "processors=5: not a list")])
+def test_what_is_no_list_of_processors_is_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        SamplingParams(processors=given)
 
 
 def test_who_cannot_say_what_precedes_is_refused():
