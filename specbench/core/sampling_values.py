@@ -101,7 +101,8 @@ def callables_of(name: str, value: object) -> tuple[Callable[..., Any], ...]:
     items = tuple(value)
     for item in items:
         if not callable(item):
-            raise ConfigError(name, item, "cannot be called", "Give functions or objects of (logits, history).")
+            remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
+            raise ConfigError(name, type(item).__name__, "not callable", remedy)
     return items
 
 

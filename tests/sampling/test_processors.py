@@ -125,7 +125,7 @@ def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("given", "says"), [([3], "processors=3: cannot be called"), (5, "processors=5: not a list")])
+@pytest.mark.parametrize(("given", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")])
 def test_what_is_no_list_of_processors_is_refused(given, says):
     with pytest.raises(ConfigError, match=says):
         SamplingParams(processors=given)
