@@ -23,7 +23,7 @@ class SpecbenchError(Exception):
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says; one that specbench did not raise on purpose is named by its type too."""
+    """The message of an error, with its type in front if it is not one of specbench's own."""
     return str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
 
 

@@ -20,7 +20,7 @@ def unused_copy(verifier: Verifier) -> Verifier | None:
     """Returns a copy of a verifier that was not called yet; None if it cannot be copied."""
     try:
         fresh = copy.deepcopy(verifier)
-    except Exception:  # whatever somebody's class raises: locks, generators and handles cannot be copied
+    except Exception:  # of any class: locks, generators and handles cannot be copied
         return None
     return None if fresh is verifier else fresh
 
@@ -30,7 +30,7 @@ class Subject:
     """A verifier under test.
 
     Attributes:
-        verifier: under test: whatever somebody means to be a Verifier. Examples run it if there is no unused object.
+        verifier: the object given as a Verifier. Examples run it if there is no unused object.
         unused: an object like it that is never called, only copied; None if there is none.
     """
 

@@ -59,7 +59,7 @@ class Examination:
     """One run of the suite.
 
     Attributes:
-        verifier: under test: whatever somebody means to be a Verifier.
+        verifier: the object given as a Verifier, which may be none.
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
         configured: the conditions of a run, from which calls are drawn as well.

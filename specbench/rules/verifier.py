@@ -115,7 +115,7 @@ def verify(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams
     """Returns what a verifier emits.
 
     Raises:
-        ArgumentError: it returned something else than a Verification, or its own.
+        ArgumentError: it returned no Verification, or refused its arguments.
     """
     result = verifier.verify(draft, target, streams)
     if not isinstance(result, Verification):

@@ -54,7 +54,7 @@ def apply_processors(
         history: the tokens before each row.
 
     Raises:
-        ArgumentError: processors without a history, or one that returns something else than such logits.
+        ArgumentError: processors without a history, or one that does not return logits of the same kind.
     """
     for chain, rows in chains:
         if history is None:
