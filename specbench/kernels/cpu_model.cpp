@@ -2,6 +2,7 @@
 //
 // One call computes a pass, so that nothing but the arithmetic takes time. Sums are float32, as PyTorch's are.
 
+#include "cpu_attention.h"
 #include "cpu_product.h"
 #include "cpu_rows.h"
 
@@ -25,7 +26,7 @@ struct Layer {
 
 struct Model {
   int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, embedded, capacity;
-  int64_t narrow;  // whether matrices are packed in two bytes a number
+  int64_t weight_bytes;  // 4, 2 or 1, of the numbers of packed matrices
   double epsilon, scale;
   const Layer* layers;
   const float *embeddings, *norm;
@@ -62,66 +63,27 @@ void rotate(float* x, const float* cos, const float* sin, int64_t size) {
   }
 }
 
-// exp(x) for x <= 0 to the last bits of a float: compilers make vectors of loops over it.
-inline float small_exponential(float x) {
-  constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62e4p-1f, LOW = 0x1.7f7d1cp-20f;
-  constexpr float TERMS[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
-  const float bounded = x > -87.0f ? x : -87.0f;
-  const float shifted = bounded * LOG2E + SHIFT, k = shifted - SHIFT;
-  const float rest = (bounded - k * HIGH) - k * LOW;
-  float sum = TERMS[0];
-  for (int i = 1; i < 8; i++) sum = sum * rest + TERMS[i];
-  return std::bit_cast<float>(std::bit_cast<int32_t>(sum) + (std::bit_cast<int32_t>(shifted) << 23));
-}
-
-float dot(const float* x, const float* y, int64_t size) {
-  Vector sums[2] = {};
-  int64_t i = 0;
-  for (; i + COLUMNS <= size; i += COLUMNS) {
-    sums[0] += load(x + i) * load(y + i);
-    sums[1] += load(x + i + LANES) * load(y + i + LANES);
-  }
-  sums[0] += sums[1];
-  typedef float Part __attribute__((vector_size(16)));
-  Part parts[LANES / 4];
-  std::memcpy(parts, sums, sizeof(parts));
-  for (int64_t part = 1; part < LANES / 4; part++) parts[0] += parts[part];
-  float sum = (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
-  for (; i < size; i++) sum += x[i] * y[i];
-  return sum;
-}
-
-// y[width] = the sum of weights[j] * values[j][size], of `COUNT` vectors or of a single number.
-template <int COUNT>
-void combine(const float* values, const float* weights, float* y, int64_t visible, int64_t size) {
-  Vector sums[COUNT] = {};
-  for (int64_t j = 0; j < visible; j++)
-    for (int i = 0; i < COUNT; i++) sums[i] += load(values + j * size + i * LANES) * weights[j];
-  std::memcpy(y, sums, sizeof(sums));
-}
-
-// Attention of one query to the cached tokens up to its own position.
-void attend(const float* query, const float* keys, const float* values, float* y, float* weights, int64_t visible,
-            int64_t size, float scale) {
-  float highest = -INFINITY, total = 0.0f;
-  for (int64_t j = 0; j < visible; j++) highest = std::max(highest, weights[j] = dot(query, keys + j * size, size) * scale);
-  for (int64_t j = 0; j < visible; j++) weights[j] = small_exponential(weights[j] - highest);
-  for (int64_t j = 0; j < visible; j++) total += weights[j];
-  for (int64_t j = 0; j < visible; j++) weights[j] /= total;
-  int64_t i = 0;
-  for (; i + 4 * LANES <= size; i += 4 * LANES) combine<4>(values + i, weights, y + i, visible, size);
-  for (; i + LANES <= size; i += LANES) combine<1>(values + i, weights, y + i, visible, size);
-  for (; i < size; i++) {
-    y[i] = 0.0f;
-    for (int64_t j = 0; j < visible; j++) y[i] += values[j * size + i] * weights[j];
-  }
-}
-
 // Whether tokens and positions lie inside of the model's tables and its cache.
 bool valid(const Model& model, const std::vector<Row>& rows) {
   return std::all_of(rows.begin(), rows.end(), [&](const Row& row) {
     return 0 <= row.token && row.token < model.embedded && 0 <= row.position && row.position < model.capacity;
   });
+}
+
+// Rows of one request that attend together.
+constexpr int64_t PIECE = 8;
+struct Piece {
+  int64_t begin, end;
+};
+
+std::vector<Piece> pieces_of(const std::vector<Row>& rows) {
+  std::vector<Piece> pieces;
+  for (int64_t row = 0; row < int64_t(rows.size()); row++)
+    if (row > 0 && rows[row].request == rows[row - 1].request && row - pieces.back().begin < PIECE)
+      pieces.back().end++;
+    else
+      pieces.push_back({row, row + 1});
+  return pieces;
 }
 
 // Writes the logits of some rows; those of all rows if `wanted` is empty, and none to a null pointer.
@@ -130,6 +92,8 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   const int64_t own = model.heads * dim, shared = model.kv_heads * dim, joined = own + 2 * shared;
   Floats state(n * hidden), x(n * std::max(hidden, std::max(own, inner))), y(n * hidden), qkv(n * joined);
   Floats gate_up(n * 2 * inner);
+  constexpr int64_t GRAIN = 8;  // pieces of a head that are worth a thread
+  const std::vector<Piece> pieces = pieces_of(rows);
   for (int64_t row = 0; row < n; row++)
     std::copy_n(model.embeddings + rows[row].token * hidden, hidden, state.data() + row * hidden);
   auto normalize_all = [&](const float* weight) {
@@ -139,7 +103,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   for (int64_t i = 0; i < model.num_layers; i++) {
     const Layer& layer = model.layers[i];
     normalize_all(layer.input_norm);
-    multiply(x.data(), layer.qkv, model.narrow, qkv.data(), n, hidden, joined);
+    multiply(x.data(), layer.qkv, model.weight_bytes, qkv.data(), n, hidden, joined);
     for (int64_t row = 0; row < n; row++) {
       float* its = qkv.data() + row * joined;
       const int64_t position = rows[row].position;
@@ -155,21 +119,27 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         std::copy_n(its + own + shared + head * dim, dim, layer.values + at);
       }
     }
-    constexpr int64_t GRAIN = 64;  // queries that are worth a thread
-    torch::stable::parallel_for(0, n * model.heads, GRAIN, [&](int64_t begin, int64_t end) {
-      Floats weights(model.capacity);
-      for (int64_t query = begin; query < end; query++) {
-        const int64_t row = query / model.heads, head = query % model.heads, kv_head = head * model.kv_heads / model.heads;
-        const int64_t at = (rows[row].request * model.kv_heads + kv_head) * model.capacity * dim;
-        attend(qkv.data() + row * joined + head * dim, layer.keys + at, layer.values + at,
-               x.data() + row * own + head * dim, weights.data(), rows[row].position + 1, dim, float(model.scale));
+    torch::stable::parallel_for(0, pieces.size() * model.kv_heads, GRAIN, [&](int64_t begin, int64_t end) {
+      const int64_t group = model.heads / model.kv_heads, stride = model.capacity + LANES;
+      Floats weights(PIECE * group * stride);
+      std::vector<Query> queries;
+      for (int64_t i = begin; i < end; i++) {
+        const Piece& piece = pieces[i / model.kv_heads];
+        const int64_t kv_head = i % model.kv_heads;
+        queries.clear();
+        for (int64_t row = piece.begin; row < piece.end; row++)
+          for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+            queries.push_back({qkv.data() + row * joined + head * dim, x.data() + row * own + head * dim,
+                               rows[row].position + 1, weights.data() + queries.size() * stride});
+        const int64_t at = (rows[piece.begin].request * model.kv_heads + kv_head) * model.capacity * dim;
+        attend(queries, layer.keys + at, layer.values + at, dim, float(model.scale));
       }
     });
-    multiply(x.data(), layer.output, model.narrow, y.data(), n, own, hidden);
+    multiply(x.data(), layer.output, model.weight_bytes, y.data(), n, own, hidden);
     for (int64_t row = 0; layer.output_bias && row < n; row++) add(y.data() + row * hidden, layer.output_bias, hidden);
     add(state.data(), y.data(), n * hidden);
     normalize_all(layer.inner_norm);
-    multiply(x.data(), layer.gate_up, model.narrow, gate_up.data(), n, hidden, 2 * inner);
+    multiply(x.data(), layer.gate_up, model.weight_bytes, gate_up.data(), n, hidden, 2 * inner);
     for (int64_t row = 0; row < n; row++) {
       const float *gate = gate_up.data() + row * 2 * inner, *up = gate + inner;
       for (int64_t j = 0; j < inner; j++) {
@@ -177,7 +147,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         x[row * inner + j] = gate[j] * ((gate[j] < 0 ? small : 1.0f) / (1.0f + small)) * up[j];
       }
     }
-    multiply(x.data(), layer.down, model.narrow, y.data(), n, inner, hidden);
+    multiply(x.data(), layer.down, model.weight_bytes, y.data(), n, inner, hidden);
     add(state.data(), y.data(), n * hidden);
   }
   if (!logits) return;
@@ -185,7 +155,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   for (int64_t i = 0; i < count; i++)
     normalize(state.data() + (wanted.empty() ? i : wanted[i]) * hidden, model.norm, x.data() + i * hidden, hidden,
               model.epsilon);
-  multiply(x.data(), model.unembeddings, model.narrow, logits, count, hidden, model.vocabulary);
+  multiply(x.data(), model.unembeddings, model.weight_bytes, logits, count, hidden, model.vocabulary);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// Products of a few rows with a large matrix on a CPU, and the exponential function; cpu_model.py describes their use.
+// Products of a few rows with a large matrix on a CPU, and exponential functions; cpu_model.py describes their use.
 //
 // A step of decoding reads every weight once and multiplies it with few rows, so that its speed is that of reading. The
 // weights of a block of columns lie behind one another, [outputs / COLUMNS][inputs][COLUMNS], and the sums of all rows
 // and of the block's columns stay in registers while its weights are read once, from the first byte to the last.
-// Weights that bfloat16 holds exactly, as those of most checkpoints, take two bytes: products are the same numbers.
+// Weights that bfloat16 holds exactly, as those of most checkpoints, take two bytes: products are the same numbers. They
+// take one byte if all of a row are whole multiples, up to 127, of one power of two: the scales, a float a column, lie
+// behind the weights of their block.
 
 #pragma once
 
@@ -25,25 +27,41 @@ constexpr int64_t COLUMNS = 2 * LANES;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Narrow;  // the upper half of a float
+typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Half;  // the upper half of a float
+typedef int8_t Byte;    // a multiple of its column's scale
 
-inline Vector load(const float* from) {
-  Vector vector;
+template <typename Weight>
+constexpr int64_t INPUTS = sizeof(Weight) == 1 ? 2 : 1;  // that are read at once
+
+template <typename Result>
+Result load_as(const void* from) {
+  Result vector;
   std::memcpy(&vector, from, sizeof(vector));
   return vector;
 }
 
-// Reads the weights of a block's two vectors of columns: floats one vector after the other, narrow ones in turn.
-inline void load_columns(const float* from, Vector& left, Vector& right) {
-  left = load(from);
-  right = load(from + LANES);
+inline Vector load(const float* from) { return load_as<Vector>(from); }
+
+// Reads the weights of a block's two vectors of columns for INPUTS inputs. Those of one vector lie behind one another if
+// they are floats. Narrower ones share words, the first in the lowest bits.
+inline void load_columns(const float* from, Vector columns[][2]) {
+  columns[0][0] = load(from);
+  columns[0][1] = load(from + LANES);
 }
 
-inline void load_columns(const Narrow* from, Vector& left, Vector& right) {
-  Words words;
-  std::memcpy(&words, from, sizeof(words));
-  left = std::bit_cast<Vector>(words << 16);
-  right = std::bit_cast<Vector>(words & 0xffff0000u);
+inline void load_columns(const Half* from, Vector columns[][2]) {
+  const Words words = load_as<Words>(from);
+  columns[0][0] = std::bit_cast<Vector>(words << 16);
+  columns[0][1] = std::bit_cast<Vector>(words & 0xffff0000u);
+}
+
+// A byte is converted where it stands highest, as 2^24 times its number: scales are as much smaller.
+inline void load_columns(const Byte* from, Vector columns[][2]) {
+  const Words words = load_as<Words>(from);
+  for (int i = 0; i < 4; i++)
+    columns[i / 2][i % 2] =
+        __builtin_convertvector(std::bit_cast<Integers>(words << (24 - 8 * i) & 0xff000000u), Vector);
 }
 
 // One block of columns of ROW_COUNT rows. PARTS sums a number break the chain of additions if there are few rows.
@@ -53,22 +71,23 @@ void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64
   auto add = [&](int64_t k, int part) {
     // Arithmetic on several rows keeps the processor from running ahead of memory by itself.
     if (ROW_COUNT > 2) __builtin_prefetch(weight + k * COLUMNS + 2048 / sizeof(Weight));
-    Vector left, right;
-    load_columns(weight + k * COLUMNS, left, right);
-    for (int row = 0; row < ROW_COUNT; row++) {
-      sums[part][row][0] += left * x[row * inputs + k];
-      sums[part][row][1] += right * x[row * inputs + k];
-    }
+    Vector columns[INPUTS<Weight>][2];
+    load_columns(weight + k * COLUMNS, columns);
+    for (int input = 0; input < INPUTS<Weight>; input++)
+      for (int row = 0; row < ROW_COUNT; row++)
+        for (int side = 0; side < 2; side++)
+          sums[part][row][side] += columns[input][side] * x[row * inputs + k + input];
   };
+  constexpr int64_t STEP = INPUTS<Weight>;
   int64_t k = 0;
-  for (; k + PARTS <= inputs; k += PARTS)
-    for (int part = 0; part < PARTS; part++) add(k + part, part);
-  for (; k < inputs; k++) add(k, 0);
+  for (; k + PARTS * STEP <= inputs; k += PARTS * STEP)
+    for (int part = 0; part < PARTS; part++) add(k + part * STEP, part);
+  for (; k < inputs; k += STEP) add(k, 0);
   for (int row = 0; row < ROW_COUNT; row++) {
     Vector total[2] = {sums[0][row][0], sums[0][row][1]};
-    for (int part = 1; part < PARTS; part++) {
-      total[0] += sums[part][row][0];
-      total[1] += sums[part][row][1];
+    for (int side = 0; side < 2; side++) {
+      for (int part = 1; part < PARTS; part++) total[side] += sums[part][row][side];
+      if constexpr (sizeof(Weight) == 1) total[side] *= load_as<Vector>(weight + inputs * COLUMNS + side * sizeof(Vector));
     }
     std::memcpy(y + row * outputs, total, columns * sizeof(float));
   }
@@ -85,19 +104,23 @@ constexpr Block<W> BLOCKS[] = {nullptr,        block<W, 1, 4>, block<W, 2, 2>, b
 template <typename Weight>
 void multiply(const float* x, const Weight* packed, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
   constexpr int64_t GRAIN = 8;  // blocks that are worth a thread
+  const int64_t block_size = (inputs + (sizeof(Weight) == 1 ? sizeof(float) : 0)) * COLUMNS;
   torch::stable::parallel_for(0, (outputs + COLUMNS - 1) / COLUMNS, GRAIN, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
       for (int64_t row = 0; row < rows; row += ROWS)
-        BLOCKS<Weight>[std::min(rows - row, ROWS)](x + row * inputs, packed + i * inputs * COLUMNS,
+        BLOCKS<Weight>[std::min(rows - row, ROWS)](x + row * inputs, packed + i * block_size,
                                                    y + row * outputs + i * COLUMNS, inputs, outputs,
                                                    std::min(outputs - i * COLUMNS, COLUMNS));
   });
 }
 
-inline void multiply(const float* x, const void* packed, bool narrow, float* y, int64_t rows, int64_t inputs,
+// As above, of weights that take `bytes` each.
+inline void multiply(const float* x, const void* packed, int64_t bytes, float* y, int64_t rows, int64_t inputs,
                      int64_t outputs) {
-  if (narrow)
-    multiply(x, static_cast<const Narrow*>(packed), y, rows, inputs, outputs);
+  if (bytes == 1)
+    multiply(x, static_cast<const Byte*>(packed), y, rows, inputs, outputs);
+  else if (bytes == 2)
+    multiply(x, static_cast<const Half*>(packed), y, rows, inputs, outputs);
   else
     multiply(x, static_cast<const float*>(packed), y, rows, inputs, outputs);
 }
@@ -115,4 +138,16 @@ inline double exponential(double x) {
   for (int i = 1; i < 14; i++) sum = sum * rest + TERMS[i];
   const double power = std::bit_cast<double>(std::bit_cast<int64_t>(sum) + (std::bit_cast<int64_t>(shifted) << 52));
   return x > -708.0 ? power : 0.0;
+}
+
+// exp(x) for x <= 0 to the last bits of a float: compilers make vectors of loops over it.
+inline float small_exponential(float x) {
+  constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62e4p-1f, LOW = 0x1.7f7d1cp-20f;
+  constexpr float TERMS[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  const float bounded = x > -87.0f ? x : -87.0f;
+  const float shifted = bounded * LOG2E + SHIFT, k = shifted - SHIFT;
+  const float rest = (bounded - k * HIGH) - k * LOW;
+  float sum = TERMS[0];
+  for (int i = 1; i < 8; i++) sum = sum * rest + TERMS[i];
+  return std::bit_cast<float>(std::bit_cast<int32_t>(sum) + (std::bit_cast<int32_t>(shifted) << 23));
 }

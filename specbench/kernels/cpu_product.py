@@ -26,7 +26,7 @@ from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine.caches import OF_PYTORCH
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_product.h", "cpu_rows.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_attention.h", "cpu_product.h", "cpu_rows.h"))
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
 _FLAGS = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
@@ -140,30 +140,53 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def is_narrow(weight: Tensor) -> bool:
-    """Returns whether bfloat16 holds all numbers of a float32 tensor exactly, as those of a checkpoint in bfloat16."""
-    return bool((weight.detach().view(torch.int32) & 0xFFFF == 0).all())
+LEAST_SCALE = 2.0**-100  # of bytes; smaller ones could not be divided by 2**24
+
+
+def narrowest(weight: Float[Tensor, "outputs inputs"]) -> torch.dtype:
+    """Returns the smallest dtype in which :func:`pack` keeps a float32 matrix exactly: int8, bfloat16 or float32."""
+    if not (weight.detach().view(torch.int32) & 0xFFFF == 0).all():
+        return torch.float32
+    multiples = weight.detach() / byte_scales(weight)
+    whole = (multiples == multiples.round()) & (multiples.abs() <= 127)
+    return torch.int8 if weight.shape[1] % 2 == 0 and whole.all() else torch.bfloat16  # bytes are read in pairs
+
+
+def byte_scales(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs 1"]:
+    """Returns for each row the smallest power of two of which its numbers are 127 multiples at most."""
+    largest = weight.detach().abs().amax(dim=1, keepdim=True)
+    return torch.exp2(torch.ceil(torch.log2(largest / 127))).clamp(min=LEAST_SCALE)
 
 
 def pack(
-    weight: Float[Tensor, "outputs inputs"], narrow: bool | None = None
-) -> Shaped[Tensor, "blocks inputs columns"]:
+    weight: Float[Tensor, "outputs inputs"], dtype: torch.dtype | None = None
+) -> Shaped[Tensor, "blocks depth columns"]:
     """Returns a copy of a weight matrix in the order in which the product reads it, filled up with zeros.
 
     Args:
         weight: float32.
-        narrow: pack it in bfloat16, which halves what a product reads; by default if no number changes by that.
+        dtype: of the copy; by default the narrowest that changes no number, since a product then reads least.
+
+    Returns:
+        In int8 the scales of a block's columns, as float32, lie behind its inputs and take the place of four more.
     """
-    columns = load().specbench_columns()
+    columns, dtype = load().specbench_columns(), dtype or narrowest(weight)
     weight = pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
+    scales = byte_scales(weight)
+    if dtype == torch.int8:
+        weight = (weight / scales).to(torch.int8)
     packed = weight.unflatten(0, (-1, columns)).transpose(1, 2)
-    if not (is_narrow(weight) if narrow is None else narrow):
+    if dtype == torch.float32:
         return packed.contiguous()
-    return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(torch.bfloat16)
+    if dtype == torch.bfloat16:
+        return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(dtype)
+    words = packed.unflatten(2, (2, -1)).unflatten(1, (-1, 2)).permute(0, 1, 4, 2, 3)
+    behind = (scales / 2**24).view(-1, columns).view(torch.int8).view(-1, 4, columns)
+    return torch.cat([words.reshape(packed.shape), behind], dim=1)
 
 
 def product(
-    x: Float[Tensor, "*n inputs"], packed: Shaped[Tensor, "blocks inputs columns"], outputs: int
+    x: Float[Tensor, "*n inputs"], packed: Shaped[Tensor, "blocks depth columns"], outputs: int
 ) -> Float[Tensor, "*n outputs"]:
     """Returns ``x @ weight.T`` for the weight matrix that was packed; float32. :func:`load` first."""
     rows = x.reshape(-1, x.shape[-1]).contiguous()

@@ -189,8 +189,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
 Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
   STD_TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "specbench::cpu_product: contiguous tensors needed");
   Tensor y = torch::stable::new_empty(x, {x.size(0), outputs});
-  const bool narrow = weight.scalar_type() == torch::headeronly::ScalarType::BFloat16;
-  multiply(numbers<float>(x), weight.const_data_ptr(), narrow, numbers<float>(y), x.size(0), x.size(1), outputs);
+  const ScalarType type = weight.scalar_type();
+  const int64_t bytes = type == ScalarType::Char ? 1 : type == ScalarType::BFloat16 ? 2 : 4;
+  multiply(numbers<float>(x), weight.const_data_ptr(), bytes, numbers<float>(y), x.size(0), x.size(1), outputs);
   return y;
 }
 

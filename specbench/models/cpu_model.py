@@ -27,7 +27,7 @@ class _Model(ctypes.Structure):
 
     _sizes = (
         *("num_layers", "hidden", "heads", "kv_heads", "head_dim"),
-        *("inner", "vocabulary", "embedded", "capacity", "narrow"),
+        *("inner", "vocabulary", "embedded", "capacity", "weight_bytes"),
     )
     _pointers = ("layers", "embeddings", "norm", "unembeddings", "cos", "sin")
     _fields_ = (
@@ -46,13 +46,13 @@ class _Weights:
         version: changes with the model's parameters.
         layers: the tensors of each layer, as in kernels/cpu_model.cpp; None for a bias or norm that it lacks.
         outer: embeddings, the last norm and the output layer.
-        narrow: whether matrices are packed in bfloat16, which holds all of their numbers exactly.
+        dtype: of the packed matrices, the smallest that holds all of their numbers exactly.
     """
 
     version: tuple[object, ...]
     layers: list[list[Tensor | None]]
     outer: list[Tensor]
-    narrow: bool
+    dtype: torch.dtype
 
 
 _weights: weakref.WeakKeyDictionary[PreTrainedModel, _Weights] = weakref.WeakKeyDictionary()
@@ -165,7 +165,7 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
     layers = (ctypes.c_void_p * len(addresses))(*addresses)
     sizes = (
         *(len(weights.layers), model.config.hidden_size, heads, kv_heads, attention.head_dim),
-        *(model.config.intermediate_size, cached.vocab_size, len(weights.outer[0]), capacity, weights.narrow),
+        *(model.config.intermediate_size, cached.vocab_size, len(weights.outer[0]), capacity, weights.dtype.itemsize),
     )
     pointers = (ctypes.addressof(layers), *_pointers(*weights.outer, *rotation))
     return _Model(*sizes, model.config.rms_norm_eps, attention.scaling, *pointers), [layers, rotation, memory]
@@ -176,29 +176,30 @@ def _weights_of(cached: CachedModel) -> _Weights:
     model: Any = cached.model
     version = (cached.vocab_size, *((p.data_ptr(), p._version) for p in model.parameters()))
     if model not in _weights or _weights[model].version != version:
-        narrow = all(cpu_product.is_narrow(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear))
-        layers = [_tensors(layer, narrow) for layer in model.model.layers]
-        unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size], narrow)
+        matrices = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
+        dtype = max((cpu_product.narrowest(matrix) for matrix in matrices), key=lambda dtype: dtype.itemsize)
+        layers = [_tensors(layer, dtype) for layer in model.model.layers]
+        unembeddings = cpu_product.pack(model.lm_head.weight[: cached.vocab_size], dtype)
         outer = [model.model.embed_tokens.weight.detach(), model.model.norm.weight.detach(), unembeddings]
-        _weights[model] = _Weights(version, layers, outer, narrow)
+        _weights[model] = _Weights(version, layers, outer, dtype)
     return _weights[model]
 
 
 @torch.no_grad()
-def _tensors(layer: Any, narrow: bool) -> list[Tensor | None]:
+def _tensors(layer: Any, dtype: torch.dtype) -> list[Tensor | None]:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     return [
         layer.input_layernorm.weight.detach(),
-        cpu_product.pack(torch.cat([projection.weight for projection in projections]), narrow),
+        cpu_product.pack(torch.cat([projection.weight for projection in projections]), dtype),
         None if projections[0].bias is None else torch.cat([projection.bias for projection in projections]),
         *(None if norm is None else norm.weight.detach() for norm in norms),
-        cpu_product.pack(attention.o_proj.weight, narrow),
+        cpu_product.pack(attention.o_proj.weight, dtype),
         None if attention.o_proj.bias is None else attention.o_proj.bias.detach(),
         layer.post_attention_layernorm.weight.detach(),
-        cpu_product.pack(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), narrow),
-        cpu_product.pack(mlp.down_proj.weight, narrow),
+        cpu_product.pack(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), dtype),
+        cpu_product.pack(mlp.down_proj.weight, dtype),
     ]
 
 

@@ -83,11 +83,38 @@ def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
 def test_weights_that_bfloat16_holds_take_two_bytes_and_give_the_same_numbers(product, rows):
     x, weight = torch.randn(1, rows, 33), torch.randn(61, 33).bfloat16().float()
     assert cpu_product.pack(weight).dtype == torch.bfloat16
-    wide = cpu_product.product(x, cpu_product.pack(weight, narrow=False), 61)
+    wide = cpu_product.product(x, cpu_product.pack(weight, torch.float32), 61)
     assert torch.equal(product(x, weight), wide)
     weight[60, 32] = 1.0 + 2.0**-20
     assert cpu_product.pack(weight).dtype == torch.float32
     torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 11])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 8), (61, 34), (192, 512)])
+def test_multiples_of_a_rows_power_of_two_take_one_byte(product, rows, outputs, inputs):
+    """Rows of all sizes, one of zeros; from -127 on, and what fits no byte any more."""
+    x, multiples = torch.randn(1, rows, inputs), torch.randint(-127, 128, (outputs, inputs))
+    multiples[:, 0], multiples[3] = -127, 0
+    weight = multiples * torch.exp2(torch.arange(outputs) % 40 - 30.0)[:, None]
+    assert cpu_product.pack(weight).dtype == torch.int8
+    largest = weight.abs().amax(dim=1).clamp(min=1e-9)
+    torch.testing.assert_close(product(x, weight) / largest, linear(x, weight) / largest, atol=1e-4, rtol=1e-4)
+    for changed in (255 * weight[1, 0] / 254, 2.0**-60):
+        weight[1, 1] = changed
+        assert cpu_product.pack(weight).dtype == torch.bfloat16
+
+
+def test_odd_inputs_and_the_smallest_numbers_take_two_bytes():
+    cpu_product.load()
+    for weight in (torch.ones(4, 3), torch.full((4, 4), 2.0**-120)):
+        assert cpu_product.pack(weight).dtype == torch.bfloat16
+
+
+def test_the_embedded_draft_takes_one_byte_a_weight(pair):
+    """Its speedup on a CPU hangs on it (experiments/cpu_speed/README.md)."""
+    matrices = [layer.weight for layer in pair.draft.modules() if isinstance(layer, torch.nn.Linear)]
+    assert {cpu_product.narrowest(matrix) for matrix in matrices} == {torch.int8}
 
 
 def test_the_library_leaves_subnormal_numbers_alone():

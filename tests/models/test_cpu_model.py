@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from experiments.embedded_pair.rounding import round_to_bytes
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.kernels import cpu_product, cpu_rows
 from specbench.models import CachedModel, cpu_model
@@ -26,6 +27,21 @@ def test_logits_are_those_of_transformers(name):
     """Ragged requests that are extended and cut back: biases, norms of queries and keys, groups, scaled positions."""
     with cpu_rows.drawing():
         assert families.apart(name, native=True) < 1e-4
+
+
+def test_logits_of_rounded_weights_are_those_of_transformers(monkeypatch):
+    """A byte a weight, as the embedded draft has it, in every matrix of a pass."""
+    wide = families.made
+
+    def rounded(name):
+        model = wide(name)
+        round_to_bytes(model)
+        return model
+
+    monkeypatch.setattr(families, "made", rounded)
+    assert cpu_model.CpuModel(cached(rounded("llama")))._weights.dtype == torch.int8
+    with cpu_rows.drawing():
+        assert families.apart("llama", native=True) < 1e-4
 
 
 def test_other_models_are_left_to_pytorch():
