@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_an_engine_that_repeats_its_text_is_not_judged(source):
     outcome = judged(source)
     assert verdicts(outcome)[0] == CANNOT_TELL
     assert "ignores the temperature or the seeds" in certificate(outcome)["findings"][0]["answer"]
+    assert re.match(r"made up 1: cannot tell: The \d+ plain texts are the same .+\. Certificate: ", outcome.headline)
     assert outcome.failure is None
 
 
@@ -222,6 +224,14 @@ def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
     outcome = judged(FileSource(str(tmp_path / "served.jsonl")), prompts=1, rounds=2)
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
+
+
+def test_a_file_without_pairs_of_texts_says_so_in_a_line(tmp_path):
+    lines = [{"prompt_id": "ab"[n % 2], "mode": list(Mode)[n % 2], "text": " x"} for n in range(8)]
+    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    outcome = judged(FileSource(str(tmp_path / "served.jsonl")))
+    assert certificate(outcome)["verdict"] == CANNOT_TELL
+    assert "served.jsonl: cannot tell: There are no texts of both modes. Certificate: " in outcome.headline
 
 
 class Counts(engines.Engine):

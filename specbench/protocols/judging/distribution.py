@@ -193,14 +193,14 @@ def _not_refuted(numbers: dict[str, Any]) -> str:
 
 def _constant(numbers: dict[str, Any]) -> str:
     return (
-        f"Cannot tell: the {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
+        f"The {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
         "engine ignores the temperature or the seeds."
     )
 
 
 def _certain(numbers: dict[str, Any]) -> str:
     entropy = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
-    return f"Cannot tell: the entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
+    return f"The entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
 
 
 def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, guessed: bool) -> str:
