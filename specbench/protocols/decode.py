@@ -6,6 +6,7 @@ round's. Times are wall-clock and end to end: prompts, drafting, verification an
 Requests are decoded in groups, each of which is timed as one. A group of ``batch_size`` requests is a batch that ends
 before the next begins; its last steps are of few requests, since texts end at different times. A larger group is a
 continuous batch, as serving engines have it: ``batch_size`` requests are side by side until none is left to come.
+Texts of one prompt, and the turns of a conversation, are in one group, which may be larger for that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, che
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
-from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
@@ -184,7 +185,7 @@ class DecodeProtocol:
             names = dict.fromkeys(request.category for request in context.requests)
             return [[request for request in context.requests if request.category == name] for name in names]
         size = context.batch_size if self.group is None else self.group or len(context.requests)
-        return in_groups(context.requests, size)
+        return in_prompt_groups(context.requests, size)
 
 
 def step_log(completions: Sequence[Completion]) -> pd.DataFrame:

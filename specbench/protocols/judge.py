@@ -131,7 +131,7 @@ class JudgeProtocol:
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
-            f"{judgement.engine} is {judgement.headline} Certificate: {place}",
+            f"{judgement.sentence} Certificate: {place}",
             {
                 **(context.columns if getattr(source, "of_run", False) else {}),
                 **({"gamma": self._gamma(context, source)} if self._reads_gamma(source) else {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -70,3 +71,17 @@ def _prompts(requests: Sequence[Request]) -> int:
 def in_groups(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     """Items in groups of ``size``, in their order; the last may be smaller."""
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def in_prompt_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
+    """Requests in groups of at least ``size``, in their order; the last may be smaller.
+
+    No group ends between the texts of a prompt or the turns of a conversation: their times depend on each other, and
+    the interval of a speedup takes groups as independent.
+    """
+    groups: list[list[Request]] = []
+    for _, texts in itertools.groupby(requests, lambda request: request.labels["conversation"]):
+        if not groups or len(groups[-1]) >= size:
+            groups.append([])
+        groups[-1] += texts
+    return [*groups]

@@ -108,5 +108,6 @@ def check_values(columns: Mapping[str, np.ndarray], source: Origin, where: Where
             wrong |= (values != 0) & (values != 1)
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            problem = f"{name} is {values[row]} in {where(row)} (and {int(wrong.sum()) - 1} more are impossible)"
-            raise source.wrong(problem, remedy)
+            others = int(wrong.sum()) - 1
+            more = f", and {others:,} other values are impossible too" if others else ""
+            raise source.wrong(f"{name} is {values[row]:.6g} in {where(row)}{more}", remedy)

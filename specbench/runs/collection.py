@@ -9,7 +9,8 @@ import argparse
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +55,14 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
         to: the folder of the pages, which can be moved or published as a whole.
 
     Raises:
-        ConfigError: a folder that is not there, or no sweep in any of them.
+        ConfigError: a folder that is not there, no sweep in any of them, or pages that cannot be written.
     """
     folders = list(folders)
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError("FOLDER", folder, "no such folder", "Name folders with sweeps, such as outputs.")
-    to.mkdir(parents=True, exist_ok=True)
+    with _writing(to):
+        to.mkdir(parents=True, exist_ok=True)
     sweeps = [path for folder in folders for path in _sweeps(folder, to)]
     entries: list[Entry] = []
     for sweep in sweeps:
@@ -69,9 +71,19 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
         raise ConfigError(
             "FOLDER", ", ".join(map(str, folders)), "no sweep in it", "Run python -m specbench +exp=NAME."
         )
-    index = to / INDEX
-    index.write_text(html.page("index.html.j2", title="Experiments", entries=entries), encoding="utf-8")
+    index, page = to / INDEX, html.page("index.html.j2", title="Experiments", entries=entries)
+    with _writing(to):
+        index.write_text(page, encoding="utf-8")
     return index
+
+
+@contextmanager
+def _writing(to: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"pages cannot be written there ({error.strerror or error})"
+        raise ConfigError("--to", to, problem, "Name another folder, or free space.") from error
 
 
 def command(arguments: list[str]) -> int:

@@ -2,7 +2,8 @@
 
 Each line is an object with ``prompt_id``, ``mode`` ("plain" or "speculative") and ``text``, ``token_ids`` or both. It
 may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_reason``, ``logprobs``, ``counters``,
-``seconds``, ``engine``, and ``question``: why protocol=judge sampled the text. Lines are read in their order.
+``seconds``, ``engine``, ``sampling`` (the parameters that are not off, by name), and ``question``: why protocol=judge
+sampled the text. Lines are read in their order. Without temperature or sampling the run's are taken for granted.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import reason
-from specbench.core.sampling_params import DEFAULTS
+from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
-from specbench.sources.values import is_counters, is_logprobs, is_name, is_number, is_text, is_token_ids
+from specbench.sources.values import is_counters, is_logprobs, is_name, is_number, is_object, is_text, is_token_ids
 
 DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
 LONGEST = 16 * 2**20  # bytes of a line
@@ -26,15 +27,15 @@ _FIELDS = {  # which a line may have
     **dict.fromkeys(("text", "prompt", "finish_reason"), is_text),
     **dict.fromkeys(("engine", "question"), is_name),
     **dict.fromkeys(("seed", "max_new_tokens", "temperature", "seconds"), is_number),
-    **{"token_ids": is_token_ids, "logprobs": is_logprobs, "counters": is_counters},
+    **{"token_ids": is_token_ids, "logprobs": is_logprobs, "counters": is_counters, "sampling": is_object},
 }
+_DISTRIBUTION = (*NUMBERS, *SHAPING, "structured_outputs")  # parameters on which the distribution of a text depends
 _FORMAT = "See specbench/sources/file.py for what a line holds."
 
 
 def line_of(completion: TextCompletion, question: str, engine: str) -> str:
     """A line for a completion."""
     request, sampling = completion.request, completion.request.sampling
-    changed = {name: getattr(sampling, name) for name in DEFAULTS if getattr(sampling, name) != DEFAULTS[name]}
     content = {
         "question": question,
         "prompt_id": request.prompt_id,
@@ -43,7 +44,7 @@ def line_of(completion: TextCompletion, question: str, engine: str) -> str:
         "seed": request.seed,
         "max_new_tokens": request.max_new_tokens,
         "temperature": sampling.temperature,
-        "sampling": {name: value for name, value in changed.items() if name != "processors"},
+        "sampling": _changed(sampling),
         "text": completion.text,
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
@@ -53,6 +54,24 @@ def line_of(completion: TextCompletion, question: str, engine: str) -> str:
         "engine": engine,
     }
     return json.dumps({name: value for name, value in content.items() if value is not None}) + "\n"
+
+
+def _changed(sampling: SamplingParams) -> dict[str, Any]:
+    """The parameters that are not off, by name, but for processors, which JSON cannot hold."""
+    values = {name: getattr(sampling, name) for name in DEFAULTS if name != "processors"}
+    return {name: value for name, value in values.items() if value != DEFAULTS[name]}
+
+
+def _check_sampling(request: TextRequest, line: Mapping[str, Any], path: Path) -> None:
+    """Raises ConfigError for a text of another distribution than the request's, as far as its line says."""
+    stated = {name: value for name, value in line.get("sampling", {}).items() if name in _DISTRIBUTION}
+    stated |= {"temperature": line["temperature"]} if "temperature" in line else {}
+    wanted = {name: getattr(request.sampling, name) for name in _DISTRIBUTION}
+    used = SamplingParams.from_mapping(stated, **({} if "sampling" in line else wanted))
+    for name, value in wanted.items():
+        if getattr(used, name) != value:
+            problem = f"texts of prompt {request.prompt_id!r} in {path} were sampled with {getattr(used, name)!r}"
+            raise ConfigError(f"sampler.{name}", value, problem, "Use the parameters that they were sampled with.")
 
 
 def completion_of(request: TextRequest, line: Mapping[str, Any]) -> TextCompletion:
@@ -149,6 +168,11 @@ class FileSource:
             if question in (DISTRIBUTION, GREEDY):
                 texts[line["prompt_id"], Mode(line["mode"]), question == GREEDY].append(line)
                 prompts[line["prompt_id"]].add(line.get("prompt", ""))
+        if lines and not texts:
+            problem = f"no line has the question {DISTRIBUTION!r} or {GREEDY!r}, for which texts are judged"
+            raise ConfigError(
+                "source.path", self.path, problem, "Leave question out of the lines, or name one of them."
+            )
         for name, prompt in prompts.items():
             if len(prompt - {""}) > 1:
                 problem = f"its texts of prompt {name!r} have different prompts"
@@ -162,7 +186,11 @@ class FileSource:
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
-        """The next texts of these prompts. Raises ConfigError if a prompt has none left."""
+        """The next texts of these prompts.
+
+        Raises:
+            ConfigError: a prompt has none left, or its text was sampled with other parameters than the request's.
+        """
         completions = []
         for request in requests:
             key = (request.prompt_id, mode, request.sampling.greedy)
@@ -170,6 +198,8 @@ class FileSource:
             if number >= len(texts):
                 problem = f"has {len(texts)} {mode} texts of prompt {request.prompt_id!r}"
                 raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
+            if not request.sampling.greedy:
+                _check_sampling(request, texts[number], self.path)
             self._given[key] += 1
             completions.append(completion_of(request, texts[number]))
         return completions

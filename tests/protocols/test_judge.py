@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert (found["verdict"], found["method"]) == (NOT_REFUTED, "coupling")
     assert found["findings"][0]["numbers"]["texts"] == 480
     assert 0 < found["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
+    guessed = "Classes are guessed from earlier texts, so that shares of the true ones may differ by more."
+    assert found["findings"][0]["power"].endswith(guessed)
     assert found["findings"][3]["numbers"]["acceptance rate"]["value"] == pytest.approx(1 / 3)
     assert set(outcome.documents) == {"certificate.json", "certificate.md", "certificate.html"}
     for text in (outcome.documents["certificate.md"], outcome.documents["certificate.html"]):
@@ -100,6 +103,7 @@ def test_an_engine_that_repeats_its_text_is_not_judged(source):
     outcome = judged(source)
     assert verdicts(outcome)[0] == CANNOT_TELL
     assert "ignores the temperature or the seeds" in certificate(outcome)["findings"][0]["answer"]
+    assert re.match(r"made up 1: cannot tell: The \d+ plain texts are the same .+\. Certificate: ", outcome.headline)
     assert outcome.failure is None
 
 
@@ -220,6 +224,14 @@ def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
     outcome = judged(FileSource(str(tmp_path / "served.jsonl")), prompts=1, rounds=2)
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
+
+
+def test_a_file_without_pairs_of_texts_says_so_in_a_line(tmp_path):
+    lines = [{"prompt_id": "ab"[n % 2], "mode": list(Mode)[n % 2], "text": " x"} for n in range(8)]
+    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    outcome = judged(FileSource(str(tmp_path / "served.jsonl")))
+    assert certificate(outcome)["verdict"] == CANNOT_TELL
+    assert "served.jsonl: cannot tell: There are no texts of both modes. Certificate: " in outcome.headline
 
 
 class Counts(engines.Engine):

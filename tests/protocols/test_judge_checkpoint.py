@@ -86,7 +86,10 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:
         assert found["numbers"]["bound"] < 0.1
-        assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
+        compared = certificate(outcome)["findings"][0]
+        assert compared["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
+        assert "Shares of classes" in compared["power"]
+        assert "guessed" not in compared["power"]  # the checkpoint knows them
 
 
 def test_a_wrong_repetition_penalty_of_transformers_is_seen():

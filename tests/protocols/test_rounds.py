@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
 from specbench.protocols import rounds as module
-from specbench.protocols.decode import repeat_failure
+from specbench.protocols.decode import DecodeProtocol, repeat_failure
 from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
@@ -141,3 +141,23 @@ def test_other_texts_are_an_error_where_they_cannot_be_rounding():
 def test_settings_that_cannot_be(settings, key):
     with pytest.raises(ConfigError, match=key):
         RoundSettings(*settings)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("batch_size", "group", "sizes"),
+    [(1, None, [3, 3, 2]), (3, None, [3, 3, 2]), (2, None, [3, 3, 2]), (1, 4, [6, 2]), (1, 0, [8])],
+)
+def test_texts_of_one_prompt_are_timed_in_one_group(batch_size, group, sizes):
+    """Their times depend on each other, and a speedup's interval takes groups as independent (docs/stopping.md)."""
+    texts = [
+        Request(f"{name}#{k}" if k else name, (0,), k, SamplingParams(n=3), 4, sample=k)
+        for name in "ab"
+        for k in range(3)
+    ]
+    turns = [Request(f"c{turn}", (0,), 1, SamplingParams(), 4, conversation="c", turn=1) for turn in ("", "#turn-2")]
+    context = SimpleNamespace(requests=[*texts, *turns], batch_size=batch_size)
+    check = {"prefixes": 1, "draws": 0, "batch_size": 1}
+    groups = DecodeProtocol(1, 1, 0, 0, check, group=group)._groups(context)
+    assert [len(group) for group in groups] == sizes
+    assert [request for group in groups for request in group] == context.requests

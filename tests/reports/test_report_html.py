@@ -195,3 +195,10 @@ def test_folders_with_nothing_to_show_are_named(tmp_path: Path) -> None:
         write_pages([tmp_path / "gone"], tmp_path / "pages")
     with pytest.raises(ConfigError, match="no sweep in it"):
         write_pages([tmp_path], tmp_path / "pages")
+
+
+def test_pages_that_cannot_be_written_name_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for to in (tmp_path / "file", tmp_path / "file" / "pages"):
+        with pytest.raises(ConfigError, match=r"--to=.*: pages cannot be written there \(.+\)\. Name another folder"):
+            write_pages([tmp_path], to)

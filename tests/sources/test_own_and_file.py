@@ -99,7 +99,33 @@ def test_a_file_gives_texts_in_their_order(tmp_path):
 
 def test_texts_of_other_questions_are_left_alone(tmp_path):
     lines = [line_of(completion(mode), "limits", "e") for mode in Mode]
-    assert written(tmp_path, *lines).pairs == {}
+    judged = [line_of(completion(mode), "distribution", "e") for mode in Mode]
+    assert written(tmp_path, *lines, *judged).pairs == {"a": 1}
+    with pytest.raises(ConfigError, match="no line has the question 'distribution' or 'greedy', for which texts are"):
+        written(tmp_path, *lines)
+
+
+@pytest.mark.parametrize(
+    ("stated", "wanted", "problem"),
+    [
+        ({"temperature": 0.7}, {"temperature": 0.7, "top_k": 5}, None),  # a line by hand need not say everything
+        ({"temperature": 0.7}, {}, r"sampler\.temperature=1\.0: texts of prompt 'a' in .* were sampled with 0\.7"),
+        ({"sampling": {"top_k": 5}}, {"top_k": 5}, None),
+        (
+            {"sampling": {"top_k": 5, "ignore_eos": True, "logit_bias": [[3, 1.0]]}},
+            {"top_k": 5},
+            r"sampler\.logit_bias",
+        ),
+        ({"sampling": {}}, {"top_k": 5}, r"sampler\.top_k=5: .* were sampled with 0\. Use the parameters"),
+    ],
+)
+def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, wanted, problem, tmp_path):
+    source = written(tmp_path, json.dumps({"prompt_id": "a", "mode": "plain", "text": " os"} | stated) + "\n")
+    if problem is None:
+        assert source.complete([request(**wanted)], Mode.PLAIN)
+    else:
+        with pytest.raises(ConfigError, match=problem):
+            source.complete([request(**wanted)], Mode.PLAIN)
 
 
 def test_a_field_that_is_null_is_none_at_all(tmp_path):

@@ -89,12 +89,17 @@ class Judgement:
     def headline(self) -> str:
         """The verdict in a line."""
         reasons = [finding.answer for finding in self.findings if finding.verdict == self.verdict]
-        return f"{self.verdict}: {' '.join(reasons)}" if reasons else self.verdict
+        return f"{self.verdict}: {' '.join(reasons or [self.findings[0].answer])}"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a line that names the engine."""
+        return f"{self.engine}{': ' if self.verdict == CANNOT_TELL else ' is '}{self.headline}"
 
     @property
     def failure(self) -> str | None:
         """Why the command should not exit with 0."""
-        return f"{self.engine} is {self.headline}" if self.verdict == REFUTED else None
+        return self.sentence if self.verdict == REFUTED else None
 
     def json(self) -> str:
         """For machines."""

@@ -79,13 +79,13 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
     elif rejected is not None or plain >= math.log10(DOUBT):
         verdict = CANNOT_TELL
         answer = (
-            f"Cannot tell: evidence of 10^{plain:.1f} says that plain texts do not follow the checkpoint either "
+            f"Evidence of 10^{plain:.1f} says that plain texts do not follow the checkpoint either "
             f"(speculative ones: 10^{reached[Mode.SPECULATIVE]:.1f}), as with other weights, or coarser arithmetic."
         )
     elif excluded := checkpoint.excluded(Mode.SPECULATIVE):
         verdict = CANNOT_TELL
         answer = (
-            f"Cannot tell: the checkpoint excludes {excluded} of {count:,} speculative tokens and no plain one, which "
+            f"The checkpoint excludes {excluded} of {count:,} speculative tokens and no plain one, which "
             "may be arithmetic that both ways share. Raise protocol.tolerance, or sample more."
         )
     else:

@@ -162,7 +162,7 @@ def _finding(
         question=QUESTION,
         verdict=verdict,
         answer=answer,
-        power=_power(power, whole, limits),
+        power=_power(power, whole, limits, pairs.classes is None),
         numbers=numbers,
         rows={BIAS: bias, POWER: power},
     )
@@ -193,17 +193,17 @@ def _not_refuted(numbers: dict[str, Any]) -> str:
 
 def _constant(numbers: dict[str, Any]) -> str:
     return (
-        f"Cannot tell: the {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
+        f"The {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
         "engine ignores the temperature or the seeds."
     )
 
 
 def _certain(numbers: dict[str, Any]) -> str:
     entropy = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
-    return f"Cannot tell: the entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
+    return f"The entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
 
 
-def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits) -> str:
+def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, guessed: bool) -> str:
     if not rows:
         return ""
     biases = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
@@ -214,4 +214,6 @@ def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits) -> st
             f"Shares of classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), "
             f"of the {whole.classified:.0%} of tokens before which enough texts agree."
         )
+        if guessed:  # wrong guesses mix the classes, and hide a part of the difference
+            shares += " Classes are guessed from earlier texts, so that shares of the true ones may differ by more."
     return f"With {limits.power:.0%} probability {words} would have been found, simulated on these texts. {shares}"
