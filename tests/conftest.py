@@ -29,6 +29,8 @@ def pytest_collection(session: pytest.Session) -> None:
     """Imports what is tested: not in the process that only hands tests to workers, which wait until it is ready."""
     if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
         return
+    early = sorted(name for name in sys.modules if name.startswith("specbench."))
+    assert not early, f"{early} have no checks of types: conftest.py files and plugins import specbench inside fixtures."
     # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
     from jaxtyping import install_import_hook
 
