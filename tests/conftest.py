@@ -29,6 +29,10 @@ def pytest_collection(session: pytest.Session) -> None:
     """Imports what is tested: not in the process that only hands tests to workers, which wait until it is ready."""
     if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
         return
+    early = sorted(name for name in sys.modules if name.startswith("specbench."))
+    assert not early, (
+        f"{early} have no checks of types: conftest.py files and plugins import specbench inside fixtures."
+    )
     # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
     from jaxtyping import install_import_hook
 
@@ -170,7 +174,7 @@ def smoke(tmp_path_factory) -> SmokeRun:
     def run(folder: Path) -> None:
         (folder / "tmp").mkdir()
         environment = clean_environment(NO_HOME) | {"TMPDIR": str(folder / "tmp")}
-        line = ("+exp=smoke", "max_new_tokens=8", "sampler.truncate_prompt_tokens=16")
+        line = ("+exp=smoke", "max_new_tokens=5", "sampler.truncate_prompt_tokens=8")
         command = [sys.executable, "-m", "specbench", *line]
         done = without_network(command, folder, environment, folder / "reached.txt")
         (folder / "ended.json").write_text(json.dumps([done.returncode, done.stdout + done.stderr]))
@@ -197,6 +201,15 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.exactness.pace import Pace
 
     monkeypatch.setattr(Pace, "effort", 0.1)
+
+
+@pytest.fixture
+def few_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge simulates a fifth as often which bias it would have found, half of the time that it takes here."""
+    from specbench.exactness.two_sample import power
+
+    monkeypatch.setattr(power, "RUNS", 3)
+    monkeypatch.setattr(power, "HALVINGS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
     return run_once(tmp_path_factory, "command_lines", lines, prepare)
 
 
-@pytest.mark.cases(20)
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("case", BAD_INPUT, ids=[case.reason for case in BAD_INPUT])
 def test_bad_input(case, ran):
     got = ran[case.reason].ended

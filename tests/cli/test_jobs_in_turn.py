@@ -8,11 +8,12 @@ import pytest
 
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
+from tests.helpers.cli_cases import CUT
 from tests.helpers.command_lines import Ran, run_once
 from tests.helpers.small_sweeps import sweeps
 
 SMALL = (
-    *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=3", "max_new_tokens=6", "sampler.truncate_prompt_tokens=8"),
+    *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=3", "max_new_tokens=4", CUT),
     *("protocol.warmup=0", "protocol.check.prefixes=1", "protocol.check.draws=4", "tracking.mode=disabled"),
 )
 ALONE = ("protocol.together=false", "protocol.rounds=1", "protocol.max_rounds=1")

@@ -86,16 +86,17 @@ def traced(model):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory, thorough):
     """What two ranks found; the texts of the embedded pair, which take longest, in the longer form alone."""
-    names = FAMILIES if thorough else ("qwen3", "gpt-neox")  # make test looks at the first
+    names = FAMILIES if thorough else ("qwen3",)  # the case that make test runs
     checkpoints = {name: saved(name, tmp_path_factory.mktemp(name)) for name in names}
 
     def work(rank):
-        pair = embedded(parallel="tensor")
         found = {name: of_family(*each) for name, each in checkpoints.items()}
-        found["unjoined"] = texts(pair) if thorough else None
-        found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
-        found["installed"] = products.install_sums(pair.target)
-        found["texts"] = texts(pair) if thorough else None
+        if thorough:
+            pair = embedded(parallel="tensor")
+            found["unjoined"] = texts(pair)
+            found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
+            found["installed"] = products.install_sums(pair.target)
+            found["texts"] = texts(pair)
         folder, config = checkpoints["qwen3"]
         source = Origin("pair.target", "", "")
         model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())

@@ -1,8 +1,10 @@
 """Shapes and dtypes are checked in the first calls of a function in each test, and then in every sixteenth.
 
-Checks cost 0.1 ms a call, most of the time of tests that make many small ones.
+Checks cost 0.1 ms a call, most of the time of tests that make many small ones. A function's checks are made when it is
+first called: most are never called in a process, and to make the checks of all took a third of the imports' time.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -32,28 +34,29 @@ def _sparing(*arguments: Any, typechecker: Any) -> Any:
     if not arguments:
         return functools.partial(_sparing, typechecker=typechecker)
     decorated = arguments[0]
-    if inspect.isclass(decorated):
-        plain = decorated.__init__
-        checked = _jaxtyped(decorated, typechecker=typechecker).__init__
-        if checked is not plain:
-            decorated.__init__ = _spared(plain, checked)
-        return decorated
-    checked = _jaxtyped(decorated, typechecker=typechecker)
-    return _spared(decorated, checked) if inspect.isfunction(decorated) else checked
+    if inspect.isfunction(decorated):
+        return _spared(decorated, typechecker)
+    init = vars(decorated).get("__init__")
+    if dataclasses.is_dataclass(decorated) and inspect.isfunction(init) and not hasattr(init, "__wrapped__"):
+        decorated.__init__ = _spared(init, typechecker)  # made by @dataclass: a written one has its checks already
+    return decorated
 
 
-def _spared(plain: Callable, checked: Callable) -> Callable:
-    epoch, calls = -1, 0
+def _spared(plain: Callable, typechecker: Any) -> Callable:
+    epoch, calls, checked = -1, 0, None
 
     @functools.wraps(plain)
     def either(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal epoch, calls
+        nonlocal epoch, calls, checked
         if jaxtyping.config.jaxtyping_disable:
             return plain(*args, **kwargs)
         if epoch != _Epoch.number:
             epoch, calls = _Epoch.number, 0
         calls += 1
-        return (plain if calls > FIRST and calls % STRIDE else checked)(*args, **kwargs)
+        if calls > FIRST and calls % STRIDE:
+            return plain(*args, **kwargs)
+        checked = checked or _jaxtyped(plain, typechecker=typechecker)
+        return checked(*args, **kwargs)
 
     return either

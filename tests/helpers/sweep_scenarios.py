@@ -142,7 +142,8 @@ def widened(folder: Path) -> dict[str, object]:
 def interrupted(folder: Path) -> dict[str, object]:
     """SIGTERM while the second job runs, and SIGINT while a later one does; then on to the end."""
     found: dict[str, object] = {}
-    for name, job, arguments in (("SIGTERM", 1, SWEEP), ("SIGINT", 2, ("resume=latest",))):
+    line = (*SWEEP, "verifier=masked", "gamma=1,2,3")
+    for name, job, arguments in (("SIGTERM", 1, line), ("SIGINT", 2, ("resume=latest",))):
         child = Child(folder / "s", *arguments, before=_slow_second_job)
         while not any((sweep / str(job) / "slow").exists() for sweep in sweeps(folder / "s")):
             time.sleep(0.02)

@@ -29,6 +29,7 @@ from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
 from tests.helpers.contexts import run_context
 
+pytestmark = pytest.mark.usefixtures("few_simulated", "blank_figures")
 QUICK: dict[str, Any] = {"texts": 480, "prompts": 4, "length": 3, "greedy_length": 8, "rounds": 1}
 
 
@@ -55,7 +56,8 @@ def checks(outcome: Outcome) -> dict[tuple[str, str], Any]:
     return {(row.check, row.mode): row for row in outcome.tables[CHECKS].rows}
 
 
-def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_been_found():
+def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_been_found(monkeypatch):
+    monkeypatch.undo()  # with all simulations, and figures
     source = engines.Several()
     outcome = judged(source)
     assert isinstance(source, Source)

@@ -38,7 +38,7 @@ from specbench.sources.transformers import TransformersSource
 from tests.helpers.made_up_engines import Engine
 from tests.protocols.test_judge import certificate, context, judged
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few_simulated", "blank_figures")
 PAIR = ("embedded:target", "embedded:draft")
 SCORED: dict[str, Any] = {"target": PAIR[0], "draft": PAIR[1], "greedy_length": 0, "rounds": 0, "length": 5}
 
@@ -100,7 +100,7 @@ def test_a_wrong_repetition_penalty_of_transformers_is_seen():
 
     def sample(mode: Mode, sampling: SamplingParams, first: int) -> list[TextCompletion]:
         given: dict[str, Any] = {"prompt_id": "a", "prompt": "import os", "sampling": sampling, "max_new_tokens": 12}
-        return source.complete([TextRequest(**given, seed=seed) for seed in range(first, first + 16)], mode)
+        return source.complete([TextRequest(**given, seed=seed) for seed in range(first, first + 8)], mode)
 
     plain, drawn, planted = (
         sample(Mode.PLAIN, penalised, 0),
@@ -230,9 +230,11 @@ def test_texts_that_cannot_be_scored_are_refused():
         judged(Own(), draft=PAIR[1])
 
 
-def test_replay_predicts_what_the_engine_counts(monkeypatch):
+def test_replay_predicts_what_the_engine_counts(monkeypatch, exact):
     """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
     monkeypatch.setattr(speed, "BATCHES", 1)  # the same texts, decoded side by side
+    for part in (text_scorer, own):
+        monkeypatch.setattr(part, "load_pair", lambda *_, **__: exact)
     given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 3}
     outcome = judged(Own(), texts=4, prompts=16, **given)
     rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}
@@ -240,9 +242,11 @@ def test_replay_predicts_what_the_engine_counts(monkeypatch):
         drawn, likeliest = (rows[f"{name}, {PREDICTED}, drafts {drafts}"] for drafts in ("drawn", "likeliest"))
         assert drawn.value == pytest.approx(rows[name].value, rel=0.07)
         assert abs(likeliest.value / rows[name].value - 1) > 0.07
-    assert (
-        predicted_rows(TextScorer(PAIR[0], None, "cpu", "float32", SamplingParams(), None), [text("a", [5])], 3) == []
-    )
+
+
+def test_nothing_is_predicted_without_a_draft_model():
+    checkpoint = TextScorer(PAIR[0], None, "cpu", "float32", SamplingParams(), None)
+    assert predicted_rows(checkpoint, [text("a", [5])], 3) == []
 
 
 def test_bounds_hold_the_truth():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specbench.sources.served import ServedSource
+if TYPE_CHECKING:
+    from specbench.sources.served import ServedSource
 
 
 @pytest.fixture(autouse=True)
 def close(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Closes the sources of a test, and with them their connections."""
+    from specbench.sources.served import ServedSource
+
     sources: list[ServedSource] = []
     build = ServedSource.__init__
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cli_cases import CUT
 from tests.helpers.command_lines import Ran, fenced, run_once
 
 QUICK = (
     *("tracking.mode=disabled", "protocol.check.draws=64", "protocol.check.prefixes=1"),
-    *("protocol.rounds=1", "protocol.max_rounds=1"),
+    *("protocol.rounds=1", "protocol.max_rounds=1", "protocol.warmup=0", CUT),
 )
 PARTS = {
     "drafter": ("Add a drafter", "echo.py", "drafter/echo.yaml"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis import replay_sweep
-from tests.helpers.cli_cases import AS_SLOW_CODE
+from tests.helpers.cli_cases import AS_SLOW_CODE, CUT
 from tests.helpers.command_lines import Ran, fenced, run_once
 from tests.helpers.made_up_rows import said
 
@@ -28,7 +28,7 @@ LATENCY = (
 )
 REPLAY = (
     *("protocol=replay_check", "protocol.gammas=[2,3]", "protocol.decoded=[3]", "protocol.warmup=0"),
-    *("workload.limit=6", "max_new_tokens=20"),
+    *("workload.limit=6", "max_new_tokens=20", CUT),
 )
 # The mistake that the rule invites: the residual of the token rule, whose thresholds are higher.
 SOUND, WRONG = "weights = p - self.a * torch.minimum(p, q)", "weights = batched.residual(p, q)"
