@@ -22,7 +22,9 @@ from specbench.exactness.statistics.tests import holm
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
 LAST_LOOK = 0.6  # share of the rest that is for the look at all draws
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
-AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
+AGAIN, AT_LAST = 0.05, 0.22  # likewise, of a look at models made anew, and of the one at everything
+TIMES_AGAIN = 3  # looks after the last, for models that the last one made anew
+_LEAST_SEEN = len(LOOKS) + TIMES_AGAIN + 1  # times that a bound from below is looked at, a signal's moment among them
 
 
 class Looks:
@@ -60,8 +62,8 @@ class Looks:
 
     @property
     def least_alarm(self) -> float:
-        """The false alarm of a fixture's bound from below."""
-        return self.settings.false_alarm * LOCATING / self.fixtures
+        """The false alarm of a fixture's bound from below, each time that it is looked at."""
+        return self.settings.false_alarm * LOCATING / self.fixtures / _LEAST_SEEN
 
     @property
     def doubt(self) -> float:

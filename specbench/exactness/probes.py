@@ -37,6 +37,7 @@ from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
@@ -84,7 +85,7 @@ class Probe:
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
         self._pending: dict[int, list[Float64[Tensor, "s n width"]]] = {}
-        self._rate = 0.0
+        self._rate, self._bet_on = 0.0, False
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
     def _locate(self, effort: float, deadline: float | None) -> None:
@@ -148,8 +149,8 @@ class Probe:
 
     @property
     def paired_p_value(self) -> float | None:
-        """Of the bets on the requests that differ; None if none did."""
-        return self._bets.p_value if self._rate else None
+        """Of the bets on the requests that differ; None if none did, or what was foreseen is not the target's."""
+        return self._bets.p_value if self._bet_on else None
 
     def check(self, steps: Steps, streams: Streams, sizes: Sequence[int]) -> None:
         """Takes verified steps of requests with streams of their own.
@@ -166,7 +167,7 @@ class Probe:
         self.calls.add(differ, sizes)
         self.surprises += len(rows)
         if len(rows):
-            if self.method == LOCATED or self.rule_is_lossless:  # else what was foreseen is not the target's
+            if self.located is not None and self.located <= TOLERANCE:  # else what was foreseen is not the target's
                 self._bet(steps, wanted, differ)
             self._keep(steps, wanted, streams, rows)
         self._rate = max(len(rows) / len(differ), 0.5 * self._rate)
@@ -192,7 +193,7 @@ class Probe:
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
         most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
-        chosen = differ[:most].nonzero()[:, 0]
+        chosen, self._bet_on = differ[:most].nonzero()[:, 0], True
         for part in chosen.split(_BET_ON):
             got, other = steps.visible[part], wanted[part]
             base = steps.drawn.base[part]

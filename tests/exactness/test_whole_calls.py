@@ -1,5 +1,6 @@
 """Verifiers that go wrong in few calls as a whole, on small fixtures: refuted, or with a bound above their bias."""
 
+import collections
 import random
 
 import pytest
@@ -8,8 +9,11 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
 from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.probes import Probe
 from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
+from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
@@ -65,6 +69,31 @@ def test_requests_come_out_the_same_in_one_call_and_in_many():
         parts = verified_steps(TokenSteps(), FIXTURES[name], streams, call_sizes(300, 5))
         assert torch.equal(whole.visible, parts.visible)
         assert torch.equal(whole.rows, parts.rows)
+
+
+class RemembersRequests(TokenSteps):
+    """Token verification that keeps the seeds and positions of each call by vocabulary and longest draft."""
+
+    lossless = True
+
+    def __init__(self):
+        self.calls = collections.defaultdict(list)
+
+    def read(self, draft, target, streams):
+        requests = list(zip(streams.seeds.tolist(), streams.positions.tolist(), strict=True))
+        self.calls[target.logits.shape[1], draft.max_draft_tokens].append(requests)
+        return draft, target, streams
+
+
+def test_fixtures_share_no_requests_and_no_sizes_of_calls():
+    """Else a fault of some requests or sizes would strike all fixtures at once, whose calls call_bound counts apart."""
+    verifier, fixtures = RemembersRequests(), [FIXTURES["chain"], FIXTURES["deep"]]
+    probes = {fixture.name: Probe(verifier, fixture, 0.0) for fixture in fixtures}
+    tier = SmallTier(verifier, fixtures, 0, CPU, Evidence(), probes)
+    tier.draw(dict.fromkeys(probes, 3000), None)
+    one, other = verifier.calls.values()
+    assert {request for call in one for request in call}.isdisjoint(request for call in other for request in call)
+    assert [len(call) for call in one] != [len(call) for call in other]
 
 
 def test_shares_are_of_each_call():
