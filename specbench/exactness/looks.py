@@ -27,6 +27,12 @@ TIMES_AGAIN = 3  # looks after the last, for models that the last one made anew
 _LEAST_SEEN = len(LOOKS) + TIMES_AGAIN + 1  # times that a bound from below is looked at, a signal's moment among them
 
 
+def last_alarm(settings: Settings, rows: Sequence[Row]) -> float:
+    """The false alarm of one of several tests at the look at all draws, if none of the others rejects."""
+    tests = sum(row.gates and row.test not in HARD for row in rows)
+    return settings.false_alarm * (1 - LOCATING) * LAST_LOOK / max(1, tests)
+
+
 class Looks:
     """The looks of one run.
 
@@ -97,8 +103,7 @@ class Looks:
         """Returns the row with what it could have seen, and its upper bound."""
         if row.test != JOINT or row.dof == 0:
             return row
-        tests = max(1, sum(row.gates and row.test not in HARD for row in self.evidence.rows))
-        share = self.settings.false_alarm * (1 - LOCATING) * LAST_LOOK / tests
+        share = last_alarm(self.settings, self.evidence.rows)
         return replace(
             row,
             detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),

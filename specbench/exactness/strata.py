@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from specbench.exactness.evidence import StratumRow
-from specbench.exactness.inputs import Stratum
+from specbench.exactness.inputs import STRATA, Stratum
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
@@ -89,9 +89,6 @@ def together(name: str, reason: str, parts: list[Seen]) -> Seen:
     return whole
 
 
-def mean(parts: list[Seen], bounds: dict[str, float]) -> float | None:
-    """The mean of bounds over strata by their probability; None if there are none."""
-    if not bounds:
-        return None
-    weights = {one.stratum.name: one.stratum.probability for one in parts}
-    return math.fsum(weights[name] * bounds.get(name, 1.0) for name in weights) / math.fsum(weights.values())
+def mean_over_d(bounds: dict[str, float]) -> float | None:
+    """The mean of bounds over the strata of D, 1 for a stratum without one; None if there are none."""
+    return math.fsum(stratum.probability * bounds.get(stratum.name, 1.0) for stratum in STRATA) if bounds else None

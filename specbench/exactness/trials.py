@@ -27,7 +27,7 @@ from specbench.exactness.shares import in_order
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import Seen, mean, together
+from specbench.exactness.strata import Seen, mean_over_d, together
 from specbench.rules.verifier import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
@@ -217,7 +217,7 @@ class Trials:
         if drawn:
             large = [one for one in drawn if one.stratum.large]
             yield together(LARGE, "the strata of 32,000 tokens and more", large).row(*kind, None)
-            yield together(ALL, "every stratum by its probability", drawn).row(*kind, mean(drawn, along))
+            yield together(ALL, "every stratum by its probability", drawn).row(*kind, mean_over_d(along))
         for one in others:
             yield one.row(*kind, None)
 

@@ -142,6 +142,13 @@ def test_a_rule_without_formulas_has_a_bound_by_cells_alone():
     assert found.example is None
 
 
+def test_the_mean_over_strata_knows_nothing_of_strata_without_calls():
+    _, rows, _ = trials(MatchingVerifier(coupled=False), 60, "large batches")
+    drawn = rows["large batches"].along
+    assert drawn < 0.5
+    assert rows[ALL].along == pytest.approx(0.97 + 0.03 * drawn)
+
+
 def test_refusals_are_kept_and_the_rest_goes_on():
     class NoOneHot(MaskedVerifier):
         def verify(self, draft, target, streams):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import Evidence, Row
-from specbench.exactness.looks import LOOKS
+from specbench.exactness.looks import last_alarm
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.rules.agreement import TOLERANCE
@@ -51,16 +51,16 @@ def sensitivity(evidence: Evidence, settings: Settings) -> list[SensitivityRow]:
             p_value, rejected_at, needed = 0.0, bound.draws, -math.log(settings.false_alarm) / bound.located
         rows.append(SensitivityRow(bound.fixture, LOCATION, bound.draws, p_value, rejected_at, needed, gates=True))
     for row in evidence.rows:
-        needed = _needed(row, settings, len(evidence.rows))
+        needed = _needed(row, settings.power, last_alarm(settings, evidence.rows))
         rows.append(SensitivityRow(row.fixture, row.test, row.draws, row.p_value, row.rejected_at, needed, row.gates))
     return rows
 
 
-def _needed(row: Row, settings: Settings, tests: int) -> float | None:
+def _needed(row: Row, power: float, false_alarm: float) -> float | None:
     """From the excess of the statistic over its degrees of freedom, which grows with the draws in proportion."""
     if row.dof == 0:
         return float(row.draws) if row.rejected_at is not None else None
     if row.p_value > SEEN or row.statistic <= row.dof:
         return None
-    wanted = needed_noncentrality(row.dof, settings.power, settings.false_alarm * LOOKS[-1][1] / tests)
+    wanted = needed_noncentrality(row.dof, power, false_alarm)
     return row.draws * wanted / (row.statistic - row.dof)
