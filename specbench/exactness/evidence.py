@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from specbench.exactness.draws.tally import Tally
 from specbench.exactness.enumeration.row import LocatedRow
+from specbench.exactness.failures.copies import ShownRequest
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.long_use import LongUseRow
-from specbench.exactness.shown import ShownRequest
+from specbench.exactness.purity.long_use import LongUseRow
 from specbench.exactness.statistics.calls import CallBound
-from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"

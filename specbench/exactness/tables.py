@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.bias import RuleBiasRow
+from specbench.exactness.certificate.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
 from specbench.exactness.inputs.census import CensusRow

@@ -15,13 +15,14 @@ from omegaconf import OmegaConf
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
-from specbench.exactness import long_use, suite
+from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
+from specbench.exactness.draws.probes import COUNTED, RULE
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.probes import COUNTED, RULE
+from specbench.exactness.purity import long_use
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import specbench
-from specbench.exactness import suite, watch
+from specbench.exactness import guard, suite
 from specbench.exactness.certificate import NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import sentences
-from specbench.exactness.probes import Probe
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
 from specbench.exactness.suite import Examination
@@ -65,7 +65,7 @@ def test_an_interrupted_certificate_has_the_bounds_of_what_was_done():
     assert "It is not called lossless, because the suite was interrupted." in certificate.words
     assert all(bound["draws"] == 3000 for bound in certificate.bounds)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not watch.stopped()
+    assert not guard.stopped()
 
 
 def examined(verifier, report=lambda _: None, **more):
@@ -79,7 +79,7 @@ def examined(verifier, report=lambda _: None, **more):
 def test_a_verifier_that_was_refuted_before_stays_so(monkeypatch):
     def search(*_):
         interrupt()
-        watch.verify(*[None] * 5)
+        guard.verify(*[None] * 5)
 
     monkeypatch.setattr(suite, "simplest_failure", search)
     evidence = examined(TargetResidual())

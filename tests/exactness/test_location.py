@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness import examples
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration import differences
 from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, inject
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
@@ -16,11 +16,10 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
-from specbench.exactness.probes import Probe
-from specbench.exactness.shown import run_copies
+from specbench.exactness.failures.copies import run_copies
+from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.subject import Subject
 from specbench.exactness.zoo import accept, residual, signature, wrong_q
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.signature import likely_cause

@@ -11,15 +11,15 @@ import torch
 
 from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
-from specbench.exactness import pace, suite
+from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
+from specbench.exactness.draws.alpha_spending import Looks
+from specbench.exactness.draws.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.evidence import JOINT, Evidence, Habit, Row, uncontradicted
-from specbench.exactness.looks import Looks
-from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
-from specbench.exactness.settings import Settings
+from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo.steps import TokenSteps
@@ -291,7 +291,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 @pytest.mark.usefixtures("few_enumerated")
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
-    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
+    monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
     settings = Settings(
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
@@ -311,7 +311,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
 @pytest.mark.usefixtures("few_enumerated")
 def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     """Time that is up while a strip is located would leave a model without draws, and so without a bound."""
-    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
+    monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
     real, clock = suite.Probe.follow_up, itertools.count(step=0.05)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
 

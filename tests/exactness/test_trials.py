@@ -14,11 +14,11 @@ from specbench.exactness import inputs
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
+from specbench.exactness.failures.call import failure_of
 from specbench.exactness.inputs import STRATA, Takes
-from specbench.exactness.sampled_failure import failure_of
+from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
-from specbench.exactness.subject import Subject
-from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
+from specbench.exactness.trials.run import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
@@ -394,7 +394,7 @@ def test_streams_and_rows_that_a_verifier_alters_are_found_in_any_layout():
                 target.logits.mul_(1.5)
             return result
 
-    from specbench.exactness.watch import VerifierFault
+    from specbench.exactness.guard import VerifierFault
 
     with pytest.raises(VerifierFault, match="target.logits in place"):
         trials(Scales(), 64 * 12, "tiny")

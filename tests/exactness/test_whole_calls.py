@@ -9,11 +9,11 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
 from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.probes import Probe
 from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
-from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination

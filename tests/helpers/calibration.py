@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from specbench.exactness.draws.serial import serial_rows
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.inputs import STRATA
-from specbench.exactness.statistics.serial import serial_rows
-from specbench.exactness.statistics.small import SmallTier
-from specbench.exactness.trials import run_trials
+from specbench.exactness.trials.run import run_trials
 from specbench.rules.verifier import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again

@@ -11,9 +11,9 @@ from specbench.exactness.certificate.verdict import (
     names_another_rule,
     other_tokens,
 )
+from specbench.exactness.draws.probes import LOCATED, RULE
 from specbench.exactness.evidence import ACCEPTANCE, Bound, Evidence
-from specbench.exactness.habits import GENERATOR, KINDS, STREAMS, TWICE, established
-from specbench.exactness.probes import LOCATED, RULE
+from specbench.exactness.purity.hidden_inputs import GENERATOR, KINDS, STREAMS, TWICE, established
 
 
 def of_habits(evidence: Evidence) -> list[str]:

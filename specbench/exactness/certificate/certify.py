@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specbench.exactness.bias import bias_rows
+from specbench.exactness.certificate.bias import bias_rows
 from specbench.exactness.certificate.scope import covered, not_covered
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS, verdict_of
 from specbench.exactness.certificate.words import headline, sentences

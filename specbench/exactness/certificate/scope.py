@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.exactness.evidence import SUCCESSIVE, TWINS, Evidence
-from specbench.exactness.trials import ALL
+from specbench.exactness.trials.run import ALL
 
 ALWAYS_BEYOND = (
     "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",

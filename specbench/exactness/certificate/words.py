@@ -14,12 +14,12 @@ from specbench.exactness.certificate.verdict import (
     altered,
     names_another_rule,
 )
+from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import COMPARES, FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
-from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.trials import ALL, LARGE
+from specbench.exactness.trials.run import ALL, LARGE
 
 SURE = f"{CONFIDENCE:.0%}"
 _ROW_ASSUMPTION = (

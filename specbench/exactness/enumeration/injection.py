@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw_length, verified
@@ -52,7 +52,7 @@ def inject(
         fixture: of one variant.
         read: gets the streams that the verifier read.
     """
-    parts, sampler = [], watch.draft_sampler(verifier, fixture.name)
+    parts, sampler = [], guard.draft_sampler(verifier, fixture.name)
     for chunk in given.split(_CHUNK, dim=1):
         uniforms = chunk.contiguous().to(fixture.p.device)
         streams = GivenStreams.of(uniforms)

@@ -6,7 +6,7 @@ are put in beforehand, and every box is probed right beside all its sides, so th
 as 2e-14 shows, and is bisected in its turn.
 
 A strip that lies in the middle of a box, and is not met by a line, is not found here: how much of the mass that can be
-is for the draws to say (probes.py), which come back with the points at which the code did something else.
+is for the draws to say (draws/probes.py), which come back with the points at which the code did something else.
 """
 
 from __future__ import annotations

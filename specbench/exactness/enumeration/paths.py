@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.rules.verifier import Verifier
 
@@ -93,7 +93,7 @@ class Tree:
 
 def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece, int]] | None:
     """The intervals of u that draw each token from one draft row, in order."""
-    sampler = watch.draft_sampler(verifier, fixture.name)
+    sampler = guard.draft_sampler(verifier, fixture.name)
     if fixture.deterministic:
         return [((0.0, 1.0), int(fixture.draft.argmax[row]))]
     if sampler is None:

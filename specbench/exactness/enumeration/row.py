@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import RowCode
@@ -81,7 +81,7 @@ class LocatedRow:
         return min(1.0, self.tv + self.slack)
 
 
-@watch.one_thread()
+@guard.one_thread()
 def locate_row(
     verifier: Verifier,
     rule: Rule,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from specbench.exactness.draws.alpha_spending import last_alarm
 from specbench.exactness.evidence import Evidence, Row
-from specbench.exactness.looks import last_alarm
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.rules.agreement import TOLERANCE

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.injection import Point
+from specbench.exactness.guard import draft_sampler
+from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.steps import Steps, draw_length, verified
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.subject import Subject
-from specbench.exactness.watch import draft_sampler
 from specbench.rules.verifier import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried

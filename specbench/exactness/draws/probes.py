@@ -30,8 +30,8 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.evidence import Bound
+from specbench.exactness.failures.copies import Example
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.shown import Example
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most

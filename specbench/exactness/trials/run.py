@@ -17,17 +17,18 @@ from functools import partial
 import torch
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.exactness import shares, watch
+from specbench.exactness import guard
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.judge import CONFIGURED_FIRST, CallJudgement, Judge
-from specbench.exactness.shares import in_order
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import Seen, mean_over_d, together
+from specbench.exactness.trials import worker_pool
+from specbench.exactness.trials.judge import CONFIGURED_FIRST, CallJudgement, Judge
+from specbench.exactness.trials.strata import Seen, mean_over_d, together
+from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
@@ -88,8 +89,8 @@ def run_trials(
         VerifierFault: the verifier did what no verifier may.
     """
     if share is None:
-        share = shares.processes(calls, device) if device.type == "cpu" or unused is not None else 1
-    with watch.one_thread():
+        share = worker_pool.processes(calls, device) if device.type == "cpu" or unused is not None else 1
+    with guard.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
         judge, there = Judge(verifier), None
         for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
@@ -167,7 +168,7 @@ class Trials:
         """Adds judgements, in the order of the calls, and concludes."""
         started = shown = time.perf_counter()
         total = len(self._drawn)
-        with contextlib.suppress(watch.Stopped), contextlib.closing(judgements):
+        with contextlib.suppress(guard.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
                 now = time.perf_counter()

@@ -11,7 +11,7 @@ from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.evidence import Habit
-from specbench.exactness.habits import (
+from specbench.exactness.purity.hidden_inputs import (
     COMPANY,
     GENERATOR,
     KINDS,

@@ -9,13 +9,13 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.exactness import watch
+from specbench.exactness import guard
+from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.draws.tally import Tally
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.looks import AGAIN, LOOKS, TIMES_AGAIN
-from specbench.exactness.probes import Probe
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
-from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
 from specbench.rules.rule import rule_of
@@ -131,7 +131,7 @@ class SmallTier:
             if tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
                 drawn = draw(self.verifier, tally.fixture, few)
-                watch.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
+                guard.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
             steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)

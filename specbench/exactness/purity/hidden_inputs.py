@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
@@ -158,7 +158,7 @@ def _of(
         results = []
         for arguments in condition.batches:
             seeded(condition.state)
-            results.append(watch.verify(verifier, fixture.name, *arguments))
+            results.append(guard.verify(verifier, fixture.name, *arguments))
         return Verification.join(results)
 
     conditions = _conditions(verifier, fixture, injectable, seed, number, size)

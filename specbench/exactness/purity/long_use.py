@@ -18,13 +18,13 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.purity.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
-from specbench.exactness.subject import Subject
 from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
@@ -95,7 +95,7 @@ class LongUse:
         VerifierFault: the verifier did what no verifier may.
     """
 
-    @watch.one_thread()
+    @guard.one_thread()
     def __init__(self, subject: Subject, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.subject, self.verifier, self.seed, self.device = subject, subject.verifier, seed, device
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
@@ -108,7 +108,7 @@ class LongUse:
         self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
         self._shapes = self._prepared()
 
-    @watch.one_thread()
+    @guard.one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> bool:
         """Makes calls in mixed shapes in a random order; some shapes come often, some late.
 
@@ -140,7 +140,7 @@ class LongUse:
         self.seconds += time.perf_counter() - started
         return late
 
-    @watch.one_thread()
+    @guard.one_thread()
     def compare(self) -> LongUseRow:
         """Verifies what was recorded again.
 
@@ -232,13 +232,13 @@ class LongUse:
         """
         try:
             return _verified(self.verifier, batch, streams or batch.streams)
-        except watch.VerifierFault as fault:
-            raise watch.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
+        except guard.VerifierFault as fault:
+            raise guard.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
         except ArgumentError as error:
             if not met:
                 raise
             problem = self._after(f"verify refuses arguments of a shape that it took before ({error}).")
-            raise watch.VerifierFault(batch.fixture.name, problem) from error
+            raise guard.VerifierFault(batch.fixture.name, problem) from error
 
     def _after(self, problem: str) -> str:
         return f"after {self.calls:,} calls of one object: {problem}"
@@ -266,14 +266,14 @@ class LongUse:
                 _differing(_verified(fresh, batch, batch.streams), now)
                 for batch, now in zip(batches, after, strict=True)
             )
-        except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not
+        except (ArgumentError, guard.VerifierFault):  # the object took what its copy does not
             return None
 
 
 def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
     """An outcome that later calls cannot overwrite."""
     drawn = batch.drawn
-    result = watch.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
+    result = guard.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 

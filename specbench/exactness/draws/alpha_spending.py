@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
+from specbench.exactness.draws.probes import LOCATED, Probe, bound_of
+from specbench.exactness.draws.tally import Tally
 from specbench.exactness.evidence import ACCEPTANCE, FORM, HARD, JOINT, Bound, Evidence, Row
-from specbench.exactness.probes import LOCATED, Probe, bound_of
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, share_at_most, tv_upper_bound
-from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
 
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
