@@ -228,7 +228,7 @@ class Examination:
         if evidence.fault is None:
             bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
+            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""

@@ -24,7 +24,6 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.purity import long_use
 from specbench.exactness.settings import Settings
-from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination

@@ -19,8 +19,8 @@ from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.settings import Settings, settings_of
+from specbench.exactness.statistics.g_tests import holm, node_g_test, pair_g_test
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
-from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, request_streams
 from specbench.exactness.zoo import residual

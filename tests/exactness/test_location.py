@@ -9,20 +9,21 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.enumeration import differences
 from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, inject
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
+from specbench.exactness.failures import likely_cause as causes
+from specbench.exactness.failures import wrong_points
 from specbench.exactness.failures.copies import run_copies
+from specbench.exactness.failures.likely_cause import likely_cause
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.zoo import accept, residual, signature, wrong_q
+from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.bugs import bugs, card
-from specbench.exactness.zoo.signature import likely_cause
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.rules.block.masked import BlockVerifier
@@ -240,7 +241,7 @@ def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
 def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
     for bug in bugs():
-        assert not re.search(r"issue|PR \d|arXiv", signature._SOURCE.sub("", card(bug))), bug
+        assert not re.search(r"issue|PR \d|arXiv", causes._SOURCE.sub("", card(bug))), bug
     verifier = accept.FirstUnverified()
     points = wrong_points(verifier, "chain")
     assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
@@ -274,12 +275,12 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
     model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
     boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
-    assert list(differences.between_thresholds(TOKEN, model, boxes)) == []
+    assert list(wrong_points.between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()
     ends = high[Stream.ACCEPT, :, 0]
     thresholds = ends[ends < 1].unique()
     ends[ends < 1] += 1e-4
-    found = list(differences.between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    found = list(wrong_points.between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
     beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
     assert len(found) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()

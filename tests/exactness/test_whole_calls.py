@@ -110,11 +110,11 @@ def test_shares_are_of_each_call():
 def test_the_bound_holds_for_whole_calls_of_a_known_share():
     """2,000 samples of 16 fixtures: 20 bounds below the mean are expected at most; 60 have a chance below 1e-9."""
     rng, below = random.Random(1), 0
-    for _ in range(2000):
+    for seed in range(2000):
         fixtures = [CallCounts(calls=50) for _ in range(16)]
         for each in fixtures:
             each.shares[1.0] += sum(rng.random() < 0.005 for _ in range(50))
-        below += call_bound(fixtures, 0.01).code < 0.005
+        below += call_bound(fixtures, 0.01, seed).code < 0.005
     assert below < 60
-    assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01).code < 0.006
-    assert call_bound([], 0.01) is None
+    assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01, 0).code < 0.006
+    assert call_bound([], 0.01, 0) is None

@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specbench.exactness.certificate.bias import bias_rows
-from specbench.exactness.certificate.scope import covered, not_covered
+from specbench.exactness.certificate.caveats import covered, not_covered
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS, verdict_of
 from specbench.exactness.certificate.words import headline, sentences
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import Settings
+from specbench.exactness.tables import bias_rows
 
 
 @dataclass(frozen=True, kw_only=True)

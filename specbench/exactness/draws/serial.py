@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.core.rng import Streams
 from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.fixtures import Fixture, small_fixtures
-from specbench.exactness.statistics.tests import GTest, pair_g_test
+from specbench.exactness.statistics.g_tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
 from specbench.rules.verifier import Verifier
@@ -86,8 +86,6 @@ def serial_rows(
     verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int
 ) -> tuple[list[Row], bool]:
     """Returns the tests of pairs of steps that nothing should connect, and whether the time was up before all pairs.
-
-    A malformed step is left out.
 
     Args:
         draws: pairs of successive steps, on both fixtures together; half as many of twins.

@@ -212,15 +212,18 @@ class Trials:
         drawn = [self._seen[stratum.name] for stratum in STRATA if stratum.name in self._seen]
         others = [one for name, one in self._seen.items() if name not in {stratum.name for stratum in STRATA}]
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self._cells)) for name, cells in self._cells.items()}
-        kind = (self._judge.rule, self._judge.own_rule)
+
+        def row(one: Seen, along: float | None = None) -> StratumRow:
+            return one.row(self._judge.rule, self._judge.own_rule, along, self._drawn.seed)
+
         for one in drawn:
-            yield one.row(*kind, along.get(one.stratum.name))
+            yield row(one, along.get(one.stratum.name))
         if drawn:
             large = [one for one in drawn if one.stratum.large]
-            yield together(LARGE, "the strata of 32,000 tokens and more", large).row(*kind, None)
-            yield together(ALL, "every stratum by its probability", drawn).row(*kind, mean_over_d(along))
+            yield row(together(LARGE, "the strata of 32,000 tokens and more", large))
+            yield row(together(ALL, "every stratum by its probability", drawn), mean_over_d(along))
         for one in others:
-            yield one.row(*kind, None)
+            yield row(one)
 
     def _tests(self) -> list[Row]:
         rows = [

@@ -44,17 +44,18 @@ class Seen:
             elif key != "stratum":
                 setattr(self, key, getattr(self, key) + value)
 
-    def row(self, rule: Rule | None, own_rule: bool, along: float | None) -> StratumRow:
+    def row(self, rule: Rule | None, own_rule: bool, along: float | None, seed: int) -> StratumRow:
         """With bounds, each at 99% confidence.
 
         Args:
             rule: that calls were compared with; None if with none.
             own_rule: whether it is not one of this tree.
             along: bound by counts of cells, where there is one.
+            seed: of the inputs.
         """
         alpha = 1 - CONFIDENCE
         compared = rule is not None and self.calls > 0
-        code = mean_at_most(self.shares, self.calls, alpha) if compared else None
+        code = mean_at_most(self.shares, self.calls, alpha, seed) if compared else None
         rule_error = None
         if compared and own_rule and self.law_checked and not self.no_form:
             rule_error = min(1.0, TOLERANCE + share_at_most(self.law_wrong, self.law_checked, alpha))
