@@ -106,7 +106,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
     real = time.perf_counter
     monkeypatch.setattr(long_use, "_SHAPES", 40)
-    for module in (suite, small):  # deadlines end on such a clock what counts alone decide here
+    for module in (suite, small_pairs):  # deadlines end on such a clock what counts alone decide here
         monkeypatch.setattr(module, "deadline_of", lambda _: None)
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(

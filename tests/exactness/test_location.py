@@ -16,9 +16,9 @@ from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
 from specbench.exactness.failures import likely_cause as causes
-from specbench.exactness.failures import wrong_points
 from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import likely_cause
+from specbench.exactness.failures.wrong_points import between_thresholds
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
@@ -275,12 +275,12 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
     model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
     boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
-    assert list(wrong_points.between_thresholds(TOKEN, model, boxes)) == []
+    assert list(between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()
     ends = high[Stream.ACCEPT, :, 0]
     thresholds = ends[ends < 1].unique()
     ends[ends < 1] += 1e-4
-    found = list(wrong_points.between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    found = list(between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
     beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
     assert len(found) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()
