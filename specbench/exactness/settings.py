@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -102,6 +104,11 @@ SUITES = {
         row_seconds=600,
     ),
 }
+
+
+def deadline_of(seconds: float | int) -> float:
+    """Returns when a time limit ends, by ``time.perf_counter``; 0 seconds is no limit."""
+    return time.perf_counter() + (seconds or math.inf)
 
 
 def settings_of(suite: object, **given: Any) -> Settings:

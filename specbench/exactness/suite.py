@@ -21,7 +21,7 @@ from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
-from specbench.exactness.draws.small_pairs import SmallTier, deadline_of
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.enumeration.injection import (
     Point,
     calls_a_request,
@@ -38,7 +38,7 @@ from specbench.exactness.inputs import Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.settings import RequestBudget, Settings
+from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.run import ALL, Configured, Trials, run_trials

@@ -102,7 +102,7 @@ def test_counts_give_the_joint_back():
     """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise."""
     fixture = FIXTURES["chain"]
     tier = SmallTier(MaskedVerifier(), [fixture], 3, CPU, Evidence())
-    tier.draw({"chain": 100_000}, None)
+    tier.draw({"chain": 100_000})
     joint = completed(fixture, counted_ends(fixture, torch.from_numpy(tier.tallies["chain"].nodes()[2])))
     expected = target_joint(fixture, 3)
     assert joint.sum() == pytest.approx(1)

@@ -5,6 +5,7 @@ here have fixed seeds and bounds that chance breaks with a probability far below
 """
 
 import dataclasses
+import math
 import re
 import time
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     real = time.perf_counter
     monkeypatch.setattr(long_use, "_SHAPES", 40)
     for module in (suite, small_pairs):  # deadlines end on such a clock what counts alone decide here
-        monkeypatch.setattr(module, "deadline_of", lambda _: None)
+        monkeypatch.setattr(module, "deadline_of", lambda _: math.inf)
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(
         draws=10_000, seconds=5, locating_seconds=3.5, serial_draws=600, serial_seconds=0, calls=6,

@@ -90,7 +90,7 @@ def test_fixtures_share_no_requests_and_no_sizes_of_calls():
     verifier, fixtures = RemembersRequests(), [FIXTURES["chain"], FIXTURES["deep"]]
     probes = {fixture.name: Probe(verifier, fixture, 0.0) for fixture in fixtures}
     tier = SmallTier(verifier, fixtures, 0, CPU, Evidence(), probes)
-    tier.draw(dict.fromkeys(probes, 3000), None)
+    tier.draw(dict.fromkeys(probes, 3000))
     one, other = verifier.calls.values()
     assert {request for call in one for request in call}.isdisjoint(request for call in other for request in call)
     assert [len(call) for call in one] != [len(call) for call in other]

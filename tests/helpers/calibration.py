@@ -46,7 +46,7 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
     for number in range(seeds):
         this = seed + FIRST_SEED + number
         tier = SmallTier(verifier, fixtures, this, device, Evidence())
-        tier.draw({fixture.name: draws for fixture in fixtures}, None)
+        tier.draw({fixture.name: draws for fixture in fixtures})
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests

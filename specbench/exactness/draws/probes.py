@@ -13,6 +13,7 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import product
@@ -56,7 +57,7 @@ class Probe:
         fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
-        deadline: of ``time.perf_counter``, after which no search begins; None for none.
+        deadline: of ``time.perf_counter``, after which no search begins.
 
     Attributes:
         late: whether the deadline came before all thresholds were looked for.
@@ -70,7 +71,7 @@ class Probe:
         calls: of the verifier since the model was made, and the number of models there have been.
     """
 
-    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float | None = None):
+    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float = math.inf):
         self.verifier, self.fixture, self.late = verifier, fixture, False
         self.models: dict[int, Model] = {}  # by number of the class, as in _classes
         self.rule = rule_of(verifier)
@@ -88,9 +89,9 @@ class Probe:
         self._rate, self._bet_on = 0.0, False
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
-    def _locate(self, effort: float, deadline: float | None) -> None:
+    def _locate(self, effort: float, deadline: float) -> None:
         for v, count in product(range(self.fixture.variants), sorted(set(self.fixture.counts))):
-            self.late = deadline is not None and time.perf_counter() > deadline
+            self.late = time.perf_counter() > deadline
             model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
             if model is None:
                 self.models = {}

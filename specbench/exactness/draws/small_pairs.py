@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.tally import Tally
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
@@ -85,10 +87,10 @@ class SmallTier:
             if late or enough():
                 return late
             for _ in range(TIMES_AGAIN if share == 1.0 else 1):
-                if deadline is not None and time.perf_counter() > deadline:
+                if time.perf_counter() > deadline:
                     break
                 anew = [name for name, probe in self.probes.items() if probe.follow_up(self.seed)]
-                if anew and deadline is not None:  # without draws nothing bounds a new model
+                if anew:  # without draws nothing bounds a new model
                     deadline = max(deadline, time.perf_counter() + _FOR_NEW_MODELS * seconds)
                 if not anew or share < 1.0:
                     break
@@ -97,7 +99,7 @@ class SmallTier:
                 look(AGAIN)
         return late
 
-    def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
+    def draw(self, wanted: dict[str, int], deadline: float = math.inf) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
 
         A fixture that is not named in ``wanted`` is left alone.
@@ -114,7 +116,7 @@ class SmallTier:
             for number, (name, tally) in enumerate(self.tallies.items()):
                 if name not in open_:
                     continue
-                if deadline is not None and tally.draws and time.perf_counter() > deadline:
+                if tally.draws and time.perf_counter() > deadline:
                     self.drawn += size
                     return True
                 first = COUNTED + number * _APART + tally.draws
@@ -159,8 +161,3 @@ class SmallTier:
             if paired is not None:
                 rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, paired))
         return rows
-
-
-def deadline_of(seconds: float | int) -> float | None:
-    """Returns when a time limit ends, by ``time.perf_counter``; None if there is none."""
-    return time.perf_counter() + seconds if seconds else None

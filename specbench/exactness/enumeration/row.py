@@ -31,6 +31,7 @@ from specbench.exactness.enumeration.row_edges import (
     fresh_rows,
     lines_of,
 )
+from specbench.exactness.settings import deadline_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
@@ -117,7 +118,7 @@ def locate_row(
     lines = lines_of(rule, rows, seed)
     if lines is None:
         return None
-    code = RowCode(verifier, rows, normalized, started + seconds if seconds else None)
+    code = RowCode(verifier, rows, normalized, deadline_of(seconds))
     if not code.draws_from_streams():
         return None
     search = _RowSearch(code, rows, lines)

@@ -26,7 +26,7 @@ class RowCode:
     z, 2 V for what no rule can give.
     """
 
-    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float | None):
+    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float):
         self.verifier, self.deadline, self.requests = verifier, deadline, 0
         self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
         self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)
@@ -39,7 +39,7 @@ class RowCode:
 
     @property
     def late(self) -> bool:
-        return self.deadline is not None and time.perf_counter() > self.deadline
+        return time.perf_counter() > self.deadline
 
     def draws_from_streams(self) -> bool:
         """Whether the verifier reads the uniforms that it is handed."""

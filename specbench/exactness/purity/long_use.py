@@ -23,6 +23,7 @@ from specbench.exactness.enumeration.reference import beyond_rounding, expected,
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.purity.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
 from specbench.rules.verifier import Verifier, capabilities
@@ -122,10 +123,10 @@ class LongUse:
         Raises:
             VerifierFault: the verifier did what no verifier may, or refuses a batch that it took before.
         """
-        started, late = time.perf_counter(), False
+        started, deadline, late = time.perf_counter(), deadline_of(seconds), False
         again = [number for number, batch in enumerate(self._shapes) if batch.before is not None]
         for number in range(calls if self._shapes else 0):
-            if late := bool(seconds and time.perf_counter() - started > seconds):
+            if late := time.perf_counter() > deadline:
                 break
             if number % _EVERY == _EVERY - 1:
                 chosen = self._random.choice(again)

@@ -22,6 +22,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, Stratu
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -166,7 +167,7 @@ class Trials:
 
     def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
         """Adds judgements, in the order of the calls, and concludes."""
-        started = shown = time.perf_counter()
+        shown, deadline = time.perf_counter(), deadline_of(seconds)
         total = len(self._drawn)
         with contextlib.suppress(guard.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
@@ -175,7 +176,7 @@ class Trials:
                 if now - shown > _REPORT_EVERY:
                     report(f"{i + 1:,} of {total:,} calls drawn from D")
                     shown = now
-                if seconds and now - started > seconds:
+                if now > deadline:
                     self.cut = i + 1 < total
                     break
         self.rows = [row for row in self._rows() if row.calls or row.refused]

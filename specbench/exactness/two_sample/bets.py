@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from specbench.exactness.statistics.bets import log_mean_wealth, rejected_at
 from specbench.exactness.two_sample.pairs import BEHIND, END, KNOWN, PLAIN, SPECULATIVE, TextPairs, numbered
 
 STRENGTHS = (1.0, 8.0, 64.0)  # c: a guesser that expects large biases, one for middle and one for small ones
@@ -45,8 +46,7 @@ class BetResults:
 
     def rejected_at(self, false_alarm: float) -> int | None:
         """Pairs after which the evidence exceeds 1 / ``false_alarm``; None if it never does."""
-        beyond = np.flatnonzero(self.log_wealth >= -math.log(false_alarm))
-        return int(beyond[0]) + 1 if len(beyond) else None
+        return rejected_at(self.log_wealth, false_alarm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
             table.add(part)
     paths = gains.cumsum(axis=2)
     bets = paths.reshape(len(names) * len(STRENGTHS), count)
-    log_wealth = np.logaddexp.reduce(bets, axis=0) - math.log(len(bets))
+    log_wealth = log_mean_wealth(bets, axis=0)
     final = paths[:, :, -1].max(axis=1) if count else np.zeros(len(names))
     return BetResults(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
 
