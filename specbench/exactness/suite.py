@@ -31,8 +31,8 @@ from specbench.exactness.enumeration.injection import (
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import EXTREMES, Evidence, Row, uncontradicted
-from specbench.exactness.failures.call import failure_of
-from specbench.exactness.failures.fixture import simplest_failure
+from specbench.exactness.failures.call_failure import failure_of
+from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.inputs import Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy

@@ -19,6 +19,7 @@ from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
+from specbench.exactness.draws import small_pairs
 from specbench.exactness.draws.probes import COUNTED, RULE
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence

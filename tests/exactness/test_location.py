@@ -15,6 +15,7 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
+from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
 from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import likely_cause
@@ -264,7 +265,7 @@ class SlightlyKind(TokenSteps):
 def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
     """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
     probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
-    found = sorted(examples._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
+    found = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
     wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
     assert len(beside) > len(wrong) > 10
     assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
@@ -291,9 +292,9 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
     probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
-    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
+    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
-    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
+    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
 
 
 # --- Examples ---
@@ -317,10 +318,10 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
     probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
-    shown = examples.smallest_batch
+    shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
-        failure = examples.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
+        patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
+        failure = fixture_failure.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
     assert failure is not None
     return failure, kept[0]
 
@@ -333,9 +334,9 @@ def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
         steps = run_copies(verifier, point, *asked)
     assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
     text = "\n".join(failure.lines)
-    assert f"{examples._tokens(torch.tensor(request.wanted))}" in text
+    assert f"{fixture_failure._tokens(torch.tensor(request.wanted))}" in text
     if -1 not in request.emitted[:1]:
-        assert f"emitted: {examples._tokens(torch.tensor(request.emitted))}" in text
+        assert f"emitted: {fixture_failure._tokens(torch.tensor(request.emitted))}" in text
     assert ("copies of this request" in text) == (request.batch > 1)
 
 

@@ -14,7 +14,7 @@ from specbench.exactness import inputs
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
-from specbench.exactness.failures.call import failure_of
+from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most

@@ -8,7 +8,7 @@ from typing import Any
 from specbench.exactness.certificate.certify import Certificate
 from specbench.exactness.certificate.verdict import ROUNDING
 from specbench.exactness.evidence import COMPARES
-from specbench.exactness.failures.call import DRAWN
+from specbench.exactness.failures.call_failure import DRAWN
 from specbench.exactness.inputs import published
 from specbench.exactness.statistics.power import CONFIDENCE
 
