@@ -17,10 +17,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness.enumeration.boxes import MOST_BOXES, Axis, Boxes, Cuts, Grid, Model
+from specbench.exactness.enumeration.boxes import MOST_BOXES, Axis, Boxes, Cuts, Grid, Model, Path, Tree
 from specbench.exactness.enumeration.injection import ends_of, inject
 from specbench.exactness.enumeration.laws import joint_tv, law_of, one_draft
-from specbench.exactness.enumeration.paths import Path, Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
