@@ -16,7 +16,6 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
 from specbench.exactness import guard
-from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
@@ -30,7 +29,7 @@ from specbench.exactness.enumeration.injection import (
 )
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
-from specbench.exactness.evidence import EXTREMES, Evidence, Row, uncontradicted
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
@@ -38,10 +37,12 @@ from specbench.exactness.inputs import Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.results import EXTREMES, Row, uncontradicted
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.run import ALL, Configured, Trials, run_trials
+from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.draws.alpha_spending import last_alarm
 from specbench.exactness.enumeration.laws import rule_lengths
-from specbench.exactness.evidence import JOINT, Bound, Evidence, Habit, Row, StratumRow
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.results import JOINT, Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.metrics.results import schema_of

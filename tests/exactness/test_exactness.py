@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
 from specbench.exactness import suite
-from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.draws.probes import COUNTED, RULE
@@ -29,6 +28,7 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import altered, verdict_of
 from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps

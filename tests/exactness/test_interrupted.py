@@ -10,12 +10,12 @@ import torch
 import specbench
 from specbench.exactness import guard, suite
 from specbench.exactness.certificate import NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import sentences
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU

@@ -14,13 +14,14 @@ from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends,
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
-from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
 from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import likely_cause
 from specbench.exactness.failures.wrong_points import between_thresholds
 from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, residual, wrong_q

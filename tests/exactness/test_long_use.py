@@ -13,7 +13,8 @@ from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.purity import long_use as module
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
-from specbench.exactness.purity.long_use import LongUse, LongUseRow
+from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.results import LongUseRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier

@@ -12,16 +12,17 @@ import torch
 from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
 from specbench.exactness import suite
-from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
 from specbench.exactness.draws.alpha_spending import Looks
 from specbench.exactness.draws.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.evidence import JOINT, Evidence, Habit, Row, uncontradicted
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import JOINT, Habit, Row, uncontradicted
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.verdict import ROUNDING, verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf

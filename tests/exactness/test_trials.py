@@ -11,14 +11,15 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.exactness import inputs
-from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
-from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.exactness.trials.run import ALL, CONFIGURED, Configured, run_trials
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched

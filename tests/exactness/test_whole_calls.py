@@ -8,7 +8,6 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
-from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import Evidence
@@ -17,6 +16,7 @@ from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bou
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES

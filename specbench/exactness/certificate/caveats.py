@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about
-from specbench.exactness.certificate.verdict import (
+from specbench.exactness.draws.probes import LOCATED, RULE
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.purity.hidden_inputs import GENERATOR, KINDS, STREAMS, TWICE, established
+from specbench.exactness.results import ACCEPTANCE, SUCCESSIVE, TWINS, Bound
+from specbench.exactness.trials.run import ALL
+from specbench.exactness.verdict import (
     MOST,
     MOST_OF_CALLS,
     ROUNDING,
@@ -11,10 +16,6 @@ from specbench.exactness.certificate.verdict import (
     names_another_rule,
     other_tokens,
 )
-from specbench.exactness.draws.probes import LOCATED, RULE
-from specbench.exactness.evidence import ACCEPTANCE, SUCCESSIVE, TWINS, Bound, Evidence
-from specbench.exactness.purity.hidden_inputs import GENERATOR, KINDS, STREAMS, TWICE, established
-from specbench.exactness.trials.run import ALL
 
 ALWAYS_BEYOND = (
     "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",

@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import LOCATED, Probe, bound_of
-from specbench.exactness.draws.tally import Tally
-from specbench.exactness.evidence import ACCEPTANCE, FORM, HARD, JOINT, Bound, Evidence, Row
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.g_tests import holm
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, share_at_most, tv_upper_bound
+from specbench.exactness.statistics.tally import Tally
 
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
 LAST_LOOK = 0.6  # share of the rest that is for the look at all draws

@@ -25,14 +25,13 @@ from torch import Tensor
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING
 from specbench.exactness.enumeration.boxes import Model
-from specbench.exactness.enumeration.injection import Point, inject
+from specbench.exactness.enumeration.injection import Example, Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
-from specbench.exactness.evidence import Bound
-from specbench.exactness.failures.copies import Example
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.results import Bound
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most

@@ -10,8 +10,8 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Streams
-from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.fixtures import Fixture, small_fixtures
+from specbench.exactness.results import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.g_tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps

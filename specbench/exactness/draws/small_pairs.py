@@ -13,11 +13,12 @@ from specbench.core.rng import Streams
 from specbench.exactness import guard
 from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.draws.tally import Tally
-from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Row
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
+from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
 from specbench.rules.rule import rule_of

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
@@ -37,6 +37,23 @@ class Point:
     fixture: Fixture
     count: int
     given: Float64[Tensor, "s width"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A request on which code did something else than its model or its rule.
+
+    Attributes:
+        point: the request with its uniforms.
+        seed, position: its own.
+        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
+    """
+
+    point: Point
+    seed: int
+    position: int
+    emitted: Int64[Tensor, " width"]
+    wanted: Int64[Tensor, " width"]
 
 
 def inject(

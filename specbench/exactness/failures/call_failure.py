@@ -8,11 +8,11 @@ from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import held_against
-from specbench.exactness.evidence import Failure
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import Failure
 from specbench.exactness.trials.judge import CONFIGURED_FIRST
 from specbench.exactness.trials.run import Trials
 from specbench.rules.agreement import TOLERANCE

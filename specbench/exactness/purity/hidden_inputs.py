@@ -22,8 +22,8 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, held_against
-from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.results import Habit
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.agreement import only

@@ -23,6 +23,7 @@ from specbench.exactness.enumeration.reference import beyond_rounding, expected,
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.purity.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.results import LongUseRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
@@ -32,43 +33,6 @@ _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are mad
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # one call in so many is a recorded batch
 _REQUESTS = 128  # of each small fixture
-
-
-@dataclass(frozen=True)
-class LongUseRow:
-    """What long use showed.
-
-    Attributes:
-        calls: made between the two times that the recorded requests were verified.
-        seconds: that these calls took.
-        shapes: distinct batches among the calls, of which no two have the same rows.
-        requests: recorded at the beginning and verified again at the end.
-        new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
-        unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
-        changed: recorded requests whose tokens at the end are not those of the beginning.
-        unlike_fresh: recorded and new requests whose tokens at the end are not those of an unused copy of the object;
-            None if it cannot be copied.
-        unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
-            explains; None if its rule has no formulas.
-        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
-        rechecked: requests verified again between the other calls.
-        changed_between: of these, those whose tokens are not those of the beginning.
-        first_changed: the number of calls after which one of them was first seen; None if there is none.
-    """
-
-    calls: int
-    seconds: float
-    shapes: int
-    requests: int
-    new_requests: int
-    unsteady: int
-    changed: int
-    unlike_fresh: int | None
-    unlike_rule: int | None
-    rounding: int | None
-    rechecked: int
-    changed_between: int
-    first_changed: int | None
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import guard
-from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
+from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts

@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from specbench.exactness.evidence import StratumRow
 from specbench.exactness.inputs import STRATA, Stratum
+from specbench.exactness.results import StratumRow
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specbench.exactness.draws.probes import COUNTED
-from specbench.exactness.evidence import HARD, Bound, Evidence, Row
-from specbench.exactness.purity.long_use import LongUseRow
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import HARD, Bound, LongUseRow, Row
 from specbench.exactness.trials.run import ALL, LARGE
 from specbench.rules.agreement import TOLERANCE
 
