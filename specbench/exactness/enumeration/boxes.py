@@ -28,7 +28,7 @@ Cuts = dict[Axis, list[float]]  # in order
 
 
 @dataclass(frozen=True)
-class Path:
+class DraftIntervals:
     """A draft as the intervals of the DRAFT uniforms that yield it."""
 
     intervals: tuple[Piece, ...] = ()
@@ -42,7 +42,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Tree:
+class IntervalTree:
     """Every draft of one length.
 
     Attributes:
@@ -51,14 +51,14 @@ class Tree:
         children: likewise, [nodes, most + 1]: the node behind each; those of the last token are the paths' numbers.
     """
 
-    paths: list[Path]
+    paths: list[DraftIntervals]
     ends: list[Float64[Tensor, "_ _"]]
     children: list[Int64[Tensor, "_ _"]]
 
     @staticmethod
-    def of(verifier: Verifier, fixture: Fixture, count: int) -> Tree | None:
+    def of(verifier: Verifier, fixture: Fixture, count: int) -> IntervalTree | None:
         """None where the verifier's own sampler has too many intervals, or there are too many drafts."""
-        paths, ends, children = [Path()], [], []
+        paths, ends, children = [DraftIntervals()], [], []
         for i in range(count):
             by_node = [_pieces(verifier, fixture, fixture.first_row[i] + path.state) for path in paths]
             known = [pieces for pieces in by_node if pieces is not None]
@@ -67,17 +67,17 @@ class Tree:
             most = max(map(len, known))
             end = torch.full((len(paths), most - 1), torch.inf, dtype=torch.float64)
             child = torch.zeros((len(paths), most), dtype=torch.int64)
-            longer: list[Path] = []
+            longer: list[DraftIntervals] = []
             for node, (path, pieces) in enumerate(zip(paths, known, strict=True)):
                 end[node, : len(pieces) - 1] = torch.tensor([high for (_, high), _ in pieces[:-1]], dtype=torch.float64)
                 child[node, : len(pieces)] = torch.arange(len(longer), len(longer) + len(pieces))
                 for piece, token in pieces:
                     state = int(fixture.advance(i, torch.tensor(path.state), torch.tensor(token)))
-                    longer.append(Path((*path.intervals, piece), state, (*path.tokens, token)))
+                    longer.append(DraftIntervals((*path.intervals, piece), state, (*path.tokens, token)))
             ends.append(end)
             children.append(child)
             paths = longer
-        return Tree(paths, ends, children)
+        return IntervalTree(paths, ends, children)
 
     def path_of(self, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, " n"]:
         """The number of the draft that each point yields."""
@@ -129,12 +129,12 @@ class Grid:
         axes: that any draft has cuts on, in the order in which boxes are numbered, the last one fastest.
     """
 
-    tree: Tree
+    tree: IntervalTree
     cuts: list[Cuts]
     axes: list[Axis]
 
     @staticmethod
-    def of(tree: Tree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
+    def of(tree: IntervalTree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
         """None where there would be too many boxes."""
         cuts = [dict(axes) for axes in cuts]
         grid = Grid(tree, cuts, sorted({axis for cut in cuts for axis, values in cut.items() if values}))

@@ -108,11 +108,12 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
     """
     given, count = features(pairs), len(pairs.prompts)
     contexts = preceding(pairs) if pairs.classes is None else []
-    tables = [_Table(numbered(context), numbered(context, pairs.tokens)) for context in contexts]
+    tables = [_NextTokenCounts(numbered(context), numbered(context, pairs.tokens)) for context in contexts]
     classes = np.zeros(pairs.tokens.shape, dtype=np.int64) if pairs.classes is None else pairs.classes
-    by_class = [_Tally(len(CLASSES) + 1, 1), _Tally((len(CLASSES) + 1) * pairs.length, pairs.length)]
+    by_class = [_ItemCounts(len(CLASSES) + 1, 1), _ItemCounts((len(CLASSES) + 1) * pairs.length, pairs.length)]
     tallies = [
-        _Tally(int(feature.items.max(initial=0)) + 1, int(feature.contexts.max(initial=0)) + 1) for feature in given
+        _ItemCounts(int(feature.items.max(initial=0)) + 1, int(feature.contexts.max(initial=0)) + 1)
+        for feature in given
     ]
     names = [*(feature.name for feature in given), "probabilities of tokens", "probabilities of tokens, by position"]
     gains = np.zeros((len(names), len(STRENGTHS), count))
@@ -145,7 +146,7 @@ def blocks(count: int, growth: float) -> list[tuple[int, int]]:
     return [(start, min(stop, count)) for start, stop in pairwise(ends)]
 
 
-class _Tally:
+class _ItemCounts:
     """How often items and contexts were seen in plain and in speculative texts."""
 
     def __init__(self, items: int, contexts: int):
@@ -169,7 +170,7 @@ class _Tally:
             np.add.at(self.contexts[side], contexts[:, side][kept], 1)
 
 
-class _Table:
+class _NextTokenCounts:
     """Counts of next tokens after each beginning, over both kinds of texts together."""
 
     def __init__(self, beginnings: np.ndarray, items: np.ndarray):
