@@ -77,7 +77,8 @@ def test_the_bound_on_the_share_of_requests_holds_and_does_not_count_whole_calls
             below += mean_at_most({share: met} if met else {}, calls, 1 - CONFIDENCE, seed) < share * probability
         assert below < 25
     assert share_at_most(500, 10_000, 1 - CONFIDENCE) > 0.05
-    assert 0.001 < mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE, 0) < 0.002
+    bounds = [mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE, seed) for seed in range(100)]
+    assert 0.001 < sum(bounds) / 100 < 0.0025
     assert mean_at_most({1.0: 7}, 7, 1 - CONFIDENCE, 0) == 1
     assert mean_at_most({1.0: 3}, 20_000, 1 - CONFIDENCE, 0) == share_at_most(3, 20_000, 1 - CONFIDENCE)
 
