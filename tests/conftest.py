@@ -198,9 +198,9 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds are looked for as in slow code: a tenth of the time, and the same on every machine."""
-    from specbench.exactness.pace import Pace
+    from specbench.exactness.settings import RequestBudget
 
-    monkeypatch.setattr(Pace, "effort", 0.1)
+    monkeypatch.setattr(RequestBudget, "effort", 0.1)
 
 
 @pytest.fixture

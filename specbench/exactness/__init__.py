@@ -1,1 +1,14 @@
-"""The exactness laboratory: is a verifier as lossless as it says, and how small a bias would have been seen?"""
+"""The exactness laboratory: is a verifier as lossless as it says, and how small a bias would have been seen?
+
+``suite`` examines a verifier as ``settings`` say, ``evidence`` is what that leaves, ``verdict`` what follows from it,
+and ``certificate`` says it. They need the following, which need those above them alone:
+
+- ``fixtures`` (small pairs of models), ``streams``, ``guard`` (all calls of the verifier), ``steps`` (verified drafts)
+- ``enumeration``: what code emits for every value of its uniforms, and what a rule does
+- ``inputs``: the distribution D of calls
+- ``statistics``: tests, bets and bounds; ``results``: what the parts of a suite leave
+- ``purity`` (what else tokens depend on), ``draws`` (requests on fixtures), ``trials`` (calls of D): the parts
+- ``zoo`` (known bugs), ``failures``: the simplest request that shows what is wrong
+
+Beside the suite, ``differential`` compares two verifiers, ``two_sample`` and ``texts`` judge texts of engines.
+"""

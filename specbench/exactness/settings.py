@@ -1,7 +1,9 @@
-"""How hard the suite looks: its settings, and the suites that have names."""
+"""How hard the suite looks: its settings, the suites that have names, and what fits into their limits of time."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,6 +11,15 @@ from specbench.core.checks import check_seconds, plain_number
 from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
+# What a Python call of slow code is reckoned at, and a request of code that handles batches at once: ten times and more
+# of what they take on a quiet machine.
+SECONDS_A_CALL, SECONDS_A_REQUEST = 1e-4, 2e-5
+FEWEST, _STEPS_A_PAIR = 2_000, 3  # requests of slow code in any time limit; steps of a pair and its share of twins
+# Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
+# the least effort (locate.py) with which it is begun.
+LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
+_SLOW = 0.1  # seconds a request, so reckoned, from which on there is no long use (interpreted kernels)
+_HABITS_SECONDS, _COMPARED_SECONDS, _FEWEST_OF_HABITS = 0.5, 1.25, 8  # reckoned, for batches of slow code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +106,11 @@ SUITES = {
 }
 
 
+def deadline_of(seconds: float | int) -> float:
+    """Returns when a time limit ends, by ``time.perf_counter``; 0 seconds is no limit."""
+    return time.perf_counter() + (seconds or math.inf)
+
+
 def settings_of(suite: object, **given: Any) -> Settings:
     """The settings of a suite by name, with those given (not None) in the place of its own.
 
@@ -114,3 +130,52 @@ def settings_of(suite: object, **given: Any) -> Settings:
             wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kinds[-1].__name__]
             raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See conf/protocol/exactness.yaml.")
     return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
+
+
+class RequestBudget:
+    """How many requests of a verifier fit into the limits: by the Python calls that it makes for one, not by a clock.
+
+    So the numbers of a certificate follow from verifier, suite and seeds alone, however busy the machine is.
+
+    Args:
+        settings: with the limits in seconds.
+        calls: Python calls that the verifier makes for a request; None if it refuses all small fixtures.
+    """
+
+    def __init__(self, settings: Settings, calls: float | None = None):
+        self.settings = settings
+        self.seconds_a_request = max(SECONDS_A_REQUEST, SECONDS_A_CALL * (calls or 0.0))
+
+    @property
+    def slow(self) -> bool:
+        """Whether long use would take hours."""
+        return self.seconds_a_request >= _SLOW
+
+    @property
+    def of_habits(self) -> int:
+        """Requests of a batch on which habits show."""
+        return max(_FEWEST_OF_HABITS, self._fitting(_HABITS_SECONDS))
+
+    @property
+    def compared(self) -> int:
+        """Requests that are compared with those of other rules."""
+        return self._fitting(_COMPARED_SECONDS)
+
+    @property
+    def effort(self) -> float:
+        """How thoroughly thresholds can be looked for, as in locate(); 0 if not at all."""
+        effort = (self._fitting(self.settings.locating_seconds) - LEAST_REQUESTS) / LOCATING_REQUESTS
+        return min(1.0, effort) if effort > LEAST_EFFORT else 0.0
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of successive steps."""
+        fitting = max(FEWEST, self._fitting(self.settings.serial_seconds))
+        return min(self.settings.serial_draws, fitting // _STEPS_A_PAIR)
+
+    def draws(self, fixtures: int) -> int:
+        """Requests on each of so many small fixtures."""
+        return min(self.settings.draws, max(FEWEST, self._fitting(self.settings.seconds)) // fixtures)
+
+    def _fitting(self, seconds: float | int) -> int:
+        return int(seconds / self.seconds_a_request) if seconds else MOST_DRAWS

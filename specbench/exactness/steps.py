@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.streams import uniforms
@@ -152,7 +152,7 @@ def draw_length(
 
 def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
     """The drafts of the streams' requests, by the verifier's own sampler if it has one."""
-    counts, sampler = num_draft_tokens(fixture, streams), watch.draft_sampler(verifier, fixture.name)
+    counts, sampler = num_draft_tokens(fixture, streams), guard.draft_sampler(verifier, fixture.name)
     return make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, variant_of(fixture, streams))
 
 
@@ -178,7 +178,7 @@ def table_rows(
 
 def verified(verifier: Verifier, fixture: Fixture, drawn: Drawn, streams: Streams) -> Steps:
     """One step of every request, from drafts that are there."""
-    return follow(fixture, drawn, watch.verify(verifier, fixture.name, drawn.draft, drawn.target, streams))
+    return follow(fixture, drawn, guard.verify(verifier, fixture.name, drawn.draft, drawn.target, streams))
 
 
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes: Sequence[int] | None = None) -> Steps:
@@ -194,7 +194,7 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     drawn = draw(verifier, fixture, streams)
     if sizes is None or len(sizes) == 1:
         return verified(verifier, fixture, drawn, streams)
-    results = [watch.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
+    results = [guard.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
     return follow(fixture, drawn, Verification.join(results))
 
 

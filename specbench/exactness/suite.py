@@ -1,6 +1,6 @@
 """The suite: every test of a verifier, composed so that one number bounds the chance of a false alarm.
 
-Tests look at the counts of small fixtures several times (looks.py), and at everything once, calls of D too.
+Tests of small fixtures look several times (draws/alpha_spending.py), all others, of calls of D too, once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
-from specbench.exactness import watch
-from specbench.exactness.certificate.verdict import names_another_rule
+from specbench.exactness import guard
 from specbench.exactness.differential import first_divergence, followed_rule
+from specbench.exactness.draws.alpha_spending import AT_LAST, Looks
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.draws.serial import serial_rows
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.enumeration.injection import (
     Point,
     calls_a_request,
@@ -26,23 +29,20 @@ from specbench.exactness.enumeration.injection import (
 )
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
-from specbench.exactness.evidence import EXTREMES, Evidence, Row, uncontradicted
-from specbench.exactness.examples import simplest_failure
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.failures.call_failure import failure_of
+from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
-from specbench.exactness.habits import habits
 from specbench.exactness.inputs import Takes
-from specbench.exactness.long_use import LongUse
-from specbench.exactness.looks import AT_LAST, Looks
-from specbench.exactness.pace import Pace
-from specbench.exactness.probes import Probe
-from specbench.exactness.sampled_failure import failure_of
-from specbench.exactness.settings import Settings
+from specbench.exactness.purity.fresh_copies import Subject, unused_copy
+from specbench.exactness.purity.hidden_inputs import habits
+from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.results import EXTREMES, Row, uncontradicted
+from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.statistics.serial import serial_rows
-from specbench.exactness.statistics.small import SmallTier, deadline_of
-from specbench.exactness.subject import Subject, unused_copy
-from specbench.exactness.trials import ALL, Configured, Trials, run_trials
+from specbench.exactness.trials.run import ALL, Configured, Trials, run_trials
+from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 
@@ -86,7 +86,7 @@ class Examination:
         self.fixtures = [fixture.to(self.device) for fixture in (*small_fixtures(), greedy_fixture())]
         self.subject = Subject(self.verifier)
         self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
-        self.pace = Pace(self.settings)
+        self.budget = RequestBudget(self.settings)
         self.probes: dict[str, Probe] = {}
         self.small: SmallTier | None = None
         self.extremes: list[Point] = []
@@ -103,16 +103,16 @@ class Examination:
                 ``interrupted`` was called.
         """
         evidence, started = self.evidence, time.perf_counter()
-        with watch.stoppable():
+        with guard.stoppable():
             try:
-                watch.check_attributes(self.verifier)
-                with watch.call_limit(self.settings.call_seconds, None if self.stuck is None else self._hang):
+                guard.check_attributes(self.verifier)
+                with guard.call_limit(self.settings.call_seconds, None if self.stuck is None else self._hang):
                     self._run_parts()
                     self._finish()
-            except watch.VerifierFault as fault:
+            except guard.VerifierFault as fault:
                 evidence.fault = str(fault)
                 self._conclude()
-            except watch.Stopped:
+            except guard.Stopped:
                 # Bounds and tests are of a number of requests fixed beforehand. They hold for what was done by now too,
                 # if the moment of the signal does not depend on outcomes: no message of a suite shows any, though the
                 # p-values of the journal do. The call under way is counted nowhere, which takes it to be like all
@@ -120,11 +120,11 @@ class Examination:
                 evidence.interrupted = self._progress()
                 self._conclude()
             evidence.seconds = time.perf_counter() - started
-            if watch.stopped():
+            if guard.stopped():
                 self.interrupted(evidence)
         return evidence
 
-    def _hang(self, fault: watch.VerifierFault) -> None:
+    def _hang(self, fault: guard.VerifierFault) -> None:
         self.evidence.fault = str(fault)
         if self.device.type == "cpu":  # counts on a device that hangs cannot be read
             self._conclude()
@@ -146,8 +146,8 @@ class Examination:
         self.ahead = list(parts)
         while self.ahead:
             parts[self.ahead[0]]()
-            if watch.stopped():
-                raise watch.Stopped
+            if guard.stopped():
+                raise guard.Stopped
             caught = self.ahead.pop(0) == _SMALL and settings.stop_when_caught and self._is_caught()
             self.ahead = [] if caught else self.ahead
         self._look(AT_LAST)
@@ -169,15 +169,15 @@ class Examination:
         self.report("what its tokens depend on, and where its thresholds are")
         unused = unused_copy(self.verifier) if self.settings.use_calls else None
         self.subject = Subject(self.verifier, unused)
-        self.pace = Pace(self.settings, self._first(calls_a_request))
-        if self.settings.use_calls and not self.pace.slow:
+        self.budget = RequestBudget(self.settings, self._first(calls_a_request))
+        if self.settings.use_calls and not self.budget.slow:
             self.use = LongUse(self.subject, self.fixtures, self.seed, self.device)
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
-        self.evidence.habits = habits(self.verifier, company, self._injectable(), self.seed, self.pace.of_habits)
+        self.evidence.habits = habits(self.verifier, company, self._injectable(), self.seed, self.budget.of_habits)
 
     def _look_for_thresholds(self) -> None:
         injectable = self._injectable()
-        effort = self.pace.effort if injectable else 0.0
+        effort = self.budget.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
         for fixture in self.fixtures:
             with self._refusals_noted(fixture.name):
@@ -220,7 +220,7 @@ class Examination:
         self.evidence.long_use = self.use.compare()
 
     def _conclude(self) -> None:
-        """What follows from the counts, without another call of ``watch.verify``."""
+        """What follows from the counts, without another call of ``guard.verify``."""
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
@@ -229,19 +229,19 @@ class Examination:
         if evidence.fault is None:
             bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
+            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""
         self.ahead = [_EXAMPLE]
         self._conclude()
         if names_another_rule(self.evidence):
-            arguments = (self.fixtures, self.seed, self.pace.compared)
-            with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
+            arguments = (self.fixtures, self.seed, self.budget.compared)
+            with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
                 self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *arguments)
                 self.evidence.follows = followed_rule(self.verifier, *arguments)
         if self._is_caught() or names_another_rule(self.evidence):
-            with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
+            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # of code that does otherwise now
                 failure = simplest_failure(self.subject, self.evidence, self.probes, self.extremes)
                 self.evidence.failure = failure or (
                     None if self.trials is None else failure_of(self.subject, self.trials)
@@ -264,7 +264,7 @@ class Examination:
 
     def _draw_pairs(self) -> None:
         self.report("successive steps")
-        arguments = (self.pace.pairs, self.seed, self.device, self.settings.serial_seconds)
+        arguments = (self.budget.pairs, self.seed, self.device, self.settings.serial_seconds)
         with self._refusals_noted("serial"):
             rows, late = serial_rows(self.verifier, *arguments)
             self.extra.extend(rows)
@@ -286,7 +286,7 @@ class Examination:
 
     @property
     def _draws(self) -> int:
-        return self.pace.draws(len(self.fixtures))
+        return self.budget.draws(len(self.fixtures))
 
     def _cut(self, what: str, late: bool) -> None:
         """Notes that the time was up first, if it was."""

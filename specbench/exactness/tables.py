@@ -1,15 +1,21 @@
-"""The parquet tables that the laboratory's protocols leave: their names and columns."""
+"""The parquet tables that the laboratory's protocols leave: names, columns, and rows that follow from evidence."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from specbench.exactness.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
-from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
+from specbench.exactness.draws.alpha_spending import last_alarm
+from specbench.exactness.enumeration.laws import rule_lengths
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.zoo.sensitivity import SensitivityRow
+from specbench.exactness.results import JOINT, Bound, Habit, Row, StratumRow
+from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.metrics.results import schema_of
+from specbench.rules.agreement import TOLERANCE
+from specbench.rules.token.formulas import RULE as TOKEN
 
 TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
     "exactness_tests.parquet",
@@ -22,6 +28,8 @@ TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
 CENSUS = "census.parquet"
 SENSITIVITY = "sensitivity.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
+SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
+LOCATION = "location"  # the row of what was located, beside those of the tests
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,97 @@ class CellRow:
     prob: float
     share: float
     draws: int
+
+
+@dataclass(frozen=True)
+class RuleBiasRow:
+    """One fixture.
+
+    Attributes:
+        fixture: its name.
+        tv: total variation a step with the code's thresholds located; None where that says nothing.
+        observed_tv: of the empirical joint; noise included, so an over-estimate of a small bias.
+        noise_tv: about what an exact rule shows after as many draws.
+        accepted: drafted tokens accepted a step.
+        token_rule: what token verification accepts, the most that a lossless rule can that decides token by token.
+    """
+
+    fixture: str
+    tv: float | None
+    observed_tv: float
+    noise_tv: float
+    accepted: float
+    token_rule: float
+
+
+def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
+    """Every small fixture that was drawn on and whose steps can be completed to whole prefixes."""
+    # What was located is the bias where the code does little else.
+    errors = {bound.fixture: bound.located for bound in evidence.bounds if bound.located is not None and bound.least}
+    dof = {row.fixture: row.dof for row in evidence.rows if row.test == JOINT}
+    rows = []
+    for name, tally in evidence.tallies.items():
+        if not (tally.fixture.whole_prefix and tally.fixture.enumerable) or tally.fixture.name == "greedy":
+            continue
+        lengths = rule_lengths(TOKEN, tally.fixture).numpy()
+        shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
+        token_rule = float(
+            sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))
+        )
+        noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
+        rows.append(RuleBiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
+    return rows
+
+
+@dataclass(frozen=True)
+class SensitivityRow:
+    """What a test saw of a verifier.
+
+    Attributes:
+        fixture, test: as in exactness.evidence.Row; ``location`` is what was located of its thresholds.
+        draws: steps taken.
+        p_value: 0 or 1 for what was located.
+        rejected_at: steps after which it was caught; None if it was not.
+        needed: steps after which it would be caught with the power asked for; None if nothing was seen.
+        gates: whether the test can reject the verifier, and not only the name of its rule.
+    """
+
+    fixture: str
+    test: str
+    draws: int
+    p_value: float
+    rejected_at: int | None
+    needed: float | None
+    gates: bool
+
+
+def sensitivity(evidence: Evidence, settings: Settings) -> list[SensitivityRow]:
+    """The tests, with the draws after which each would catch the verifier with the power asked for.
+
+    What was located comes first, fixture by fixture; it needs as many requests as bring what may hide below it.
+    """
+    rows = []
+    for bound in evidence.bounds:
+        if bound.located is None:
+            continue
+        p_value, rejected_at, needed = 1.0, None, None
+        if bound.least > TOLERANCE:
+            p_value, rejected_at, needed = 0.0, bound.draws, -math.log(settings.false_alarm) / bound.located
+        rows.append(SensitivityRow(bound.fixture, LOCATION, bound.draws, p_value, rejected_at, needed, gates=True))
+    for row in evidence.rows:
+        needed = _needed(row, settings.power, last_alarm(settings, evidence.rows))
+        rows.append(SensitivityRow(row.fixture, row.test, row.draws, row.p_value, row.rejected_at, needed, row.gates))
+    return rows
+
+
+def _needed(row: Row, power: float, false_alarm: float) -> float | None:
+    """From the excess of the statistic over its degrees of freedom, which grows with the draws in proportion."""
+    if row.dof == 0:
+        return float(row.draws) if row.rejected_at is not None else None
+    if row.p_value > SEEN or row.statistic <= row.dof:
+        return None
+    wanted = needed_noncentrality(row.dof, power, false_alarm)
+    return row.draws * wanted / (row.statistic - row.dof)
 
 
 TESTS_SCHEMA = schema_of(Row)

@@ -17,15 +17,14 @@ from specbench.core.machine.disk import write_text
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
-from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
 from specbench.exactness.certificate.question import Question, fresh_seed
-from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import settings_of
-from specbench.exactness.trials import CONFIGURED
-from specbench.exactness.zoo.sensitivity import sensitivity
+from specbench.exactness.tables import bias_rows, sensitivity
+from specbench.exactness.trials.run import CONFIGURED
+from specbench.exactness.verdict import names_another_rule
 from specbench.metrics.run_row import emptied
 from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext

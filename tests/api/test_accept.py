@@ -12,8 +12,9 @@ from torch import Tensor
 import specbench
 from specbench.core.errors import ArgumentError, ModelError, SpecbenchError
 from specbench.core.types import PADDING
-from specbench.exactness import pace, suite
+from specbench.exactness import suite
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.settings import LEAST_EFFORT, RequestBudget
 from specbench.models import Pair
 from specbench.rules.token.naive import NaiveVerifier
 from tests.api.test_api import SMALL
@@ -81,7 +82,7 @@ def one_fixture(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     """The fixture "chain" alone, with the least effort to locate thresholds."""
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name == "chain")
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
-    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
+    monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
 
 
 @pytest.mark.thorough

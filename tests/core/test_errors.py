@@ -20,7 +20,7 @@ from specbench.core.errors import (
 )
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.ranks import RankError
-from specbench.exactness.watch import VerifierFault
+from specbench.exactness.guard import VerifierFault
 from specbench.runs.state import JobRunning
 from specbench.sources.http import StatusError
 

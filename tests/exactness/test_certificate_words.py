@@ -15,9 +15,9 @@ from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.words import row_sentence
 from specbench.exactness.enumeration.row import LocatedRow
-from specbench.exactness.evidence import COMPARES, Bound, Evidence, Habit, Row, StratumRow
-from specbench.exactness.habits import KINDS
-from specbench.exactness.long_use import LongUseRow
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.purity.hidden_inputs import KINDS
+from specbench.exactness.results import COMPARES, Bound, Habit, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.enumeration.laws import (
     all_drafts,
     completed,
@@ -21,7 +22,6 @@ from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.enumeration.reference import expected
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual
@@ -102,7 +102,7 @@ def test_counts_give_the_joint_back():
     """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise."""
     fixture = FIXTURES["chain"]
     tier = SmallTier(MaskedVerifier(), [fixture], 3, CPU, Evidence())
-    tier.draw({"chain": 100_000}, None)
+    tier.draw({"chain": 100_000})
     joint = completed(fixture, counted_ends(fixture, torch.from_numpy(tier.tallies["chain"].nodes()[2])))
     expected = target_joint(fixture, 3)
     assert joint.sum() == pytest.approx(1)

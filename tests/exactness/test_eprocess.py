@@ -15,7 +15,8 @@ import torch
 from specbench.core.types import LogitRows
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
-from specbench.exactness.texts.eprocess import BETS, MIXED, e_value, log_factors, log_wealth, rejected_at
+from specbench.exactness.statistics.bets import rejected_at
+from specbench.exactness.texts.eprocess import BETS, MIXED, e_value, log_factors, log_wealth
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier

@@ -5,6 +5,7 @@ here have fixed seeds and bounds that chance breaks with a probability far below
 """
 
 import dataclasses
+import math
 import re
 import time
 from pathlib import Path
@@ -15,18 +16,19 @@ from omegaconf import OmegaConf
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
-from specbench.exactness import long_use, suite
-from specbench.exactness.certificate.verdict import altered, verdict_of
+from specbench.exactness import suite
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
+from specbench.exactness.draws import small_pairs
+from specbench.exactness.draws.probes import COUNTED, RULE
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.probes import COUNTED, RULE
+from specbench.exactness.purity import long_use
 from specbench.exactness.settings import Settings
-from specbench.exactness.statistics import small
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import altered, verdict_of
 from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
@@ -106,8 +108,8 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
     real = time.perf_counter
     monkeypatch.setattr(long_use, "_SHAPES", 40)
-    for module in (suite, small):  # deadlines end on such a clock what counts alone decide here
-        monkeypatch.setattr(module, "deadline_of", lambda _: None)
+    for module in (suite, small_pairs):  # deadlines end on such a clock what counts alone decide here
+        monkeypatch.setattr(module, "deadline_of", lambda _: math.inf)
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(
         draws=10_000, seconds=5, locating_seconds=3.5, serial_draws=600, serial_seconds=0, calls=6,

@@ -15,7 +15,7 @@ from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
 from specbench.exactness.suite import Examination
-from specbench.exactness.trials import run_trials
+from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf

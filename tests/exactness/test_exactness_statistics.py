@@ -13,14 +13,14 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.core.rng import MAX_POSITION, Stream
 from specbench.core.types import PADDING
+from specbench.exactness.draws.serial import PitTable, serial_rows
 from specbench.exactness.enumeration.laws import rule_lengths
-from specbench.exactness.evidence import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.results import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.settings import Settings, settings_of
+from specbench.exactness.statistics.g_tests import holm, node_g_test, pair_g_test
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
-from specbench.exactness.statistics.serial import PitTable, serial_rows
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, request_streams
 from specbench.exactness.zoo import residual

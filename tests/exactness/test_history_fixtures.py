@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specbench.core.types import Draft
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of
 from specbench.exactness.fixtures.history import (
     GAMMA,
@@ -21,7 +22,6 @@ from specbench.exactness.fixtures.history import (
     Successors,
     sources,
 )
-from specbench.exactness.probes import Probe
 from specbench.exactness.zoo.bugs import flawed
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import History

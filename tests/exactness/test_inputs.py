@@ -17,7 +17,7 @@ from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.exactness.inputs.rows import Dense, cutoffs
-from specbench.exactness.trials import run_trials
+from specbench.exactness.trials.run import run_trials
 from specbench.rules.block import formulas as block
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import specbench
-from specbench.exactness import suite, watch
+from specbench.exactness import guard, suite
 from specbench.exactness.certificate import NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import sentences
-from specbench.exactness.probes import Probe
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU
@@ -59,13 +59,13 @@ def test_an_interrupted_certificate_has_the_bounds_of_what_was_done():
     calls = next(row["calls"] for row in certificate.inputs if row["stratum"] == "all of D")
     assert 0 < calls < 20
     assert certificate.interrupted == f"after {calls} of 20 calls of D{NOT_RUN}"
-    assert certificate.inputs_upper_bound == mean_at_most(Counter(), calls, 0.01)
+    assert certificate.inputs_upper_bound == mean_at_most(Counter(), calls, 0.01, 0)
     assert certificate.verdict == NOT_REJECTED
     assert certificate.headline.endswith(f"; interrupted {certificate.interrupted}")
     assert "It is not called lossless, because the suite was interrupted." in certificate.words
     assert all(bound["draws"] == 3000 for bound in certificate.bounds)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not watch.stopped()
+    assert not guard.stopped()
 
 
 def examined(verifier, report=lambda _: None, **more):
@@ -79,7 +79,7 @@ def examined(verifier, report=lambda _: None, **more):
 def test_a_verifier_that_was_refuted_before_stays_so(monkeypatch):
     def search(*_):
         interrupt()
-        watch.verify(*[None] * 5)
+        guard.verify(*[None] * 5)
 
     monkeypatch.setattr(suite, "simplest_failure", search)
     evidence = examined(TargetResidual())

@@ -7,13 +7,13 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
-from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.certificate.words import row_sentence
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import LocatedRow, locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.verdict import names_another_rule
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import TOKEN

@@ -8,22 +8,24 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness import examples
-from specbench.exactness.enumeration import differences
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, inject
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
-from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
-from specbench.exactness.probes import Probe
-from specbench.exactness.shown import run_copies
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.failures import fixture_failure
+from specbench.exactness.failures import likely_cause as causes
+from specbench.exactness.failures.copies import run_copies
+from specbench.exactness.failures.likely_cause import likely_cause
+from specbench.exactness.failures.wrong_points import between_thresholds
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.subject import Subject
-from specbench.exactness.zoo import accept, residual, signature, wrong_q
+from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.bugs import bugs, card
-from specbench.exactness.zoo.signature import likely_cause
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.rules.block.masked import BlockVerifier
@@ -241,7 +243,7 @@ def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
 def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
     for bug in bugs():
-        assert not re.search(r"issue|PR \d|arXiv", signature._SOURCE.sub("", card(bug))), bug
+        assert not re.search(r"issue|PR \d|arXiv", causes._SOURCE.sub("", card(bug))), bug
     verifier = accept.FirstUnverified()
     points = wrong_points(verifier, "chain")
     assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
@@ -264,7 +266,7 @@ class SlightlyKind(TokenSteps):
 def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
     """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
     probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
-    found = sorted(examples._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
+    found = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
     wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
     assert len(beside) > len(wrong) > 10
     assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
@@ -275,12 +277,12 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
     model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
     boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
-    assert list(differences.between_thresholds(TOKEN, model, boxes)) == []
+    assert list(between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()
     ends = high[Stream.ACCEPT, :, 0]
     thresholds = ends[ends < 1].unique()
     ends[ends < 1] += 1e-4
-    found = list(differences.between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    found = list(between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
     beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
     assert len(found) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()
@@ -291,9 +293,9 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
     probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
-    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
+    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
-    assert examples.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
+    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
 
 
 # --- Examples ---
@@ -317,10 +319,10 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
     probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
-    shown = examples.smallest_batch
+    shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
-        failure = examples.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
+        patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
+        failure = fixture_failure.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
     assert failure is not None
     return failure, kept[0]
 
@@ -333,9 +335,9 @@ def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
         steps = run_copies(verifier, point, *asked)
     assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
     text = "\n".join(failure.lines)
-    assert f"{examples._tokens(torch.tensor(request.wanted))}" in text
+    assert f"{fixture_failure._tokens(torch.tensor(request.wanted))}" in text
     if -1 not in request.emitted[:1]:
-        assert f"emitted: {examples._tokens(torch.tensor(request.emitted))}" in text
+        assert f"emitted: {fixture_failure._tokens(torch.tensor(request.emitted))}" in text
     assert ("copies of this request" in text) == (request.batch > 1)
 
 

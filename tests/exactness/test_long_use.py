@@ -9,11 +9,12 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.long_use import LongUse, LongUseRow
-from specbench.exactness.subject import Subject, unused_copy
-from specbench.exactness.watch import VerifierFault
+from specbench.exactness.guard import VerifierFault
+from specbench.exactness.purity import long_use as module
+from specbench.exactness.purity.fresh_copies import Subject, unused_copy
+from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.results import LongUseRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier

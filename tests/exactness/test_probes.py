@@ -5,20 +5,24 @@ import dataclasses
 import itertools
 import time
 
+import numpy as np
 import pytest
 import torch
 
+from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
-from specbench.exactness import pace, suite
-from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
+from specbench.exactness import suite
+from specbench.exactness.draws.alpha_spending import Looks
+from specbench.exactness.draws.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.evidence import JOINT, Habit, Row, uncontradicted
-from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
-from specbench.exactness.settings import Settings
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import JOINT, Habit, Row, uncontradicted
+from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.verdict import ROUNDING, verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
@@ -129,6 +133,33 @@ def test_lower_bounds_leave_room_for_what_makes_up_for_a_bias(sound):
     assert above < 55
     kept = bound_of(put(probe_of(Strip(width), strip), 20_000, 0), 20_000, 0.01, 1e-6, None)
     assert 0.9 * strip.tv < kept.least < strip.tv < kept.tv  # and code that is biased so is said to be
+
+
+def test_nothing_is_bet_on_against_a_model_that_is_not_the_targets():
+    """Code that is sound differs from a biased model in one direction, which is no evidence against the code."""
+    strip = locate(Strip(0.02), CHAIN, CHAIN.gamma)
+    probe = put(probe_of(TokenSteps(), strip), 5000, 0)
+    assert probe.surprises > 20
+    assert probe.paired_p_value is None
+
+
+def test_bounds_from_below_have_one_false_alarm_at_all_looks_together(sound):
+    """Code whose surprises make up for the bias of its model: some look says that it is biased in few of 2,000 runs.
+
+    40 are to be expected at most, and 80 have a chance below 1e-7.
+    """
+    bias, rng, alarms = 0.05, np.random.default_rng(0), 0
+    looks = Looks(Settings(false_alarm=0.2), Evidence(), Journal(), fixtures=1)
+    probe = probe_of(TokenSteps(), dataclasses.replace(sound, tv=bias))
+    for _ in range(2000):
+        probe.draws = probe.surprises = 0
+        for wanted in (100, 400, 1600, 6400, 25_600, 102_400, 409_600):
+            probe.surprises += int(rng.binomial(wanted - probe.draws, bias))
+            probe.draws = wanted
+            if probe.least(looks.least_alarm) > 0:
+                alarms += 1
+                break
+    assert alarms < 80
 
 
 def test_all_models_of_a_fixture_share_one_false_alarm(sound):
@@ -261,7 +292,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 @pytest.mark.usefixtures("few_enumerated")
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
-    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
+    monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
     settings = Settings(
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
@@ -281,7 +312,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
 @pytest.mark.usefixtures("few_enumerated")
 def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     """Time that is up while a strip is located would leave a model without draws, and so without a bound."""
-    monkeypatch.setattr(pace.Pace, "effort", pace.LEAST_EFFORT)
+    monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
     real, clock = suite.Probe.follow_up, itertools.count(step=0.05)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
 

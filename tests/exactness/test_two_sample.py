@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.exactness.two_sample.bets import LIKELIEST, BetResults, blocks, evidence
+from specbench.exactness.two_sample.bets import LIKELIEST, RARER, BetResults, blocks, evidence
 from specbench.exactness.two_sample.bounds import ALL, FEWEST, bias_rows, class_bias
 from specbench.exactness.two_sample.forks import EngineFork, least_margin, parting, per_thousand
-from specbench.exactness.two_sample.pairs import BEHIND, END, TextPairs, numbered, text_pairs, words_of
+from specbench.exactness.two_sample.pairs import BEHIND, END, SPECULATIVE, TextPairs, numbered, text_pairs, words_of
 from specbench.exactness.two_sample.power import TOWARDS_LIKELIEST, _Law, power_rows
 
 PROMPTS, VOCABULARY, LENGTH = 4, 30, 3
@@ -40,6 +40,19 @@ class Law:
         rng, prompts = np.random.default_rng(seed), np.arange(count) % PROMPTS
         both = self.drawn(rng, prompts), self.drawn(rng, prompts, bias)
         return TextPairs(prompts, np.stack(both, axis=1))
+
+
+def test_a_bias_of_whole_texts_that_none_shows_is_below_the_bound():
+    """One text in fifty is of rare tokens alone: none of 100 is in 13% of runs, and 4 of 400 bounds may be too small.
+
+    16 or more have a chance below 1e-5.
+    """
+    rng, below = np.random.default_rng(0), 0
+    for _ in range(400):
+        classes = np.full((100, 2, 32), LIKELIEST)
+        classes[rng.random(100) < 0.02, SPECULATIVE] = RARER
+        below += class_bias(classes, 0.99)[1] < 0.02
+    assert below < 16
 
 
 def test_false_alarms_are_as_rare_as_stated(thorough):

@@ -1,5 +1,6 @@
 """Verifiers that go wrong in few calls as a whole, on small fixtures: refuted, or with a bound above their bias."""
 
+import collections
 import random
 
 import pytest
@@ -7,12 +8,15 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
-from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.draws.small_pairs import SmallTier
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
@@ -67,6 +71,31 @@ def test_requests_come_out_the_same_in_one_call_and_in_many():
         assert torch.equal(whole.rows, parts.rows)
 
 
+class RemembersRequests(TokenSteps):
+    """Token verification that keeps the seeds and positions of each call by vocabulary and longest draft."""
+
+    lossless = True
+
+    def __init__(self):
+        self.calls = collections.defaultdict(list)
+
+    def read(self, draft, target, streams):
+        requests = list(zip(streams.seeds.tolist(), streams.positions.tolist(), strict=True))
+        self.calls[target.logits.shape[1], draft.max_draft_tokens].append(requests)
+        return draft, target, streams
+
+
+def test_fixtures_share_no_requests_and_no_sizes_of_calls():
+    """Else a fault of some requests or sizes would strike all fixtures at once, whose calls call_bound counts apart."""
+    verifier, fixtures = RemembersRequests(), [FIXTURES["chain"], FIXTURES["deep"]]
+    probes = {fixture.name: Probe(verifier, fixture, 0.0) for fixture in fixtures}
+    tier = SmallTier(verifier, fixtures, 0, CPU, Evidence(), probes)
+    tier.draw(dict.fromkeys(probes, 3000))
+    one, other = verifier.calls.values()
+    assert {request for call in one for request in call}.isdisjoint(request for call in other for request in call)
+    assert [len(call) for call in one] != [len(call) for call in other]
+
+
 def test_shares_are_of_each_call():
     counts = CallCounts()
     differ = torch.zeros(100, dtype=torch.bool)
@@ -81,11 +110,11 @@ def test_shares_are_of_each_call():
 def test_the_bound_holds_for_whole_calls_of_a_known_share():
     """2,000 samples of 16 fixtures: 20 bounds below the mean are expected at most; 60 have a chance below 1e-9."""
     rng, below = random.Random(1), 0
-    for _ in range(2000):
+    for seed in range(2000):
         fixtures = [CallCounts(calls=50) for _ in range(16)]
         for each in fixtures:
             each.shares[1.0] += sum(rng.random() < 0.005 for _ in range(50))
-        below += call_bound(fixtures, 0.01).code < 0.005
+        below += call_bound(fixtures, 0.01, seed).code < 0.005
     assert below < 60
-    assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01).code < 0.006
-    assert call_bound([], 0.01) is None
+    assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01, 0).code < 0.006
+    assert call_bound([], 0.01, 0) is None

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence
+from specbench.exactness.draws.serial import serial_rows
+from specbench.exactness.draws.small_pairs import SmallTier
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.inputs import STRATA
-from specbench.exactness.statistics.serial import serial_rows
-from specbench.exactness.statistics.small import SmallTier
-from specbench.exactness.trials import run_trials
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT
+from specbench.exactness.trials.run import run_trials
 from specbench.rules.verifier import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again
@@ -46,7 +47,7 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
     for number in range(seeds):
         this = seed + FIRST_SEED + number
         tier = SmallTier(verifier, fixtures, this, device, Evidence())
-        tier.draw({fixture.name: draws for fixture in fixtures}, None)
+        tier.draw({fixture.name: draws for fixture in fixtures})
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests

@@ -15,7 +15,7 @@ from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import make_fixture
-from specbench.exactness.statistics.tests import node_g_test
+from specbench.exactness.statistics.g_tests import node_g_test
 from specbench.exactness.steps import node_counts, verified_steps
 from specbench.exactness.streams import COMPARED, request_streams
 from specbench.rules.external import adapter

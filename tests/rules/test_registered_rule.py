@@ -13,7 +13,7 @@ import pytest
 import specbench
 from analysis import gamma_sweep, verifier_latency
 from specbench.core.errors import ArgumentError
-from specbench.exactness.judge import Judge
+from specbench.exactness.trials.judge import Judge
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.replay.call import replay
 from specbench.reports import markdown

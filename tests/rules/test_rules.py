@@ -17,13 +17,13 @@ from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
+from specbench.exactness.draws.probes import RULE, Probe
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
 from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.inputs import STRATA
-from specbench.exactness.probes import RULE, Probe
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.trials import run_trials
+from specbench.exactness.trials.run import run_trials
 from specbench.replay.survival import survival
 from specbench.rules import BLOCK, RULES, TOKEN, floor_info
 from specbench.rules.agreement import TOLERANCE, classify, excess

@@ -1,9 +1,14 @@
-"""Why a verifier that nothing rejects is not called lossless, and what its tokens depend on; in sentences."""
+"""What a certificate covers, why a verifier that nothing rejects is not called lossless, and what it depends on."""
 
 from __future__ import annotations
 
 from specbench.core.rounding import about
-from specbench.exactness.certificate.verdict import (
+from specbench.exactness.draws.probes import LOCATED, RULE
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.purity.hidden_inputs import GENERATOR, KINDS, STREAMS, TWICE, established
+from specbench.exactness.results import ACCEPTANCE, SUCCESSIVE, TWINS, Bound
+from specbench.exactness.trials.run import ALL
+from specbench.exactness.verdict import (
     MOST,
     MOST_OF_CALLS,
     ROUNDING,
@@ -11,9 +16,57 @@ from specbench.exactness.certificate.verdict import (
     names_another_rule,
     other_tokens,
 )
-from specbench.exactness.evidence import ACCEPTANCE, Bound, Evidence
-from specbench.exactness.habits import GENERATOR, KINDS, STREAMS, TWICE, established
-from specbench.exactness.probes import LOCATED, RULE
+
+ALWAYS_BEYOND = (
+    "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",
+    "penalties, grammars and whatever else makes p depend on more than logits and these parameters; trees of drafts",
+    "another device, another release of PyTorch or of a driver",
+    "code that recognises that it is tested, and what more calls of one object would change",
+    "where logits come from: models, caches, and the engine around the verifier",
+)
+
+
+def covered(evidence: Evidence) -> list[str]:
+    """What was verified, in short lines."""
+    lines = []
+    small = [tally.fixture for tally in evidence.tallies.values()]
+    if small:
+        sizes = ", ".join(str(size) for size in sorted({fixture.vocabulary for fixture in small}))
+        gammas = [count for fixture in small for count in fixture.counts]
+        lines.append(
+            f"{len(small)} small pairs of known distributions: {sizes} tokens, drafts of {min(gammas)} to "
+            f"{max(gammas)} tokens, batches of up to {evidence.batch:,} requests, seeds and positions of all bits"
+        )
+    whole = next((row for row in evidence.inputs if row.stratum == ALL), None)
+    if whole is not None and whole.calls:
+        lines.append(
+            f"{whole.calls:,} calls drawn from the input distribution D: {whole.requests:,} requests, {whole.rows:,} "
+            "rows of the target, each drawn anew; the tables below have every choice with its probability"
+        )
+    return lines or ["nothing"]
+
+
+def not_covered(evidence: Evidence) -> list[str]:
+    """What was not."""
+    lines = [f"{name}: refused ({reason})" for name, reason in evidence.unsupported.items()]
+    lines += [f"{count:,} calls of D: refused ({reason})" for reason, count in evidence.refusals.items()]
+    if not evidence.inputs:
+        lines.append("calls drawn from D, and with them large vocabularies, long drafts and mixed batches: not run")
+    lines += [f"{name}, so D was drawn without" for name in evidence.left_out]
+    if evidence.inputs and evidence.row is None and evidence.interrupted is None:
+        lines.append(
+            "the law of a step on one pair of rows of a larger vocabulary: it has no uniforms or no formulas to go by"
+        )
+    if any(bound.by_counts for bound in evidence.bounds):
+        lines.append(
+            "where counts alone speak, faults that strike few calls as a whole, since requests are counted one by one"
+        )
+    tests = {row.test for row in evidence.rows}
+    if SUCCESSIVE not in tests:
+        lines.append("successive steps of a request, and neighbours in a batch: not run")
+    if TWINS not in tests:
+        lines.append("requests whose seeds or positions differ in one bit: not run")
+    return [*lines, *ALWAYS_BEYOND]
 
 
 def of_habits(evidence: Evidence) -> list[str]:

@@ -17,7 +17,7 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import Examination
-from specbench.exactness.trials import Configured
+from specbench.exactness.trials.run import Configured
 from specbench.rules.rule import rule_name
 
 CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run

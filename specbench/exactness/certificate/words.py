@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
-from specbench.exactness.certificate.verdict import (
+from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE
+from specbench.exactness.enumeration.row import LocatedRow
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import COMPARES, FORM, HARD, LAW, Bound, Row, StratumRow, uncontradicted
+from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.exactness.trials.run import ALL, LARGE
+from specbench.exactness.verdict import (
     BROKEN,
     LOSSLESS,
     NOT_LOSSLESS,
@@ -14,12 +21,6 @@ from specbench.exactness.certificate.verdict import (
     altered,
     names_another_rule,
 )
-from specbench.exactness.enumeration.row import LocatedRow
-from specbench.exactness.evidence import COMPARES, FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
-from specbench.exactness.probes import COUNTED, LOCATED, RULE
-from specbench.exactness.settings import Settings
-from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.trials import ALL, LARGE
 
 SURE = f"{CONFIDENCE:.0%}"
 _ROW_ASSUMPTION = (

@@ -1,4 +1,8 @@
-"""Code as boxes: for each draft, a product of intervals of its uniforms, in each of which it emits the same tokens."""
+"""Code as boxes: for each draft, a product of intervals of its uniforms, in each of which it emits the same tokens.
+
+A draft is itself such a product: of the intervals of the DRAFT uniforms that yield its tokens. The thresholds of the
+code divide it further.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,89 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness.enumeration.paths import Tree
+from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
+from specbench.rules.verifier import Verifier
 
 MOST_CUTS, MOST_BOXES = 60, 100_000
+_BISECTIONS = 50
+_MOST_PATHS = 1000
 
+Piece = tuple[float, float]
 Axis = tuple[int, int]  # stream, offset
 Cuts = dict[Axis, list[float]]  # in order
+
+
+@dataclass(frozen=True)
+class DraftIntervals:
+    """A draft as the intervals of the DRAFT uniforms that yield it."""
+
+    intervals: tuple[Piece, ...] = ()
+    state: int = 0
+    tokens: tuple[int, ...] = ()
+
+    def interval(self, stream: int, offset: int) -> Piece:
+        """Where a uniform may lie without changing the draft."""
+        drawn = stream == Stream.DRAFT and offset < len(self.intervals)
+        return self.intervals[offset] if drawn else (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class IntervalTree:
+    """Every draft of one length.
+
+    Attributes:
+        paths: the drafts.
+        ends: for each drafted token, [nodes, most]: where the intervals of each node end, but for its last one.
+        children: likewise, [nodes, most + 1]: the node behind each; those of the last token are the paths' numbers.
+    """
+
+    paths: list[DraftIntervals]
+    ends: list[Float64[Tensor, "_ _"]]
+    children: list[Int64[Tensor, "_ _"]]
+
+    @staticmethod
+    def of(verifier: Verifier, fixture: Fixture, count: int) -> IntervalTree | None:
+        """None where the verifier's own sampler has too many intervals, or there are too many drafts."""
+        paths, ends, children = [DraftIntervals()], [], []
+        for i in range(count):
+            by_node = [_pieces(verifier, fixture, fixture.first_row[i] + path.state) for path in paths]
+            known = [pieces for pieces in by_node if pieces is not None]
+            if len(known) < len(by_node) or sum(map(len, known)) > _MOST_PATHS:
+                return None
+            most = max(map(len, known))
+            end = torch.full((len(paths), most - 1), torch.inf, dtype=torch.float64)
+            child = torch.zeros((len(paths), most), dtype=torch.int64)
+            longer: list[DraftIntervals] = []
+            for node, (path, pieces) in enumerate(zip(paths, known, strict=True)):
+                end[node, : len(pieces) - 1] = torch.tensor([high for (_, high), _ in pieces[:-1]], dtype=torch.float64)
+                child[node, : len(pieces)] = torch.arange(len(longer), len(longer) + len(pieces))
+                for piece, token in pieces:
+                    state = int(fixture.advance(i, torch.tensor(path.state), torch.tensor(token)))
+                    longer.append(DraftIntervals((*path.intervals, piece), state, (*path.tokens, token)))
+            ends.append(end)
+            children.append(child)
+            paths = longer
+        return IntervalTree(paths, ends, children)
+
+    def path_of(self, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, " n"]:
+        """The number of the draft that each point yields."""
+        node = torch.zeros(given.shape[1], dtype=torch.int64, device=given.device)
+        for i, (end, child) in enumerate(zip(self.ends, self.children, strict=True)):
+            place = (given[Stream.DRAFT, :, i, None] >= end.to(node.device)[node]).sum(dim=1)
+            node = child.to(node.device)[node, place]
+        return node
+
+    def random_points(
+        self, owner: Int64[Tensor, " m"], width: int, generator: torch.Generator
+    ) -> Float64[Tensor, "s m width"]:
+        """A point for each entry of ``owner``, with the draft of that path."""
+        shape = (len(Stream), len(owner), width)
+        given = torch.rand(shape, generator=generator, dtype=torch.float64).clamp(min=2.0**-53)
+        for i in range(len(self.ends)):
+            low, high = torch.tensor([path.intervals[i] for path in self.paths], dtype=torch.float64)[owner].T
+            given[Stream.DRAFT, :, i] = low + (high - low) * given[Stream.DRAFT, :, i]
+        return given
 
 
 @dataclass(frozen=True)
@@ -49,12 +129,12 @@ class Grid:
         axes: that any draft has cuts on, in the order in which boxes are numbered, the last one fastest.
     """
 
-    tree: Tree
+    tree: IntervalTree
     cuts: list[Cuts]
     axes: list[Axis]
 
     @staticmethod
-    def of(tree: Tree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
+    def of(tree: IntervalTree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
         """None where there would be too many boxes."""
         cuts = [dict(axes) for axes in cuts]
         grid = Grid(tree, cuts, sorted({axis for cut in cuts for axis, values in cut.items() if values}))
@@ -142,3 +222,32 @@ class Model:
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:
         """What is emitted for each point, as in ``tokens``."""
         return self.tokens.to(given.device)[self.grid.box_of(given)]
+
+
+def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece, int]] | None:
+    """The intervals of u that draw each token from one draft row, in order."""
+    sampler = guard.draft_sampler(verifier, fixture.name)
+    if fixture.deterministic:
+        return [((0.0, 1.0), int(fixture.draft.argmax[row]))]
+    if sampler is None:
+        edges = [0.0, *fixture.q[row].cumsum(0).tolist()]
+        pieces = [((edges[t], edges[t + 1]), t) for t in range(fixture.vocabulary)]
+        return [(piece, token) for piece, token in pieces if piece[1] > piece[0]]
+
+    def draw(u: Tensor) -> Tensor:
+        rows = fixture.draft.select(torch.full((len(u),), row, device=fixture.p.device))
+        return sampler(rows, u.to(fixture.p.device))[0].cpu()
+
+    grid = (torch.arange(2048, dtype=torch.float64) + 0.5) / 2048
+    tokens = draw(grid)
+    change = (tokens[1:] != tokens[:-1]).nonzero()[:, 0]
+    if len(change) > 4 * fixture.vocabulary:
+        return None
+    low, high, left = grid[change], grid[change + 1], tokens[change]
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        same = draw(middle) == left if len(middle) else left.bool()
+        low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+    edges = [0.0, *high.tolist(), 1.0]
+    drawn = [int(left[i]) for i in range(len(left))] + [int(tokens[-1])]
+    return [((edges[i], edges[i + 1]), drawn[i]) for i in range(len(drawn))]

@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw_length, verified
@@ -39,6 +39,23 @@ class Point:
     given: Float64[Tensor, "s width"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A request on which code did something else than its model or its rule.
+
+    Attributes:
+        point: the request with its uniforms.
+        seed, position: its own.
+        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
+    """
+
+    point: Point
+    seed: int
+    position: int
+    emitted: Int64[Tensor, " width"]
+    wanted: Int64[Tensor, " width"]
+
+
 def inject(
     verifier: Verifier,
     fixture: Fixture,
@@ -52,7 +69,7 @@ def inject(
         fixture: of one variant.
         read: gets the streams that the verifier read.
     """
-    parts, sampler = [], watch.draft_sampler(verifier, fixture.name)
+    parts, sampler = [], guard.draft_sampler(verifier, fixture.name)
     for chunk in given.split(_CHUNK, dim=1):
         uniforms = chunk.contiguous().to(fixture.p.device)
         streams = GivenStreams.of(uniforms)

@@ -6,7 +6,7 @@ are put in beforehand, and every box is probed right beside all its sides, so th
 as 2e-14 shows, and is bisected in its turn.
 
 A strip that lies in the middle of a box, and is not met by a line, is not found here: how much of the mass that can be
-is for the draws to say (probes.py), which come back with the points at which the code did something else.
+is for the draws to say (draws/probes.py), which come back with the points at which the code did something else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness.enumeration.boxes import MOST_BOXES, Axis, Boxes, Cuts, Grid, Model
+from specbench.exactness.enumeration.boxes import (
+    MOST_BOXES,
+    Axis,
+    Boxes,
+    Cuts,
+    DraftIntervals,
+    Grid,
+    IntervalTree,
+    Model,
+)
 from specbench.exactness.enumeration.injection import ends_of, inject
 from specbench.exactness.enumeration.laws import joint_tv, law_of, one_draft
-from specbench.exactness.enumeration.paths import Path, Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
@@ -47,7 +55,7 @@ def locate(verifier: Verifier, fixture: Fixture, count: int, effort: float = 1.0
         None where random points do not do what their box does: the verifier has randomness of its own, or the boxes are
         not aligned with the uniforms (noise that is hashed from them).
     """
-    tree = Tree.of(verifier, fixture, count)
+    tree = IntervalTree.of(verifier, fixture, count)
     if tree is None:
         return None
     search = _Search(verifier, fixture, count, tree, 0, effort)
@@ -68,7 +76,7 @@ def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width
 
 
 class _Search:
-    def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: Tree, seed: int, effort: float):
+    def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: IntervalTree, seed: int, effort: float):
         self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
         self.rule = rule_of(verifier)
         self.width = fixture.gamma + 1
@@ -240,7 +248,7 @@ class _Search:
             self._bisect(middle[:, boxed], points, axis, boxes.owner[boxed])
 
 
-def _hints(fixture: Fixture, path: Path, of_code: Rule) -> Cuts:
+def _hints(fixture: Fixture, path: DraftIntervals, of_code: Rule) -> Cuts:
     """Where the thresholds of the rules lie whose formulas are known, and those of drawing from the target's rows."""
     drafts = one_draft(fixture, torch.tensor(path.tokens, dtype=torch.int64))
     edges: Cuts = {}

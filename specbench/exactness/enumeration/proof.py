@@ -8,7 +8,7 @@ and nothing can hide in it. Any operation that is not on the list below makes th
 numbers out of tensors: that says nothing against the code.
 
 What is proved is what the code does at this call: not that it does the same when it is called again, which is for
-habits.py and for the draws.
+purity/hidden_inputs.py and for the draws.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from specbench.core.rng import Stream
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
 from specbench.exactness.steps import draw_length, follow
@@ -135,6 +135,6 @@ def proved(verifier: Verifier, model: Model) -> bool:
         result = verifier.verify(drawn.draft, drawn.target, streams)
     except Exception:  # whatever code does with numbers that are none; the other parts say what is wrong with it
         return False
-    if isinstance(result.token_ids, Interval) or watch.malformed(result, len(boxes.owner), fixture.gamma + 1, device):
+    if isinstance(result.token_ids, Interval) or guard.malformed(result, len(boxes.owner), fixture.gamma + 1, device):
         return False
     return torch.equal(follow(fixture, drawn, result).visible.cpu(), model.tokens)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import RowCode
@@ -31,6 +31,7 @@ from specbench.exactness.enumeration.row_edges import (
     fresh_rows,
     lines_of,
 )
+from specbench.exactness.settings import deadline_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
@@ -81,7 +82,7 @@ class LocatedRow:
         return min(1.0, self.tv + self.slack)
 
 
-@watch.one_thread()
+@guard.one_thread()
 def locate_row(
     verifier: Verifier,
     rule: Rule,
@@ -117,7 +118,7 @@ def locate_row(
     lines = lines_of(rule, rows, seed)
     if lines is None:
         return None
-    code = RowCode(verifier, rows, normalized, started + seconds if seconds else None)
+    code = RowCode(verifier, rows, normalized, deadline_of(seconds))
     if not code.draws_from_streams():
         return None
     search = _RowSearch(code, rows, lines)

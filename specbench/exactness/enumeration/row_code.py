@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.row_edges import RowPairs
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
@@ -26,7 +26,7 @@ class RowCode:
     z, 2 V for what no rule can give.
     """
 
-    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float | None):
+    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float):
         self.verifier, self.deadline, self.requests = verifier, deadline, 0
         self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
         self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)
@@ -39,7 +39,7 @@ class RowCode:
 
     @property
     def late(self) -> bool:
-        return self.deadline is not None and time.perf_counter() > self.deadline
+        return time.perf_counter() > self.deadline
 
     def draws_from_streams(self) -> bool:
         """Whether the verifier reads the uniforms that it is handed."""
@@ -68,7 +68,7 @@ class RowCode:
         streams = GivenStreams.of(given, Streams(self.like.seeds[:n], self.like.positions[:n], 2))
         draft = Draft(token, _as_rows(self.q_logits[:n], self.q_normalizer), torch.ones_like(token), 1)
         target = _as_rows(self.p_logits[: 2 * n], self.p_normalizer)
-        result = watch.verify(self.verifier, "located row", draft, target, streams)
+        result = guard.verify(self.verifier, "located row", draft, target, streams)
         self.requests += n
         self.streams_read |= streams.read
         (first, second), count = result.token_ids.unbind(1), result.num_accepted

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -40,6 +41,17 @@ class DifferenceBets:
     def p_value(self) -> float:
         """1 / the largest wealth so far."""
         return min(1.0, math.exp(-self._peak))
+
+
+def log_mean_wealth(log_wealth: np.ndarray, axis: int) -> np.ndarray:
+    """The logarithm of the mean wealth of bets that each start with 1, along an axis."""
+    return np.logaddexp.reduce(log_wealth, axis=axis) - math.log(log_wealth.shape[axis])
+
+
+def rejected_at(log_wealth: Float64[np.ndarray, " n"], false_alarm: float) -> int | None:
+    """Draws after which the wealth first reaches 1 / ``false_alarm``; None if it never does."""
+    reached = np.flatnonzero(log_wealth >= -math.log(false_alarm))
+    return int(reached[0]) + 1 if len(reached) else None
 
 
 def _mean_log(log: Float64[Tensor, "bets cells"]) -> float:

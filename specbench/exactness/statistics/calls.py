@@ -81,15 +81,16 @@ class CallBound:
     code: float
 
 
-def call_bound(counts: Iterable[CallCounts], alpha: float) -> CallBound | None:
+def call_bound(counts: Iterable[CallCounts], alpha: float, seed: int) -> CallBound | None:
     """Returns the bound of fixtures together; None without a call.
 
     Args:
         alpha: how often it may be wrong, at any models of the fixtures.
+        seed: of the run.
     """
     shares, calls = Counter[float](), 0
     for tally in counts:
         calls += tally.calls
         shares.update(tally.shares)
         alpha *= _FIRST_MODEL if tally.phase == 1 else (1 - _FIRST_MODEL) * 0.5 ** (tally.phase - 1)
-    return CallBound(calls, shares.total(), mean_at_most(shares, calls, alpha)) if calls else None
+    return CallBound(calls, shares.total(), mean_at_most(shares, calls, alpha, seed)) if calls else None

@@ -1,6 +1,6 @@
 """What a test could have seen after so many draws, and how far from the target a verifier can still be.
 
-The G statistic of a step (tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
+The G statistic of a step (g_tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
 KL is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with
 target samples to gamma + 1 tokens is a function of what is emitted and of noise, so by the data-processing inequality
 and Pinsker's its total variation TV from the target's joint satisfies KL >= 2 TV^2, and the noncentrality is at least
@@ -46,7 +46,7 @@ def share_at_most(failures: float | int, trials: int, alpha: float) -> float:
     return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
 
 
-def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float:
+def mean_at_most(shares: Mapping[float, int], count: int, alpha: float, seed: int) -> float:
     """Upper bound on the mean of a quantity from 0 to 1, wrong with probability alpha at most.
 
     Each value is rounded to 1 with a probability of the value itself, else to 0. The ones have the same mean, and are
@@ -55,8 +55,9 @@ def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float
     Args:
         shares: how often each value other than 0 was drawn.
         count: of independent draws, those of 0 included.
+        seed: of the rounding, the run's own: if the values chose it, some of them would have a wrong bound every time.
     """
-    rounding = np.random.default_rng([count, *sorted(shares.values())])  # so that a bound follows from the values
+    rounding = np.random.default_rng([seed, count])
     ones = sum(int(rounding.binomial(times, share)) for share, times in sorted(shares.items()))
     return share_at_most(ones, count, alpha)
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from specbench.exactness.enumeration.laws import counted_ends, joint_tv, rule_lengths
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.statistics.tests import GTest, node_g_test
+from specbench.exactness.statistics.g_tests import GTest, node_g_test
 from specbench.exactness.steps import Steps, length_counts, node_counts
 from specbench.rules.rule import Rule
 

@@ -38,6 +38,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from specbench.core.types import LogitRows
+from specbench.exactness.statistics.bets import log_mean_wealth
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.sampling import RowParams, SamplingParams
 
@@ -105,15 +106,9 @@ def _conditioned(
 
 def log_wealth(factors: Float64[np.ndarray, "n bets"]) -> Float64[np.ndarray, " n"]:
     """log M after every token, of all bets with equal stakes."""
-    return np.logaddexp.reduce(np.cumsum(factors, axis=0), axis=1) - math.log(factors.shape[1])
+    return log_mean_wealth(np.cumsum(factors, axis=0), axis=1)
 
 
 def e_value(log_path: np.ndarray) -> float:
     """The largest value of M, log10; 1/M is a valid p-value however often one looked."""
     return float(max(log_path.max(initial=0.0), 0.0) / math.log(10))
-
-
-def rejected_at(log_path: np.ndarray, false_alarm: float) -> int | None:
-    """Tokens after which M first reached 1 / false_alarm; None where it never did."""
-    reached = np.flatnonzero(log_path >= -math.log(false_alarm))
-    return int(reached[0]) + 1 if len(reached) else None

@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from specbench.exactness.statistics.bets import log_mean_wealth, rejected_at
 from specbench.exactness.two_sample.pairs import BEHIND, END, KNOWN, PLAIN, SPECULATIVE, TextPairs, numbered
 
 STRENGTHS = (1.0, 8.0, 64.0)  # c: a guesser that expects large biases, one for middle and one for small ones
@@ -45,8 +46,7 @@ class BetResults:
 
     def rejected_at(self, false_alarm: float) -> int | None:
         """Pairs after which the evidence exceeds 1 / ``false_alarm``; None if it never does."""
-        beyond = np.flatnonzero(self.log_wealth >= -math.log(false_alarm))
-        return int(beyond[0]) + 1 if len(beyond) else None
+        return rejected_at(self.log_wealth, false_alarm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +108,12 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
     """
     given, count = features(pairs), len(pairs.prompts)
     contexts = preceding(pairs) if pairs.classes is None else []
-    tables = [_Table(numbered(context), numbered(context, pairs.tokens)) for context in contexts]
+    tables = [_NextTokenCounts(numbered(context), numbered(context, pairs.tokens)) for context in contexts]
     classes = np.zeros(pairs.tokens.shape, dtype=np.int64) if pairs.classes is None else pairs.classes
-    by_class = [_Tally(len(CLASSES) + 1, 1), _Tally((len(CLASSES) + 1) * pairs.length, pairs.length)]
+    by_class = [_ItemCounts(len(CLASSES) + 1, 1), _ItemCounts((len(CLASSES) + 1) * pairs.length, pairs.length)]
     tallies = [
-        _Tally(int(feature.items.max(initial=0)) + 1, int(feature.contexts.max(initial=0)) + 1) for feature in given
+        _ItemCounts(int(feature.items.max(initial=0)) + 1, int(feature.contexts.max(initial=0)) + 1)
+        for feature in given
     ]
     names = [*(feature.name for feature in given), "probabilities of tokens", "probabilities of tokens, by position"]
     gains = np.zeros((len(names), len(STRENGTHS), count))
@@ -132,7 +133,7 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> BetResults:
             table.add(part)
     paths = gains.cumsum(axis=2)
     bets = paths.reshape(len(names) * len(STRENGTHS), count)
-    log_wealth = np.logaddexp.reduce(bets, axis=0) - math.log(len(bets))
+    log_wealth = log_mean_wealth(bets, axis=0)
     final = paths[:, :, -1].max(axis=1) if count else np.zeros(len(names))
     return BetResults(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
 
@@ -145,7 +146,7 @@ def blocks(count: int, growth: float) -> list[tuple[int, int]]:
     return [(start, min(stop, count)) for start, stop in pairwise(ends)]
 
 
-class _Tally:
+class _ItemCounts:
     """How often items and contexts were seen in plain and in speculative texts."""
 
     def __init__(self, items: int, contexts: int):
@@ -169,7 +170,7 @@ class _Tally:
             np.add.at(self.contexts[side], contexts[:, side][kept], 1)
 
 
-class _Table:
+class _NextTokenCounts:
     """Counts of next tokens after each beginning, over both kinds of texts together."""
 
     def __init__(self, beginnings: np.ndarray, items: np.ndarray):

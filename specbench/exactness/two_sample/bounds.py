@@ -87,7 +87,8 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float] | 
         parts = (counts[number] - shares[number] * (classes > 0).sum(axis=2)) / totals
         spread = math.sqrt(len(classes) * float((parts[:, SPECULATIVE] - parts[:, PLAIN]).var(ddof=1)))
         bounds.append(abs(shares[number, SPECULATIVE] - shares[number, PLAIN]) + quantile * spread)
-    unseen = -math.log(1 - confidence) / totals.min()  # a difference that so few tokens need not show at all
+    texts = (classes > 0).any(axis=2).sum(axis=0)  # a difference of few texts as a whole need not show in any of them
+    unseen = -math.log(1 - confidence) / texts.min()
     return observed, float(min(1.0, max(*bounds, unseen)))
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from specbench.exactness.texts.eprocess import e_value, rejected_at
+from specbench.exactness.statistics.bets import rejected_at
+from specbench.exactness.texts.eprocess import e_value
 from specbench.metrics.findings import DIFFERENCE, SHARES
 from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked

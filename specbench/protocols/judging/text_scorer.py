@@ -12,7 +12,8 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import logits_along, rows_along
-from specbench.exactness.texts.eprocess import BETS, e_value, log_factors, log_wealth, rejected_at
+from specbench.exactness.statistics.bets import rejected_at
+from specbench.exactness.texts.eprocess import BETS, e_value, log_factors, log_wealth
 from specbench.exactness.two_sample.bets import CLASSES, LIKELIEST, RARER, TENTH
 from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair

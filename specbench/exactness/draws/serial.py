@@ -10,9 +10,10 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Streams
-from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.fixtures import Fixture, small_fixtures
-from specbench.exactness.statistics.tests import GTest, pair_g_test
+from specbench.exactness.results import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
+from specbench.exactness.settings import deadline_of
+from specbench.exactness.statistics.g_tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
 from specbench.rules.verifier import Verifier
@@ -87,8 +88,6 @@ def serial_rows(
 ) -> tuple[list[Row], bool]:
     """Returns the tests of pairs of steps that nothing should connect, and whether the time was up before all pairs.
 
-    A malformed step is left out.
-
     Args:
         draws: pairs of successive steps, on both fixtures together; half as many of twins.
         seconds: at most this long; 0 is no limit.
@@ -102,19 +101,20 @@ def serial_rows(
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
         pairs, time_each = draws // len(chosen), seconds / len(chosen)
-        rows = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
-        rows += _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
+        rows = _successive(serial, pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
+        bits = int(pairs * TWINS_SHARE) // len(_BITS)
+        rows += _twins(serial, bits, pairs, deadline_of(time_each * TWINS_SHARE))
         late = late or serial.late
         results += [Row.of_failures(serial.name, FORM, serial.steps_made, serial.malformed), *rows]
     return results, late
 
 
-def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
-    started, done, chunk = time.perf_counter(), 0, 32
+def _successive(serial: _Serial, draws: int, deadline: float) -> list[Row]:
+    done, chunk = 0, 32
     firsts, lasts, nexts = [], [], []
     neighbours: dict[int, list[np.ndarray]] = {}
     while done < draws:
-        if seconds and done and time.perf_counter() - started > seconds:
+        if done and time.perf_counter() > deadline:
             serial.late = True
             break
         size = min(chunk, draws - done + (draws - done) % 2)
@@ -150,12 +150,11 @@ def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
     return by_distance
 
 
-def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> list[Row]:
+def _twins(serial: _Serial, pairs: int, first: int, deadline: float) -> list[Row]:
     """Requests whose seeds or positions differ in one bit, which a generator of fewer bits takes for the same."""
     if pairs < _LEAST:
         return []
     values: list[tuple[np.ndarray, np.ndarray]] = []
-    started = time.perf_counter()
     for number, (seed_bit, position_bit) in enumerate(_BITS):
         streams = serial.streams(first + number * pairs, pairs)
         of_seed = number < 63
@@ -166,7 +165,7 @@ def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> lis
         )
         one, two = (serial.values(serial.steps(noise))[0] for noise in (streams, other))
         values.append((one, two))
-        if seconds and time.perf_counter() - started > seconds:
+        if time.perf_counter() > deadline:
             serial.late = True
             return []  # too slow for all bits, so it is tested on none
     tests = [pair_g_test(*columns) for columns in values]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.evidence import HARD, Bound, Evidence, Row
-from specbench.exactness.long_use import LongUseRow
-from specbench.exactness.probes import COUNTED
-from specbench.exactness.trials import ALL, LARGE
+from specbench.exactness.draws.probes import COUNTED
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import HARD, Bound, LongUseRow, Row
+from specbench.exactness.trials.run import ALL, LARGE
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"

@@ -10,7 +10,7 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.certificate import BROKEN, certify
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
@@ -47,7 +47,7 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
     fixture = FIXTURES[name]
     streams = request_streams(0, 100, requests, fixture.gamma + 1, CPU)
     drawn = draw(MaskedVerifier(), fixture, streams)
-    return watch.verify(verifier, name, drawn.draft, drawn.target, streams)
+    return guard.verify(verifier, name, drawn.draft, drawn.target, streams)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
     ids=["tuple", "None", "flat", "narrow", "column", "float", "int32", "list", "device"],
 )
 def test_what_is_no_verification_is_named(made, said):
-    with pytest.raises(watch.VerifierFault, match=said) as fault:
+    with pytest.raises(guard.VerifierFault, match=said) as fault:
         verify_on(Returns(made))
     assert "Return Verification(" in str(fault.value)
     assert fault.value.fixture == "chain"
@@ -83,7 +83,7 @@ class Raises(MaskedVerifier):
 
 def test_an_exception_is_named_with_the_request_that_raises_it_alone():
     with pytest.raises(
-        watch.VerifierFault, match=r"raised KeyError: 'no such key' \(.*test_watch.py, line \d+\)"
+        guard.VerifierFault, match=r"raised KeyError: 'no such key' \(.*test_guard.py, line \d+\)"
     ) as fault:
         verify_on(Raises(), requests=40)
     seed = int(fault.value.request.split("seed ")[1].split(" ")[0])
@@ -102,7 +102,7 @@ def test_refusals_are_no_faults_and_the_program_is_not_ended():
 
     with pytest.raises(ArgumentError, match="not supported"):
         verify_on(Refuses())
-    with pytest.raises(watch.VerifierFault, match="ended the program"):
+    with pytest.raises(guard.VerifierFault, match="ended the program"):
         verify_on(Exits())
 
 
@@ -119,13 +119,13 @@ class Hangs(MaskedVerifier):
 
 
 def test_a_call_that_never_returns_is_stopped():
-    with watch.call_limit(0.3), pytest.raises(watch.VerifierFault, match=r"never returned: it was stopped after 0\.3"):
+    with guard.call_limit(0.3), pytest.raises(guard.VerifierFault, match=r"never returned: it was stopped after 0\.3"):
         verify_on(Hangs(), "one_hot")
 
 
 def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monkeypatch):
     """As one that hangs in compiled code: the alarm does nothing here."""
-    monkeypatch.setattr(watch.signal, "setitimer", lambda *_: None)
+    monkeypatch.setattr(guard.signal, "setitimer", lambda *_: None)
     seen = threading.Event()
     faults = []
 
@@ -138,28 +138,28 @@ def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monke
         faults.append(fault)
         seen.set()
 
-    with watch.call_limit(0.2, stuck):
+    with guard.call_limit(0.2, stuck):
         verify_on(Sleeps())
     assert "never returned within 0.4 seconds" in str(faults[0])
     assert faults[0].fixture == "chain"
 
 
-class StoppedAtEnd(watch._Limit):
+class StoppedAtEnd(guard._Limit):
     """A signal comes when a call has ended, before its timer does."""
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name == "begun" and value is None and "left" in vars(self):
             del self.left
-            raise watch.Stopped
+            raise guard.Stopped
 
 
 def test_a_signal_at_the_end_of_a_call_leaves_no_timer(monkeypatch):
     limit = StoppedAtEnd(seconds=60)
     vars(limit)["left"] = 1
-    monkeypatch.setattr(watch, "_LIMIT", limit)
+    monkeypatch.setattr(guard, "_LIMIT", limit)
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(watch.Stopped):
+    with pytest.raises(guard.Stopped):
         verify_on(MaskedVerifier())
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     assert signal.getsignal(signal.SIGALRM) is before

@@ -13,7 +13,7 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected_of
-from specbench.exactness.watch import VerifierFault
+from specbench.exactness.guard import VerifierFault
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier

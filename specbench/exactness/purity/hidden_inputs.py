@@ -20,10 +20,10 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, held_against
-from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.results import Habit
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.agreement import only
@@ -158,7 +158,7 @@ def _of(
         results = []
         for arguments in condition.batches:
             seeded(condition.state)
-            results.append(watch.verify(verifier, fixture.name, *arguments))
+            results.append(guard.verify(verifier, fixture.name, *arguments))
         return Verification.join(results)
 
     conditions = _conditions(verifier, fixture, injectable, seed, number, size)

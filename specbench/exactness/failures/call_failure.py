@@ -6,15 +6,15 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import held_against
-from specbench.exactness.evidence import Failure
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.judge import CONFIGURED_FIRST
-from specbench.exactness.subject import Subject
-from specbench.exactness.trials import Trials
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import Failure
+from specbench.exactness.trials.judge import CONFIGURED_FIRST
+from specbench.exactness.trials.run import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
@@ -37,7 +37,7 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
     """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
 
     def run(one: Call, used: Verifier | None = None) -> Verification:
-        return watch.verify(used or subject.new_object(), one.name, one.draft, one.target, one.streams)
+        return guard.verify(used or subject.new_object(), one.name, one.draft, one.target, one.streams)
 
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
-from specbench.exactness.evidence import Habit
-from specbench.exactness.habits import (
+from specbench.exactness.purity.hidden_inputs import (
     COMPANY,
     GENERATOR,
     KINDS,
@@ -24,8 +22,10 @@ from specbench.exactness.habits import (
     established,
     habits,
 )
+from specbench.exactness.results import Habit
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.rng import SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier

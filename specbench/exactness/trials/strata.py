@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from specbench.exactness.evidence import StratumRow
-from specbench.exactness.inputs import Stratum
+from specbench.exactness.inputs import STRATA, Stratum
+from specbench.exactness.results import StratumRow
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
@@ -44,17 +44,18 @@ class Seen:
             elif key != "stratum":
                 setattr(self, key, getattr(self, key) + value)
 
-    def row(self, rule: Rule | None, own_rule: bool, along: float | None) -> StratumRow:
+    def row(self, rule: Rule | None, own_rule: bool, along: float | None, seed: int) -> StratumRow:
         """With bounds, each at 99% confidence.
 
         Args:
             rule: that calls were compared with; None if with none.
             own_rule: whether it is not one of this tree.
             along: bound by counts of cells, where there is one.
+            seed: of the inputs.
         """
         alpha = 1 - CONFIDENCE
         compared = rule is not None and self.calls > 0
-        code = mean_at_most(self.shares, self.calls, alpha) if compared else None
+        code = mean_at_most(self.shares, self.calls, alpha, seed) if compared else None
         rule_error = None
         if compared and own_rule and self.law_checked and not self.no_form:
             rule_error = min(1.0, TOLERANCE + share_at_most(self.law_wrong, self.law_checked, alpha))
@@ -89,9 +90,6 @@ def together(name: str, reason: str, parts: list[Seen]) -> Seen:
     return whole
 
 
-def mean(parts: list[Seen], bounds: dict[str, float]) -> float | None:
-    """The mean of bounds over strata by their probability; None if there are none."""
-    if not bounds:
-        return None
-    weights = {one.stratum.name: one.stratum.probability for one in parts}
-    return math.fsum(weights[name] * bounds.get(name, 1.0) for name in weights) / math.fsum(weights.values())
+def mean_over_d(bounds: dict[str, float]) -> float | None:
+    """The mean of bounds over the strata of D, 1 for a stratum without one; None if there are none."""
+    return math.fsum(stratum.probability * bounds.get(stratum.name, 1.0) for stratum in STRATA) if bounds else None

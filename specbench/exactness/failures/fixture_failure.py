@@ -10,20 +10,21 @@ from torch import Tensor
 
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING
-from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
-from specbench.exactness.enumeration.differences import FOR_THE_CAUSE, WrongPoint, differences
-from specbench.exactness.enumeration.injection import Point, ends_of, inject
+from specbench.exactness.enumeration.injection import Example, Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
 from specbench.exactness.enumeration.reference import expected_of, held_against
-from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
+from specbench.exactness.failures.likely_cause import likely_cause
+from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.probes import Probe
-from specbench.exactness.shown import MOST_COPIES, Example, ShownRequest, smallest_batch
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
-from specbench.exactness.subject import Subject
-from specbench.exactness.zoo.signature import likely_cause
+from specbench.exactness.verdict import verdict_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.verifier import Verifier, capabilities
 

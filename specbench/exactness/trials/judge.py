@@ -1,6 +1,6 @@
 """One call of D, put before the verifier and compared with the rule that it names.
 
-What a call shows depends on the call alone, so that processes may share the calls (shares.py). The one exception:
+What a call shows depends on the call alone, so that processes may share the calls (worker_pool.py). The one exception:
 after _EXPLAINED requests of a stratum that no rounding explains, a process explains no more of them.
 """
 
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
-from specbench.exactness.strata import Seen
+from specbench.exactness.trials.strata import Seen
 from specbench.rules.agreement import TOLERANCE, well_formed
 from specbench.rules.rule import of_this_tree
 from specbench.rules.verifier import Verifier
@@ -108,8 +108,8 @@ class Judge:
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
-                watch.check_pure(self.verifier, call.name, *arguments)
-            result = watch.verify(self.verifier, call.name, *arguments)
+                guard.check_pure(self.verifier, call.name, *arguments)
+            result = guard.verify(self.verifier, call.name, *arguments)
         except ArgumentError as error:
             seen.refused, judgement.refusal = 1, str(error)
             return judgement

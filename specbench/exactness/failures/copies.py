@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.injection import Point
+from specbench.exactness.guard import draft_sampler
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.results import ShownRequest
 from specbench.exactness.steps import Steps, draw_length, verified
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.subject import Subject
-from specbench.exactness.watch import draft_sampler
 from specbench.rules.verifier import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried
-
-
-@dataclass(frozen=True)
-class Example:
-    """A request on which code did something else than its model or its rule.
-
-    Attributes:
-        point: the request with its uniforms.
-        seed, position: its own.
-        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
-    """
-
-    point: Point
-    seed: int
-    position: int
-    emitted: Int64[Tensor, " width"]
-    wanted: Int64[Tensor, " width"]
-
-
-@dataclass(frozen=True)
-class ShownRequest:
-    """A request that fails, and the batch of its copies in which it does.
-
-    Attributes:
-        seed, position: of each copy.
-        given: whether the verifier gets the uniforms of the example in place of those of the seed and position.
-        batch: copies in the batch; 1 if the request fails alone.
-        place: index of the copy that fails, from 0.
-        emitted: tokens of that copy, PADDING behind them; PADDING alone for a malformed result.
-        wanted: tokens of the rule or of the model, likewise.
-        calls: of a new object with this batch, of which the last one fails and no earlier one; 1 if it has no memory.
-    """
-
-    seed: int
-    position: int
-    given: bool
-    batch: int
-    place: int
-    emitted: tuple[int, ...]
-    wanted: tuple[int, ...]
-    calls: int = 1
 
 
 def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given: bool, batch: int) -> Steps:

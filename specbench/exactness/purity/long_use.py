@@ -18,56 +18,21 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
-from specbench.exactness import watch
+from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.purity.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.results import LongUseRow
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
-from specbench.exactness.subject import Subject
 from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # one call in so many is a recorded batch
 _REQUESTS = 128  # of each small fixture
-
-
-@dataclass(frozen=True)
-class LongUseRow:
-    """What long use showed.
-
-    Attributes:
-        calls: made between the two times that the recorded requests were verified.
-        seconds: that these calls took.
-        shapes: distinct batches among the calls, of which no two have the same rows.
-        requests: recorded at the beginning and verified again at the end.
-        new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
-        unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
-        changed: recorded requests whose tokens at the end are not those of the beginning.
-        unlike_fresh: recorded and new requests whose tokens at the end are not those of an unused copy of the object;
-            None if it cannot be copied.
-        unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
-            explains; None if its rule has no formulas.
-        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
-        rechecked: requests verified again between the other calls.
-        changed_between: of these, those whose tokens are not those of the beginning.
-        first_changed: the number of calls after which one of them was first seen; None if there is none.
-    """
-
-    calls: int
-    seconds: float
-    shapes: int
-    requests: int
-    new_requests: int
-    unsteady: int
-    changed: int
-    unlike_fresh: int | None
-    unlike_rule: int | None
-    rounding: int | None
-    rechecked: int
-    changed_between: int
-    first_changed: int | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +60,7 @@ class LongUse:
         VerifierFault: the verifier did what no verifier may.
     """
 
-    @watch.one_thread()
+    @guard.one_thread()
     def __init__(self, subject: Subject, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.subject, self.verifier, self.seed, self.device = subject, subject.verifier, seed, device
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
@@ -108,7 +73,7 @@ class LongUse:
         self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
         self._shapes = self._prepared()
 
-    @watch.one_thread()
+    @guard.one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> bool:
         """Makes calls in mixed shapes in a random order; some shapes come often, some late.
 
@@ -122,10 +87,10 @@ class LongUse:
         Raises:
             VerifierFault: the verifier did what no verifier may, or refuses a batch that it took before.
         """
-        started, late = time.perf_counter(), False
+        started, deadline, late = time.perf_counter(), deadline_of(seconds), False
         again = [number for number, batch in enumerate(self._shapes) if batch.before is not None]
         for number in range(calls if self._shapes else 0):
-            if late := bool(seconds and time.perf_counter() - started > seconds):
+            if late := time.perf_counter() > deadline:
                 break
             if number % _EVERY == _EVERY - 1:
                 chosen = self._random.choice(again)
@@ -140,7 +105,7 @@ class LongUse:
         self.seconds += time.perf_counter() - started
         return late
 
-    @watch.one_thread()
+    @guard.one_thread()
     def compare(self) -> LongUseRow:
         """Verifies what was recorded again.
 
@@ -232,13 +197,13 @@ class LongUse:
         """
         try:
             return _verified(self.verifier, batch, streams or batch.streams)
-        except watch.VerifierFault as fault:
-            raise watch.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
+        except guard.VerifierFault as fault:
+            raise guard.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
         except ArgumentError as error:
             if not met:
                 raise
             problem = self._after(f"verify refuses arguments of a shape that it took before ({error}).")
-            raise watch.VerifierFault(batch.fixture.name, problem) from error
+            raise guard.VerifierFault(batch.fixture.name, problem) from error
 
     def _after(self, problem: str) -> str:
         return f"after {self.calls:,} calls of one object: {problem}"
@@ -266,14 +231,14 @@ class LongUse:
                 _differing(_verified(fresh, batch, batch.streams), now)
                 for batch, now in zip(batches, after, strict=True)
             )
-        except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not
+        except (ArgumentError, guard.VerifierFault):  # the object took what its copy does not
             return None
 
 
 def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
     """An outcome that later calls cannot overwrite."""
     drawn = batch.drawn
-    result = watch.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
+    result = guard.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 

@@ -13,6 +13,7 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import product
@@ -24,19 +25,19 @@ from torch import Tensor
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING
 from specbench.exactness.enumeration.boxes import Model
-from specbench.exactness.enumeration.injection import Point, inject
+from specbench.exactness.enumeration.injection import Example, Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
-from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.shown import Example
+from specbench.exactness.results import Bound
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
@@ -55,7 +56,7 @@ class Probe:
         fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
-        deadline: of ``time.perf_counter``, after which no search begins; None for none.
+        deadline: of ``time.perf_counter``, after which no search begins.
 
     Attributes:
         late: whether the deadline came before all thresholds were looked for.
@@ -69,7 +70,7 @@ class Probe:
         calls: of the verifier since the model was made, and the number of models there have been.
     """
 
-    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float | None = None):
+    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float = math.inf):
         self.verifier, self.fixture, self.late = verifier, fixture, False
         self.models: dict[int, Model] = {}  # by number of the class, as in _classes
         self.rule = rule_of(verifier)
@@ -84,12 +85,12 @@ class Probe:
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
         self._pending: dict[int, list[Float64[Tensor, "s n width"]]] = {}
-        self._rate = 0.0
+        self._rate, self._bet_on = 0.0, False
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
-    def _locate(self, effort: float, deadline: float | None) -> None:
+    def _locate(self, effort: float, deadline: float) -> None:
         for v, count in product(range(self.fixture.variants), sorted(set(self.fixture.counts))):
-            self.late = deadline is not None and time.perf_counter() > deadline
+            self.late = time.perf_counter() > deadline
             model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
             if model is None:
                 self.models = {}
@@ -148,8 +149,8 @@ class Probe:
 
     @property
     def paired_p_value(self) -> float | None:
-        """Of the bets on the requests that differ; None if none did."""
-        return self._bets.p_value if self._rate else None
+        """Of the bets on the requests that differ; None if none did, or what was foreseen is not the target's."""
+        return self._bets.p_value if self._bet_on else None
 
     def check(self, steps: Steps, streams: Streams, sizes: Sequence[int]) -> None:
         """Takes verified steps of requests with streams of their own.
@@ -166,7 +167,7 @@ class Probe:
         self.calls.add(differ, sizes)
         self.surprises += len(rows)
         if len(rows):
-            if self.method == LOCATED or self.rule_is_lossless:  # else what was foreseen is not the target's
+            if self.located is not None and self.located <= TOLERANCE:  # else what was foreseen is not the target's
                 self._bet(steps, wanted, differ)
             self._keep(steps, wanted, streams, rows)
         self._rate = max(len(rows) / len(differ), 0.5 * self._rate)
@@ -192,7 +193,7 @@ class Probe:
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
         most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
-        chosen = differ[:most].nonzero()[:, 0]
+        chosen, self._bet_on = differ[:most].nonzero()[:, 0], True
         for part in chosen.split(_BET_ON):
             got, other = steps.visible[part], wanted[part]
             base = steps.drawn.base[part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,33 +10,34 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.exactness import watch
-from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
+from specbench.exactness import guard
+from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.looks import AGAIN, LOOKS
-from specbench.exactness.probes import Probe
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Row
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import draw, verified_steps
-from specbench.exactness.streams import COUNTED, request_streams
+from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
-SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
 FIRST = 32  # steps of the first chunk
 FEW = 8  # requests on which it shows whether arguments are altered
 FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
+_APART = BLOCKS // 256  # requests between the first of one fixture and the first of the next
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
-_AGAIN = 3  # looks after the last, for models that the last one made anew
 
 
 class SmallTier:
-    """Draws steps on small fixtures side by side, on the same streams.
+    """Draws steps on small fixtures side by side.
 
-    Sharing the streams saves the most expensive part of a draw; tests of different fixtures are then dependent, which
-    Holm's procedure allows.
+    No two fixtures share a request, and each has sizes of calls of its own: what is said of the calls of all fixtures
+    together (calls.call_bound) takes them to be independent, which a fault of some seeds or sizes would not be else.
 
     Args:
         probes: by fixture; those without one are only counted.
@@ -85,11 +87,11 @@ class SmallTier:
             look(part if not late else LOOKS[-1][1])
             if late or enough():
                 return late
-            for _ in range(_AGAIN if share == 1.0 else 1):
-                if deadline is not None and time.perf_counter() > deadline:
+            for _ in range(TIMES_AGAIN if share == 1.0 else 1):
+                if time.perf_counter() > deadline:
                     break
                 anew = [name for name, probe in self.probes.items() if probe.follow_up(self.seed)]
-                if anew and deadline is not None:  # without draws nothing bounds a new model
+                if anew:  # without draws nothing bounds a new model
                     deadline = max(deadline, time.perf_counter() + _FOR_NEW_MODELS * seconds)
                 if not anew or share < 1.0:
                     break
@@ -98,7 +100,7 @@ class SmallTier:
                 look(AGAIN)
         return late
 
-    def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
+    def draw(self, wanted: dict[str, int], deadline: float = math.inf) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
 
         A fixture that is not named in ``wanted`` is left alone.
@@ -112,17 +114,17 @@ class SmallTier:
             if not open_:
                 return False
             size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
-            streams = {}
-            for name, tally in open_.items():
-                if deadline is not None and tally.draws and time.perf_counter() > deadline:
+            for number, (name, tally) in enumerate(self.tallies.items()):
+                if name not in open_:
+                    continue
+                if tally.draws and time.perf_counter() > deadline:
                     self.drawn += size
                     return True
-                width = max(SHORT, tally.fixture.gamma + 1)
-                if width not in streams:
-                    streams[width] = request_streams(self.seed, COUNTED + self.drawn, size, width, self.device)
+                first = COUNTED + number * _APART + tally.draws
+                streams = request_streams(self.seed, first, size, tally.fixture.gamma + 1, self.device)
                 compared = name in self.probes and self.probes[name].compares
-                sizes = call_sizes(size, self.seed + self.drawn, SOME if compared else ALL)
-                self._add(name, tally, streams[width], sizes)
+                sizes = call_sizes(size, self.seed + first, SOME if compared else ALL)
+                self._add(name, tally, streams, sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.drawn += size
             self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
@@ -132,7 +134,7 @@ class SmallTier:
             if tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
                 drawn = draw(self.verifier, tally.fixture, few)
-                watch.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
+                guard.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
             steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
@@ -160,8 +162,3 @@ class SmallTier:
             if paired is not None:
                 rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, paired))
         return rows
-
-
-def deadline_of(seconds: float | int) -> float | None:
-    """Returns when a time limit ends, by ``time.perf_counter``; None if there is none."""
-    return time.perf_counter() + seconds if seconds else None

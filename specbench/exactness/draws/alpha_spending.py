@@ -12,17 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
-from specbench.exactness.evidence import ACCEPTANCE, FORM, HARD, JOINT, Bound, Evidence, Row
-from specbench.exactness.probes import LOCATED, Probe, bound_of
+from specbench.exactness.draws.probes import LOCATED, Probe, bound_of
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row
 from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.g_tests import holm
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, share_at_most, tv_upper_bound
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.statistics.tests import holm
 
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
 LAST_LOOK = 0.6  # share of the rest that is for the look at all draws
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
-AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
+AGAIN, AT_LAST = 0.05, 0.22  # likewise, of a look at models made anew, and of the one at everything
+TIMES_AGAIN = 3  # looks after the last, for models that the last one made anew
+_LEAST_SEEN = len(LOOKS) + TIMES_AGAIN + 1  # times that a bound from below is looked at, a signal's moment among them
+
+
+def last_alarm(settings: Settings, rows: Sequence[Row]) -> float:
+    """The false alarm of one of several tests at the look at all draws, if none of the others rejects."""
+    tests = sum(row.gates and row.test not in HARD for row in rows)
+    return settings.false_alarm * (1 - LOCATING) * LAST_LOOK / max(1, tests)
 
 
 class Looks:
@@ -60,8 +69,8 @@ class Looks:
 
     @property
     def least_alarm(self) -> float:
-        """The false alarm of a fixture's bound from below."""
-        return self.settings.false_alarm * LOCATING / self.fixtures
+        """The false alarm of a fixture's bound from below, each time that it is looked at."""
+        return self.settings.false_alarm * LOCATING / self.fixtures / _LEAST_SEEN
 
     @property
     def doubt(self) -> float:
@@ -95,8 +104,7 @@ class Looks:
         """Returns the row with what it could have seen, and its upper bound."""
         if row.test != JOINT or row.dof == 0:
             return row
-        tests = max(1, sum(row.gates and row.test not in HARD for row in self.evidence.rows))
-        share = self.settings.false_alarm * (1 - LOCATING) * LAST_LOOK / tests
+        share = last_alarm(self.settings, self.evidence.rows)
         return replace(
             row,
             detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),

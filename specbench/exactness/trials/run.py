@@ -17,17 +17,19 @@ from functools import partial
 import torch
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.exactness import shares, watch
-from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
+from specbench.exactness import guard
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.judge import CONFIGURED_FIRST, CallJudgement, Judge
-from specbench.exactness.shares import in_order
+from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
+from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import Seen, mean, together
+from specbench.exactness.trials import worker_pool
+from specbench.exactness.trials.judge import CONFIGURED_FIRST, CallJudgement, Judge
+from specbench.exactness.trials.strata import Seen, mean_over_d, together
+from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
@@ -88,8 +90,8 @@ def run_trials(
         VerifierFault: the verifier did what no verifier may.
     """
     if share is None:
-        share = shares.processes(calls, device) if device.type == "cpu" or unused is not None else 1
-    with watch.one_thread():
+        share = worker_pool.processes(calls, device) if device.type == "cpu" or unused is not None else 1
+    with guard.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
         judge, there = Judge(verifier), None
         for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
@@ -165,16 +167,16 @@ class Trials:
 
     def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
         """Adds judgements, in the order of the calls, and concludes."""
-        started = shown = time.perf_counter()
+        shown, deadline = time.perf_counter(), deadline_of(seconds)
         total = len(self._drawn)
-        with contextlib.suppress(watch.Stopped), contextlib.closing(judgements):
+        with contextlib.suppress(guard.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
                 now = time.perf_counter()
                 if now - shown > _REPORT_EVERY:
                     report(f"{i + 1:,} of {total:,} calls drawn from D")
                     shown = now
-                if seconds and now - started > seconds:
+                if now > deadline:
                     self.cut = i + 1 < total
                     break
         self.rows = [row for row in self._rows() if row.calls or row.refused]
@@ -211,15 +213,18 @@ class Trials:
         drawn = [self._seen[stratum.name] for stratum in STRATA if stratum.name in self._seen]
         others = [one for name, one in self._seen.items() if name not in {stratum.name for stratum in STRATA}]
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self._cells)) for name, cells in self._cells.items()}
-        kind = (self._judge.rule, self._judge.own_rule)
+
+        def row(one: Seen, along: float | None = None) -> StratumRow:
+            return one.row(self._judge.rule, self._judge.own_rule, along, self._drawn.seed)
+
         for one in drawn:
-            yield one.row(*kind, along.get(one.stratum.name))
+            yield row(one, along.get(one.stratum.name))
         if drawn:
             large = [one for one in drawn if one.stratum.large]
-            yield together(LARGE, "the strata of 32,000 tokens and more", large).row(*kind, None)
-            yield together(ALL, "every stratum by its probability", drawn).row(*kind, mean(drawn, along))
+            yield row(together(LARGE, "the strata of 32,000 tokens and more", large))
+            yield row(together(ALL, "every stratum by its probability", drawn), mean_over_d(along))
         for one in others:
-            yield one.row(*kind, None)
+            yield row(one)
 
     def _tests(self) -> list[Row]:
         rows = [

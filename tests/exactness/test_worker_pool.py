@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.exactness import shares
+from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
-from specbench.exactness.shares import in_order
-from specbench.exactness.trials import run_trials
-from specbench.exactness.watch import VerifierFault
+from specbench.exactness.trials import worker_pool
+from specbench.exactness.trials.run import run_trials
+from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
 from specbench.rules.rule import Rule
 from specbench.rules.token.masked import MaskedVerifier
@@ -90,7 +90,7 @@ def test_the_share_of_a_process_that_ends_is_done_here(end):
 
 ABANDONED = r"""
 import os, sys, time
-from specbench.exactness.shares import in_order
+from specbench.exactness.trials.worker_pool import in_order
 def work(i):
     os.write(1, b"%d\n" % os.getpid())  # in one piece: the lines of three processes must not mix
     time.sleep(600 if i else 0)
@@ -122,10 +122,10 @@ def alive(pid: int) -> bool:
 
 def test_as_many_processes_as_threads_where_that_is_worth_it(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    fewest = shares.FEWEST_EACH["cpu"]
-    assert [shares.processes(count * fewest, CPU) for count in (100, 2, 1)] == [4, 2, 1]
+    fewest = worker_pool.FEWEST_EACH["cpu"]
+    assert [worker_pool.processes(count * fewest, CPU) for count in (100, 2, 1)] == [4, 2, 1]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert shares.processes(100 * fewest, CPU) == 1
+    assert worker_pool.processes(100 * fewest, CPU) == 1
 
 
 def test_on_a_gpu_the_command_line_takes_processes_for_few_calls(monkeypatch):
@@ -133,11 +133,11 @@ def test_on_a_gpu_the_command_line_takes_processes_for_few_calls(monkeypatch):
     gpu, memory = torch.device("cuda"), [80 * 2**30]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (memory[0], memory[0]))
-    assert shares.processes(1600, gpu) == 1  # a script would be imported anew
+    assert worker_pool.processes(1600, gpu) == 1  # a script would be imported anew
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="specbench.__main__"))
-    assert shares.processes(1600, gpu) == 16
-    memory[0] = 2 * shares.MEMORY_EACH
-    assert shares.processes(1600, gpu) == 2
+    assert worker_pool.processes(1600, gpu) == 16
+    memory[0] = 2 * worker_pool.MEMORY_EACH
+    assert worker_pool.processes(1600, gpu) == 2
 
 
 def squared(i: int) -> tuple[int, int]:

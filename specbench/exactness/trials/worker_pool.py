@@ -2,7 +2,7 @@
 
 On a CPU processes are forked, so that a verifier need not be pickled and a script needs no main guard. A process that
 has used a GPU cannot be forked: there new ones are spawned, by the command line alone, with a copy of the verifier. A
-process that dies or hangs loses nothing but time: its share is done by the first one, whose own watch names what is
+process that dies or hangs loses nothing but time: its share is done by the first one, whose own guard names what is
 wrong.
 """
 
@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from specbench.exactness import watch
-from specbench.exactness.watch import VerifierFault
+from specbench.exactness import guard
+from specbench.exactness.guard import VerifierFault
 
 MOST = 16  # processes
 MEMORY_EACH = 4 * 2**30  # bytes of a GPU's memory
@@ -95,7 +95,7 @@ def _helpers(
     """Processes, with what they answer through, by the first piece that is theirs."""
     context: Any = multiprocessing.get_context("fork" if spawned is None else "spawn")
     helpers: dict[int, tuple[Any, Connection]] = {}
-    conditions = os.getpid(), torch.is_inference_mode_enabled(), watch.limit()
+    conditions = os.getpid(), torch.is_inference_mode_enabled(), guard.limit()
     try:
         for first in range(1, share):
             answers, to_parent = context.Pipe(duplex=False)
@@ -142,7 +142,7 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with torch.inference_mode(inference), watch.one_thread(), watch.call_limit(limit), ThreadPoolExecutor(1) as sender:
+    with torch.inference_mode(inference), guard.one_thread(), guard.call_limit(limit), ThreadPoolExecutor(1) as sender:
         for number in numbers:  # the sender, since work goes on while a pipe is full
             try:
                 sender.submit(send, (work(number), None))

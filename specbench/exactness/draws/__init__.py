@@ -1,0 +1,1 @@
+"""Requests drawn on small fixtures: counted, compared with a model of the code, and tested in several looks."""

@@ -1,0 +1,260 @@
+"""What the parts of the suite leave: tests, bounds, habits, calls in long use, and a failing request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
+PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
+SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
+HARD = (FORM, EXTREMES, LAW)  # one failure rejects; they have no false alarm
+# What every test compares, as a certificate says it.
+COMPARES = {
+    FORM: (
+        "whether each result is a prefix of the request's draft, one token of the vocabulary that the target "
+        "allows, and padding (-1)"
+    ),
+    EXTREMES: "the same with uniforms at the very ends of their range, 2^-53 and 1 - 2^-53, for every draft",
+    JOINT: (
+        "how often each token was emitted after each prefix with the target's probabilities (a likelihood-ratio "
+        "test of the joint distribution of a whole step)"
+    ),
+    PAIRED: (
+        "emitted with expected tokens, in requests where they differ: over many requests both should have each "
+        "token equally often (bets on each token)"
+    ),
+    ACCEPTANCE: "how many drafted tokens were accepted with what its rule accepts; no test of losslessness",
+    CLASSES: (
+        "how the emitted tokens are spread over 8 cells of equal probability along orders of the ids (by p, by q, "
+        "by p / q, by number, by lane), beside the target (bets on each cell)"
+    ),
+    LAW: (
+        "the distribution of each token of a step by the formulas of a rule of one's own with the target's, in "
+        "closed form"
+    ),
+    SUCCESSIVE: "the first tokens of two successive steps of a request, which should be independent",
+    LAST_FIRST: "the last token of a step and the first of the next, which should be independent",
+    NEIGHBOURS: "the first tokens of two requests of a batch, 1, 2, 4, ... places apart, which should be independent",
+    TWINS: "the first tokens of two requests whose seeds or positions differ in one bit, which should be independent",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One test of one fixture; the certificate's page explains its columns (certificate/certify.py).
+
+    Attributes:
+        test: one of COMPARES.
+        p_value: of the last look.
+        rejected_at: draws at the look that rejected it; None where none did.
+        untested: tokens in cells that are too rare to be tested each, or that were expected there, if that is more.
+        gates: whether its rejection says that the verifier is not lossless (acceptance: that it is another rule).
+    """
+
+    fixture: str
+    test: str
+    draws: int
+    statistic: float
+    dof: int
+    p_value: float
+    rejected_at: int | None = None
+    untested: float = 0.0
+    detectable: float | None = None
+    upper_bound: float | None = None
+    gates: bool = True
+
+    @staticmethod
+    def of_failures(fixture: str, test: str, draws: int, failures: int, gates: bool = True) -> Row:
+        """A test that one failure rejects (HARD): the statistic is their number, and the p-value 0 or 1."""
+        return Row(fixture, test, draws, float(failures), 0, float(failures == 0), gates=gates)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Tells the test from the others of a run."""
+        return self.fixture, self.test
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """How far from the target a step can be on one small fixture, requests with seeds of their own.
+
+    The certificate's page explains its columns (certificate/certify.py).
+
+    Attributes:
+        rule_error: None where its rule has no formulas or there are too many sequences.
+        located: of a rule without a model, its error; None where neither is known.
+        draws: requests since the model was made; all that were counted, if there is none.
+        structural: None if the rule that it names has no formulas.
+        impure: of those that differ from a model, how many do not if the same uniforms are given to it again: it was
+            not the uniforms that made them.
+        tv: takes requests of one call to come out otherwise independently of each other; ``Evidence.calls`` does not.
+    """
+
+    fixture: str
+    method: str
+    rule_error: float | None
+    located: float | None
+    boxes: int | None
+    proved: bool
+    draws: int
+    differing: int
+    rounding: int
+    structural: int | None = None
+    explained: int
+    impure: int
+    hidden: float | None
+    tv: float | None
+    least: float
+
+    @property
+    def by_counts(self) -> bool:
+        """Whether ``tv`` is what counts say, since nothing was compared request by request, or that says less."""
+        if self.hidden is None or self.located is None or self.tv is None:
+            return True
+        return self.tv < 0.999_999 * min(1.0, self.hidden + self.located)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StratumRow:
+    """Calls of one stratum of the input distribution D (inputs/distribution.py), or of several together.
+
+    The certificate's page explains its columns (certificate/certify.py). Bounds are None where the verifier's rule has
+    no formulas here, or it draws drafts of its own.
+
+    Attributes:
+        rule_checked, rule_wrong: of a rule that is not registered as proved, requests on which its formulas were held
+            against the target, and those on which they are not the target's distribution.
+        rule_largest: the largest difference, total variation a step.
+        along: upper bound on the total variation of a token's cell along orders of the ids (statistics/cells.py), where
+            nothing else is known; those of all strata hold together, and that of D is their mean.
+    """
+
+    stratum: str
+    reason: str
+    probability: float
+    calls: int = 0
+    requests: int = 0
+    rows: int = 0
+    refused: int = 0
+    differing_calls: int | None = None
+    differing: int | None = None
+    rounding: int | None = None
+    structural: int | None = None
+    code: float | None = None
+    rule_checked: int = 0
+    rule_wrong: int = 0
+    rule_largest: float | None = None
+    rule: float | None = None
+    tv: float | None = None
+    along: float | None = None
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What code was seen to depend on, or not.
+
+    Attributes:
+        name: what was changed between two calls that should give the same tokens.
+        requests: put before it twice.
+        differing: that came out otherwise.
+        structural: of these, those of which one outcome is not the rule's, beyond rounding; None without its formulas.
+    """
+
+    name: str
+    requests: int
+    differing: int
+    structural: int | None = None
+
+
+@dataclass(frozen=True)
+class ShownRequest:
+    """A request that fails, and the batch of its copies in which it does.
+
+    Attributes:
+        seed, position: of each copy.
+        given: whether the verifier gets the uniforms of the example in place of those of the seed and position.
+        batch: copies in the batch; 1 if the request fails alone.
+        place: index of the copy that fails, from 0.
+        emitted: tokens of that copy, PADDING behind them; PADDING alone for a malformed result.
+        wanted: tokens of the rule or of the model, likewise.
+        calls: of a new object with this batch, of which the last one fails and no earlier one; 1 if it has no memory.
+    """
+
+    seed: int
+    position: int
+    given: bool
+    batch: int
+    place: int
+    emitted: tuple[int, ...]
+    wanted: tuple[int, ...]
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that shows what is wrong, as text for a certificate.
+
+    Attributes:
+        fixture, reason: where, and why that fixture is there.
+        lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
+        cause: what usually makes it so; empty where nothing is known.
+        request: the request and its batch as data; None if no request fails by itself.
+    """
+
+    fixture: str
+    reason: str
+    lines: tuple[str, ...]
+    cause: str = ""
+    request: ShownRequest | None = None
+
+
+@dataclass(frozen=True)
+class LongUseRow:
+    """What long use showed.
+
+    Attributes:
+        calls: made between the two times that the recorded requests were verified.
+        seconds: that these calls took.
+        shapes: distinct batches among the calls, of which no two have the same rows.
+        requests: recorded at the beginning and verified again at the end.
+        new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
+        unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
+        changed: recorded requests whose tokens at the end are not those of the beginning.
+        unlike_fresh: recorded and new requests whose tokens at the end are not those of an unused copy of the object;
+            None if it cannot be copied.
+        unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
+            explains; None if its rule has no formulas.
+        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
+        rechecked: requests verified again between the other calls.
+        changed_between: of these, those whose tokens are not those of the beginning.
+        first_changed: the number of calls after which one of them was first seen; None if there is none.
+    """
+
+    calls: int
+    seconds: float
+    shapes: int
+    requests: int
+    new_requests: int
+    unsteady: int
+    changed: int
+    unlike_fresh: int | None
+    unlike_rule: int | None
+    rounding: int | None
+    rechecked: int
+    changed_between: int
+    first_changed: int | None
+
+
+def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
+    """Returns the bounds without proofs that something contradicts.
+
+    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
+    fixture, or any habit shows that it does not.
+
+    Args:
+        rejected: the tests that reject the verifier.
+    """
+    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
+    habitual = any(habit.differing for habit in habits)
+    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]
