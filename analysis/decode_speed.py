@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Table, cells, winner
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
@@ -59,7 +59,6 @@ def build(run_dir: Path) -> Report:
         rows=rows,
         others=lines,
         sizes=[best_of(group, others) for _, group in rows.groupby("batch_size")],
-        machine=winner.machine(rows),
     )
 
 

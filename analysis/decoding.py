@@ -173,7 +173,6 @@ def build_sweep(
         ),
         "verdicts": tokens_a_step(run_dir, results, common),
         "findings": findings,
-        "machine": winner.machine(results),
         "agreement": agreement(results, axis),
         "few": cells.few_units("prompts", prompts_of(run_dir, results)),
     }

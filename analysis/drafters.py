@@ -44,7 +44,6 @@ def build(run_dir: Path) -> Report:
         fastest=winner.fastest(rows, names),
         best_rows=best_by_category(categories),
         verdicts=tokens_a_step(run_dir, rows, [name for name in settings if name != "verifier"]),
-        machine=winner.machine(rows),
         categories=categories,
     )
 
