@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Table, cells, winner
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
@@ -59,7 +59,6 @@ def build(run_dir: Path) -> Report:
         rows=rows,
         others=lines,
         sizes=[best_of(group, others) for _, group in rows.groupby("batch_size")],
-        machine=winner.machine(rows),
     )
 
 
@@ -95,8 +94,8 @@ def table(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for size, group in rows.groupby("batch_size"):
         lines += [_line(row, settings) for _, row in group.iterrows()]
-        lines += [_other(row, settings) for _, row in others[others["batch"] == size].iterrows()]
-    return pd.DataFrame(lines)
+        lines += [_other(row) for _, row in others[others["batch"] == size].iterrows()]
+    return pd.DataFrame(lines).fillna(NONE)
 
 
 def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
@@ -106,7 +105,8 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
         "decoder": plain(row["engine"]),
         "gamma": plain(row["gamma"]),
         **cells.settings(row, settings),
-        **cells.measured(row, "tokens/s", "plain tokens/s"),
+        "tokens/s": number(row["tokens_per_second"], ".1f"),
+        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
         "ms a step": number(ms),
         "floors": number(ms / floor_ms(row), ".1f"),
         "plain ms a step": number(step_ms(row, "plain_")),
@@ -114,18 +114,12 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
     }
 
 
-def _other(row: pd.Series, settings: list[str]) -> dict[str, str]:
-    drafts, speed = row["name"] == ASSISTED, cells.measured(row, "tokens/s")["tokens/s"]
-    return {
-        "batch": plain(row["batch"]),
-        "decoder": row["name"],
-        "gamma": plain(row["gamma"]) if drafts else NONE,
-        **dict.fromkeys(settings, NONE),
-        "tokens/s": speed if drafts else NONE,
-        "plain tokens/s": NONE if drafts else speed,
-        **dict.fromkeys(("ms a step", "floors", "plain ms a step"), NONE),
-        "prepared s": number(row["seconds_prepared"], ".1f"),
-    }
+def _other(row: pd.Series) -> dict[str, str]:
+    """What a decoder of transformers has of these columns."""
+    speed, prepared = number(row["tokens_per_second"], ".1f"), number(row["seconds_prepared"], ".1f")
+    drafting = {"gamma": plain(row["gamma"]), "tokens/s": speed}
+    own = drafting if row["name"] == ASSISTED else {"plain tokens/s": speed}
+    return {"batch": plain(row["batch"]), "decoder": row["name"], **own, "prepared s": prepared}
 
 
 def best_of(rows: pd.DataFrame, others: pd.DataFrame) -> Size:

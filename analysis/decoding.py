@@ -14,13 +14,17 @@ from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Section, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
-from specbench.reports.cells import NONE, interval, number, plain
+from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.rules import rules_followed
 
 from .folder import read_rows
 from .page import Shown, page, section_of, words
 
+MEASURED = (
+    *("acceptance rate", "acceptance length", "overlap", "tokens/s", "plain tokens/s", "speedup"),
+    *("check TV", "noise mean / q99", "p"),
+)
 NO_CATEGORY = "(none)"
 MOST_COLUMNS = 8  # categories side by side
 
@@ -49,34 +53,19 @@ def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     settings = [axis, "verifier", *distinguishing_columns(results, axis, "verifier")]
     if not results["lossless"].all():
         settings.append("lossless")
-    speeds = ("acceptance rate", "acceptance length", "overlap", "tokens/s", "plain tokens/s", "speedup")
-    return cells.shown(
-        results,
-        lambda row: {
-            **cells.settings(row, settings),
-            **cells.measured(row, *speeds, "check TV"),
-            "noise mean / q99": _noise(row),
-            **cells.measured(row, "p"),
-        },
-    )
-
-
-def _noise(row: pd.Series) -> str:
-    noise = f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
-    return NONE if pd.isna(row["check_tv"]) else noise
+    return cells.table(results, [*settings, *MEASURED])
 
 
 def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
     """The table of times to first token and per output token; None if no row has them."""
     if results["mean_ttft_ms"].isna().all():
         return {"latency": None}
-    names = {
-        f"{name} {statistic}": f"{statistic}_{name.lower()}_ms" for name in ("TTFT", "TPOT") for statistic in STATISTICS
+    times = {
+        f"{name} {statistic}": results[f"{statistic}_{name.lower()}_ms"].map(number)
+        for name in ("TTFT", "TPOT")
+        for statistic in STATISTICS
     }
-    shown = cells.shown(
-        results,
-        lambda row: cells.settings(row, settings) | {name: number(row[column]) for name, column in names.items()},
-    )
+    shown = cells.table(results.assign(**times), [*settings, *times])
     return {"latency": Table("latency", shown, left=("verifier", "drafter", "draft"))}
 
 
@@ -120,14 +109,8 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
     if rows.empty:
         return {"speedups": None, "categories": None}
     names = list(rows["category"].unique())
-    long = cells.shown(
-        rows,
-        lambda row: {
-            "category": row["category"],
-            **cells.settings(row, [*settings, "prompts", "texts"]),
-            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length", "speedup"),
-        },
-    )
+    measured = ("tokens drafted", "acceptance rate", "acceptance length", "speedup")
+    long = cells.table(rows, ["category", *settings, "prompts", "texts", *measured])
 
     def line(run: pd.Series) -> dict[str, str]:
         by_name = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
@@ -190,7 +173,6 @@ def build_sweep(
         ),
         "verdicts": tokens_a_step(run_dir, results, common),
         "findings": findings,
-        "machine": winner.machine(results),
         "agreement": agreement(results, axis),
         "few": cells.few_units("prompts", prompts_of(run_dir, results)),
     }

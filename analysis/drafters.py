@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,7 @@ from specbench.metrics.results import RESULT_SCHEMA
 from specbench.metrics.run_settings import distinguishing_columns
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import number, plain
+from specbench.reports.cells import plain
 from specbench.reports.plots.comparisons import speedup_by_category
 
 from .command import main
@@ -19,18 +18,19 @@ from .decoding import by_category, latency, read_categories, read_run
 from .page import page, words
 
 SETTINGS = ["temperature", "drafter"]
+MEASURED = ("tokens drafted", "acceptance rate", "acceptance length", "draft share", "speedup")
 
 
 def build(run_dir: Path) -> Report:
     """The report of a comparison of drafters."""
     rows = read_run(run_dir, *SETTINGS, needed="drafted_per_step")
-    further = distinguishing_columns(rows, *SETTINGS)  # in what else runs of this sweep differ
-    settings = [*SETTINGS, *further]
+    settings = [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]
     categories = read_categories(run_dir, rows, [*settings, "series"])
     timed = categories[categories["speedup"].notna()] if len(categories) else categories
     names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in rows.iterrows()]
+    columns = dict.fromkeys([*SETTINGS, "verifier", *settings, *MEASURED])
     shown = {
-        "table": Table("table", overall_table(rows, further), rows[RESULT_SCHEMA.names], left=("drafter", "verifier")),
+        "table": Table("table", cells.table(rows, columns), rows[RESULT_SCHEMA.names], left=("drafter", "verifier")),
         **latency(rows, settings),
         **by_category(categories.drop(columns="series", errors="ignore"), rows, settings),
         "speedup_by_category": speedup_by_category(timed) if len(timed) else None,
@@ -44,25 +44,7 @@ def build(run_dir: Path) -> Report:
         fastest=winner.fastest(rows, names),
         best_rows=best_by_category(categories),
         verdicts=tokens_a_step(run_dir, rows, [name for name in settings if name != "verifier"]),
-        machine=winner.machine(rows),
         categories=categories,
-    )
-
-
-def overall_table(rows: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
-    """A line a run.
-
-    Args:
-        further: the columns in which runs differ, temperature and drafter apart.
-    """
-    return cells.shown(
-        rows,
-        lambda row: {
-            **cells.settings(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
-            **cells.measured(row, "tokens drafted", "acceptance rate", "acceptance length"),
-            "draft share": number(row["seconds_draft"] / row["seconds"], ".1%"),
-            **cells.measured(row, "speedup"),
-        },
     )
 
 

@@ -83,15 +83,8 @@ def judged(run_dir: Path) -> pd.DataFrame:
     )
     shares = read_table(run_dir, SHARES, remedy=None)
     differences = shares[shares["mode"] == DIFFERENCE] if len(shares) else pd.DataFrame(columns=["job"])
-    lines = rows.join(
-        pd.DataFrame(
-            [
-                finding_columns(findings[findings["job"] == job], differences[differences["job"] == job])
-                for job in rows["job"]
-            ],
-            index=rows.index,
-        )
-    )
+    of_jobs = ((findings[findings["job"] == job], differences[differences["job"] == job]) for job in rows["job"])
+    lines = rows.join(pd.DataFrame([finding_columns(*of_job) for of_job in of_jobs], index=rows.index))
     lines["method"] = [method_of(row) for _, row in rows.iterrows()]
     lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
     lines["name"] = lines["engine_under_test"].map(short) + ", " + lines["method"] + ", " + lines["asks"]

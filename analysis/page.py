@@ -26,7 +26,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.run_settings import as_text, sampling_of
-from specbench.reports import Block, Picture, Report, Section, Table, cells, markdown
+from specbench.reports import Block, Picture, Report, Section, Table, cells, markdown, winner
 
 from .folder import report_of
 
@@ -117,6 +117,7 @@ def _templates() -> jinja2.Environment:
     environment.tests["missing"] = lambda value: bool(pd.isna(value))
     functions: dict[str, Any] = {
         **{"sampling": _sampling, "interval": cells.interval, "values": cells.values, "few_units": cells.few_units},
+        "machine": winner.machine,
         "level": f"{CONFIDENCE:.0%}",
     }
     environment.globals.update(functions)

@@ -13,7 +13,7 @@ from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import number, plain
+from specbench.reports.cells import plain
 from specbench.reports.plots import comparisons as plots
 
 from .command import main
@@ -82,17 +82,9 @@ def own_bases(results: pd.DataFrame) -> pd.Series:
 
 def table(results: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     """The rows as text."""
-    return cells.shown(
-        results,
-        lambda row: {
-            "sampler": row["sampler"],
-            "asks for": parameters_of(row),
-            **cells.settings(row, varied),
-            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
-            "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-            **cells.measured(row, "p"),
-        },
-    )
+    rows = results.assign(**{"asks for": [parameters_of(row) for _, row in results.iterrows()]})
+    measured = ("overlap", "acceptance rate", "acceptance length", "check TV / q99", "p")
+    return cells.table(rows, ["sampler", "asks for", *varied, *measured])
 
 
 def parameters_of(row: pd.Series) -> str:

@@ -77,22 +77,18 @@ def _settings(rows: pd.DataFrame) -> list[str]:
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as text."""
     rows = with_settings(rows)
-    settings = _settings(rows)
-    return cells.shown(
-        rows,
-        lambda row: {
-            **cells.settings(row, settings),
-            "ended": f"{row['ended']} of {row['texts']}",
-            "keep to it": _of(row["kept"], row["ended"]),
-            "as plain": _of(row["as_plain"], row["texts"]),
-            **cells.measured(row, "overlap", "acceptance rate", "acceptance length"),
-            **({} if row["gamma"] else {"overlap": NONE, "acceptance length": NONE}),
-        },
-    )
+    counts = {
+        "ended": _of(rows["ended"], rows["texts"]),
+        "keep to it": _of(rows["kept"], rows["ended"]),
+        "as plain": _of(rows["as_plain"], rows["texts"]),
+    }
+    drafted = rows[["overlap", "acceptance_length"]].where(rows["gamma"] > 0)
+    columns = [*_settings(rows), *counts, "overlap", "acceptance rate", "acceptance length"]
+    return cells.table(rows.assign(**counts, **drafted), columns)
 
 
-def _of(count: object, total: int) -> str:
-    return NONE if pd.isna(count) else f"{count} of {total}"
+def _of(counts: pd.Series, totals: pd.Series) -> list[str]:
+    return [NONE if pd.isna(count) else f"{count} of {total}" for count, total in zip(counts, totals, strict=True)]
 
 
 if __name__ == "__main__":

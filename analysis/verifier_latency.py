@@ -91,15 +91,16 @@ def headlines(timed: pd.DataFrame) -> dict[str, str]:
 def headline(timed: pd.DataFrame) -> pd.DataFrame:
     """The base case: a line a verifier, a column a batch size: microseconds, and how many times the floor."""
     chosen = _base(timed)
+    texts = [f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors" for _, row in chosen.iterrows()]
+    wide = _side_by_side(chosen, ["verifier"], "batch_size", texts)
     sizes = sorted(map(int, chosen["batch_size"].unique()))
-    lines = []
-    for name, rows in chosen.groupby("verifier", sort=False):
-        by_size = {
-            row["batch_size"]: f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
-            for _, row in rows.iterrows()
-        }
-        lines.append({"verifier": name, **{_requests(size): by_size.get(size, NONE) for size in sizes}})
-    return pd.DataFrame(lines)
+    return wide[["verifier", *sizes]].rename(columns={size: _requests(size) for size in sizes})
+
+
+def _side_by_side(rows: pd.DataFrame, line: list[str], column: str, texts: list[str]) -> pd.DataFrame:
+    """The rows' texts in a line for each value of ``line`` and a column for each of ``column``; a dash for no row."""
+    wide = rows.assign(text=texts).pivot_table(index=line, columns=column, values="text", aggfunc="last", sort=False)
+    return wide[list(dict.fromkeys(rows[column]))].fillna(NONE).rename_axis(columns=None).reset_index()
 
 
 def _base(timed: pd.DataFrame) -> pd.DataFrame:
@@ -165,10 +166,6 @@ def verdict(row: pd.Series) -> str:
     return "missed" if row["times_plain_low"] > GOAL else "open"
 
 
-def _keys(rows: pd.DataFrame) -> list[tuple[str, int]]:
-    return list(zip(rows["variant"], rows["batch_size"], strict=True))
-
-
 def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
     """Time over the reference's, with intervals, a line a case and verifier.
 
@@ -179,40 +176,32 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         key: np.stack([rounds["microseconds"].to_numpy() for _, rounds in case.groupby("round")])
         for key, case in read_table(run_dir, LATENCY_SAMPLES).groupby(["job", "case"])
     }
-    lines = []
+    key, lines = ["variant", "batch_size"], []
     for info in RULES.values():
         rows = timed[timed["rule"].map(lambda rule: RULES.get(rule, TOKEN)) == info]
-        names = list(dict.fromkeys(rows["verifier"]))
-        if len(names) < 2:
-            continue
-        reference = info.timing_baseline if info.timing_baseline in names else names[0]
-        cases = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
-        references = {key: row for key, row in cases if row["verifier"] == reference}
-        for key, row in cases:
-            if row["verifier"] != reference and key in references:
-                base = references[key]
-                ratio = ratio_of_medians(times[row["job"], row["case"]], times[base["job"], base["case"]])
-                comparable = bool(row["comparable"] and base["comparable"])
-                lines.append((*key, row["verifier"], reference, ratio.value, ratio.low, ratio.high, comparable))
+        verifiers = list(rows["verifier"])
+        reference = info.timing_baseline if info.timing_baseline in verifiers else next(iter(verifiers), "")
+        is_reference = rows["verifier"] == reference
+        references = rows[is_reference].drop_duplicates(key, keep="last")
+        for _, row in rows[~is_reference].merge(references, on=key, suffixes=("", "_reference")).iterrows():
+            ratio = ratio_of_medians(times[row["job"], row["case"]], times[row["job_reference"], row["case_reference"]])
+            comparable = bool(row["comparable"] and row["comparable_reference"])
+            lines.append((*row[[*key, "verifier"]], reference, ratio.value, ratio.low, ratio.high, comparable))
     columns = ["variant", "batch_size", "verifier", "reference", "times", "times_low", "times_high", "comparable"]
     return pd.DataFrame(lines, columns=columns)
 
 
 def speed_table(speed: pd.DataFrame) -> pd.DataFrame:
     """speed_ratios as text: a line a case, a column a verifier."""
-    names = list(dict.fromkeys(zip(speed["verifier"], speed["reference"], strict=True)))
     several = speed["reference"].nunique() > 1
-    lines: dict[tuple[str, int], dict[str, str]] = {}
-    for _, row in speed.iterrows():
-        line = lines.setdefault((row["variant"], row["batch_size"]), {})
-        line[row["verifier"]] = interval(row, "times", ".2f") + ("" if row["comparable"] else " (not comparable)")
-    heads = {name: f"{name} / {reference}" if several else str(name) for name, reference in names}
-    return pd.DataFrame(
-        [
-            {"case": variant, "requests": str(size), **{head: line.get(name, NONE) for name, head in heads.items()}}
-            for (variant, size), line in lines.items()
-        ]
+    named = speed.assign(
+        case=speed["variant"],
+        requests=speed["batch_size"].astype(str),
+        ratio=speed["verifier"] + (" / " + speed["reference"] if several else ""),
     )
+    remarks = speed["comparable"].map({True: "", False: " (not comparable)"})
+    texts = [interval(row, "times") + remark for (_, row), remark in zip(speed.iterrows(), remarks, strict=True)]
+    return _side_by_side(named, ["case", "requests"], "ratio", texts)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import interval, plain
 
 from .command import main
 from .decoding import latency
@@ -17,6 +16,8 @@ from .folder import read_rows
 from .page import page
 
 SETTINGS = ["temperature", "draft", "drafter"]
+SHARED = ("shared tokens", "shared mass")
+MEASURED = (*SHARED, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup")
 
 
 def build(run_dir: Path) -> Report:
@@ -24,25 +25,12 @@ def build(run_dir: Path) -> Report:
     rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
     shown_rows = with_settings(rows)
+    settings = [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)]
     shown = {
-        "table": Table("table", table(shown_rows), rows, left=("draft", "drafter")),
-        **latency(shown_rows, [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)]),
+        "table": Table("table", cells.table(shown_rows, [*settings, *MEASURED]), rows, left=("draft", "drafter")),
+        **latency(shown_rows, settings),
     }
     return page(run_dir, "vocabularies", shown, rows=rows, best=list(best_of(rows)))
-
-
-def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of with_settings as text."""
-    settings = [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]
-    return cells.shown(
-        rows,
-        lambda row: {
-            **cells.settings(row, settings),
-            "shared tokens": "all" if pd.isna(row["shared_mass"]) else plain(row["shared_tokens"]),
-            "shared mass": interval(row, "shared_mass"),
-            **cells.measured(row, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup"),
-        },
-    )
 
 
 def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:

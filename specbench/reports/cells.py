@@ -41,7 +41,7 @@ def values(results: pd.DataFrame, column: str) -> str:
     return ", ".join(dict.fromkeys(results[column].map(plain)))
 
 
-# The columns that several tables of results.RunRow have: how a cell is made of a row, by the column's heading.
+# The columns of tables of results.RunRow that are more than a setting: how a cell is made of a row, by its heading.
 _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "tokens drafted": lambda row: interval(row, "drafted_per_step"),
     "acceptance rate": lambda row: interval(row, "acceptance_rate"),
@@ -50,9 +50,18 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "tokens/s": lambda row: number(row["tokens_per_second"], ".1f"),
     "plain tokens/s": lambda row: number(row["plain_tokens_per_second"], ".1f"),
     "speedup": lambda row: interval(row, "speedup"),
+    "shared tokens": lambda row: "all" if pd.isna(row["shared_mass"]) else plain(row["shared_tokens"]),
+    "shared mass": lambda row: interval(row, "shared_mass"),
+    "draft share": lambda row: number(row["seconds_draft"] / row["seconds"], ".1%"),
     "check TV": lambda row: number(row["check_tv"], ".3f"),
+    "check TV / q99": lambda row: f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
+    "noise mean / q99": lambda row: NONE if pd.isna(row["check_tv"]) else _noise(row),
     "p": lambda row: number(row["check_p_value"], ".3f"),
 }
+
+
+def _noise(row: pd.Series) -> str:
+    return f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
 
 
 def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
@@ -60,9 +69,11 @@ def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
     return {name: plain(row[name]) for name in names}
 
 
-def measured(row: pd.Series, *headings: str) -> dict[str, str]:
-    """Measured numbers of a row as cells of a table, by heading."""
-    return {heading: _COLUMNS[heading](row) for heading in headings}
+def table(rows: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """A table of text, described by its columns: headings of _COLUMNS, and settings or texts of the rows by name."""
+    return shown(
+        rows, lambda row: {name: _COLUMNS[name](row) if name in _COLUMNS else plain(row[name]) for name in columns}
+    )
 
 
 def shown(rows: pd.DataFrame, line: Callable[[pd.Series], Mapping[str, str]]) -> pd.DataFrame:

@@ -58,8 +58,8 @@ GROUP = group_of("mine", Path("it's <today>=\\"))
 def test_all_of_a_report_is_described():
     told = to_wandb(REPORT, "e", "p", GROUP)
     assert [block["kind"] for block in told["blocks"]] == [
-        *("callout", "markdown", "heading", "markdown", "markdown", "markdown", "markdown"),
-        *("heading", "image", "markdown"),
+        *("CalloutBlock", "MarkdownBlock", "H1", "MarkdownBlock", "MarkdownBlock", "MarkdownBlock", "MarkdownBlock"),
+        *("H2", "image", "MarkdownBlock"),
     ]  # fmt: skip
     assert (told["entity"], told["project"], told["group"]) == ("e", "p", GROUP)
     assert len(told["title"]) == 128

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
-from specbench.reports.plots.style import GREY, left_label, legend, panels, style
+from specbench.reports.plots.style import GREY, left_label, panels, style, with_legend
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "tokens a step"}
@@ -45,8 +45,7 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
         axes.set(title=f"batch size {batch}", xlabel=AXIS_LABELS["gamma"], ylim=(0, None))
         axes.set_xticks(sorted({0, *here["gamma"]}))
     every_axes[0].set_ylabel("tokens a second")
-    legend(figure, columns=3)
-    return figure
+    return with_legend(figure, columns=3)
 
 
 @style()
@@ -73,8 +72,7 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(categories)), categories)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)
     left_label(every_axes, "speedup")
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 @style()

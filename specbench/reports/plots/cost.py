@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.replay.cost.model import CostModel
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHED, in_order, looks
-from specbench.reports.plots.style import GREY, INK, legend, panels, style
+from specbench.reports.plots.style import GREY, INK, panels, style, with_legend
 
 
 @style()
@@ -34,8 +34,7 @@ def step_times(rows: pd.DataFrame, model: CostModel) -> Figure:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 1.08e3 * float(seconds.max()))
     left.set_ylabel("ms")
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 @style()
@@ -59,8 +58,7 @@ def predicted_speedups(predicted: pd.DataFrame, measured: pd.DataFrame) -> Figur
         axes.set_xlabel(AXIS_LABELS["gamma"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     every_axes[0].set_ylabel(r"speedup over plain decoding ($\times$)")
-    legend(figure, columns=3)
-    return figure
+    return with_legend(figure, columns=3)
 
 
 @style()
@@ -78,5 +76,4 @@ def speedup_by_batch(steady: pd.DataFrame) -> Figure:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="batch size", ylabel=r"predicted speedup ($\times$)", ylim=(0, None))
-    legend(figure)
-    return figure
+    return with_legend(figure)

@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from specbench.metrics import theory
 from specbench.metrics.intervals import Estimate
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
-from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
+from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, panels, style, with_legend
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
@@ -60,8 +60,7 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     axes.set_title(_wrapped(title), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    legend(figure, columns=1)
-    return figure
+    return with_legend(figure, columns=1)
 
 
 @style()
@@ -79,8 +78,7 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
         axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
         axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
     figure.supxlabel("probability of the next token", fontsize=8)
-    legend(figure, columns=2)
-    return figure
+    return with_legend(figure, columns=2)
 
 
 def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
@@ -120,7 +118,7 @@ def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, titl
     """
     figure, axes = _speedup(results, "gamma")
     if len(_series(results, "gamma")) > 1:  # one needs no name, and the line has its own beside it
-        legend(figure)
+        with_legend(figure)
     if marked is not None:
         best = results.iloc[marked]
         series = next(candidate for candidate in _series(results, "gamma") if best.name in candidate.rows.index)
@@ -141,7 +139,7 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
     """Speedup over plain decoding with its 95% interval."""
     figure, axes = _speedup(results, "temperature")
     axes.lines[-1].set_label("plain decoding")
-    legend(figure)
+    with_legend(figure)
     _scale(axes, results, 0.12)
     axes.set_ylabel(r"speedup over plain decoding ($\times$)")
     return figure
@@ -186,8 +184,7 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     measured = results[["acceptance_length", "acceptance_length_high"]].astype(float).max(axis=None)
     highest = max(measured, *map(max, predictions.values())) if predictions else measured
     axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
-    legend(figure, columns=2)
-    return figure
+    return with_legend(figure, columns=2)
 
 
 @style()
@@ -201,8 +198,7 @@ def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
         _lines(axes, results, "temperature", value)
         axes.set_title(title)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 @style()
@@ -221,8 +217,7 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
         axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
     every_axes[0].set_ylabel("ms per emitted token")
-    legend(figure, columns=5)
-    return figure
+    return with_legend(figure, columns=5)
 
 
 @style()
@@ -243,8 +238,7 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.supxlabel("drafted tokens accepted", fontsize=8)
     left_label(every_axes, "verification steps")
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from specbench.metrics import theory
 from specbench.reports.plots.looks import BLUE, VERMILLION
-from specbench.reports.plots.style import BAND, INK, legend, panels, style, width
+from specbench.reports.plots.style import BAND, INK, panels, style, width, with_legend
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
 # Light where few draws suffice would say "weak"; the eye should go to the tests that catch, so few draws are dark.
@@ -49,8 +49,7 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
         axes.set(xticks=[], ylim=(1 - reach, 1 + reach))
         axes.set_title(str(name) if len(rows) else f"{name}: too few draws", fontsize=7.5)
     figure.supxlabel(f"{verifier}: sequences of a whole step, likeliest first", fontsize=8)
-    legend(figure, columns=3)
-    return figure
+    return with_legend(figure, columns=3)
 
 
 @style()

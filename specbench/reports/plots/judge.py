@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.reports.plots.looks import BLUE
-from specbench.reports.plots.style import GREY, legend, panels, style
+from specbench.reports.plots.style import GREY, panels, style, with_legend
 
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
 
@@ -21,8 +21,7 @@ def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "")
     _bars(left, by_position, confidence, "position in the text")
     _bars(right, by_prompt, confidence, "prompt")
     left.set_title(title, parse_math=False)
-    legend(figure, columns=2)
-    return figure
+    return with_legend(figure, columns=2)
 
 
 @style()
@@ -31,8 +30,7 @@ def engines(bars: Bars, confidence: float) -> Figure:
     figure, (axes,) = panels(1, 1, (1.0, 1.5 + 0.25 * len(bars)), margin=0.4)
     _bars(axes, bars, confidence, "")
     axes.set_xlabel("difference a token in shares of tokens")
-    legend(figure, columns=2)
-    return figure
+    return with_legend(figure, columns=2)
 
 
 def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:

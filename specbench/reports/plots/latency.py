@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from specbench.reports.plots.looks import DASHED, DOTTED, Dashes, Look, looks
-from specbench.reports.plots.style import GREY, INK, left_label, legend, panels, style
+from specbench.reports.plots.style import GREY, INK, left_label, panels, style, with_legend
 from specbench.rules import RULES, floor_info
 
 
@@ -36,8 +36,7 @@ def time_against_batch(rows: pd.DataFrame) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.supxlabel("requests", fontsize=8)
     left_label(every_axes, "time of one verification (µs)")
-    legend(figure, columns=3)
-    return figure
+    return with_legend(figure, columns=3)
 
 
 def _line(axes: Axes, line: pd.DataFrame, name: str, look: Look) -> None:
@@ -82,5 +81,4 @@ def ratio_to_floor(rows: pd.DataFrame) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yticks(range(len(cases)), [f"{variant}, {batch}" for variant, batch in cases], parse_math=False)
     axes.grid(visible=True, axis="x")
-    legend(figure)
-    return figure
+    return with_legend(figure)

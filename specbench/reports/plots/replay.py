@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.replay.survival import ARGMAX
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import DASHED, Look, in_order, looks
-from specbench.reports.plots.style import INK, legend, panels, style
+from specbench.reports.plots.style import INK, panels, style, with_legend
 from specbench.rules import RULES
 
 
@@ -29,8 +29,7 @@ def replayed_lengths(rows: pd.DataFrame) -> Figure:
     draw_lengths(axes, rows, looks(rows["rule"]))
     axes.set(ylabel="tokens per verification step", ylim=(0.95, None))
     axes.set_xlabel(AXIS_LABELS["gamma"])
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 def draw_lengths(axes: Axes, rows: pd.DataFrame, looks_of: Mapping[str, Look]) -> None:
@@ -58,8 +57,7 @@ def policy_frontier(rows: pd.DataFrame) -> Figure:
         axes.set_title(_title(str(rule)))
         axes.set_xlabel("tokens drafted per step")
     every_axes[0].set_ylabel("tokens emitted per step")
-    legend(figure)
-    return figure
+    return with_legend(figure)
 
 
 @style()
@@ -80,5 +78,4 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
     every_axes[0].set_ylabel("tokens per verification step")
-    legend(figure, columns=2)
-    return figure
+    return with_legend(figure, columns=2)

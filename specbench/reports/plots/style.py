@@ -118,15 +118,15 @@ def left_label(every_axes: Iterable[Axes], text: str) -> None:
             axes.set_ylabel(text)
 
 
-def legend(figure: Figure, columns: int = 4) -> None:
-    """One legend for all panels, outside of them, in as many columns as there is room for, up to ``columns``.
+def with_legend(figure: Figure, columns: int = 4) -> Figure:
+    """The figure with one legend for all panels, outside of them, in as many columns as fit, up to ``columns``.
 
     The figure grows with the rows that this takes beyond those of ``columns``, so that its panels keep their height.
     """
     every = [axes.get_legend_handles_labels() for axes in figure.axes]
     named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
     if not named:
-        return
+        return figure
     most_columns = min(len(named), columns)
     for ncols in range(most_columns, 0, -1):
         shown = figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=ncols)
@@ -135,6 +135,7 @@ def legend(figure: Figure, columns: int = 4) -> None:
         shown.remove()
     more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
+    return figure
 
 
 def _inches(figure: Figure, shown: Legend) -> float:

@@ -38,16 +38,16 @@ def to_wandb(report: Report, entity: str, project: str, group: str) -> dict[str,
         group: the sweep, as its runs have it.
 
     Returns:
-        title, description, place and blocks; each block has a ``kind`` (heading, callout, markdown, image) and what
-        that needs.
+        title, description, place and blocks; each block has a ``kind``, the name of W&B's block for its ``text``, or
+        image, which has a ``key`` and a ``title``.
     """
-    blocks: list[dict[str, Any]] = [{"kind": "callout", "text": report.warning}] if report.warning else []
+    blocks: list[dict[str, Any]] = [{"kind": "CalloutBlock", "text": report.warning}] if report.warning else []
     blocks.append(_markdown(report.question))
     for section in report.sections:
-        blocks.append({"kind": "heading", "level": 1, "text": section.heading})
+        blocks.append({"kind": "H1", "text": section.heading})
         for block in section.blocks:
             if isinstance(block, Picture):
-                blocks.append({"kind": "heading", "level": 2, "text": block.question})
+                blocks.append({"kind": "H2", "text": block.question})
                 blocks.append({"kind": "image", "key": f"report/{block.name}", "title": block.question})
             blocks.append(_markdown(block.reading if isinstance(block, Picture) else block))
     title = report.title if len(report.title) <= LONGEST_TITLE else f"{report.title[: LONGEST_TITLE - 1]}…"
@@ -60,7 +60,7 @@ def _markdown(block: Block) -> dict[str, Any]:
         block = dataclasses.replace(block, caption=_without_paths(block.caption), note=_without_paths(block.note))
     elif isinstance(block, str):
         block = _without_paths(block)
-    return {"kind": "markdown", "text": markdown.block(block)}
+    return {"kind": "MarkdownBlock", "text": markdown.block(block)}
 
 
 def _without_paths(words: str) -> str:

@@ -219,13 +219,8 @@ def _points(wr: Any, drawn: Message) -> Any:
 
 def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
     """A block of reports.to_wandb as one of W&B's."""
-    match block["kind"]:
-        case "heading":
-            return (wr.H1, wr.H2)[block["level"] - 1](block["text"])
-        case "callout":
-            return wr.CalloutBlock(block["text"])
-        case "markdown":
-            return wr.MarkdownBlock(block["text"])
+    if block["kind"] != "image":
+        return getattr(wr, block["kind"])(block["text"])
     shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
     return wr.PanelGrid(runsets=[runs()], panels=[shown], hide_run_sets=True)
 
