@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from .folder import find_run
 def main(exp: str, build: Callable[..., Report], several: bool = False) -> None:
     """Writes the report of the run that the command line names, and prints its first table and its path.
 
-    Exits with 2 if the run cannot be read.
+    Exits with 2 if the run cannot be read, or the report cannot be written into its folder.
 
     Args:
         exp: the experiment.
@@ -39,6 +40,12 @@ def main(exp: str, build: Callable[..., Report], several: bool = False) -> None:
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    for table in report.tables[:1]:
-        print(f"{markdown.table(table.shown)}\n")
-    print(path)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}. Copy the run to where a report can be written.", file=sys.stderr)
+        sys.exit(2)
+    try:
+        for table in report.tables[:1]:
+            print(f"{markdown.table(table.shown)}\n")
+        print(path, flush=True)
+    except BrokenPipeError:  # the reader of the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -351,6 +351,18 @@ def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
     assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {said}")
 
 
+def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run = write_run(tmp_path / "run", gamma_rows())
+    (run / "report").write_text("in the way")
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(run)])
+    with pytest.raises(SystemExit) as stopped:
+        main("gamma_sweep", gamma_sweep.build)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"{run / 'report'}: File exists. Copy the run to where a report can be written.\n"
+
+
 def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
     with pytest.raises(ConfigError, match="empty"):

@@ -105,6 +105,7 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
         written(tmp_path, *lines)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("stated", "wanted", "problem"),
     [
