@@ -172,14 +172,13 @@ def pack(
     """
     columns, dtype = load().specbench_columns(), dtype or narrowest(weight)
     weight = pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
-    scales = byte_scales(weight)
-    if dtype == torch.int8:
-        weight = (weight / scales).to(torch.int8)
     packed = weight.unflatten(0, (-1, columns)).transpose(1, 2)
     if dtype == torch.float32:
         return packed.contiguous()
     if dtype == torch.bfloat16:
         return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(dtype)
+    scales = byte_scales(weight)
+    packed = (packed / scales.view(-1, 1, columns)).to(torch.int8)
     words = packed.unflatten(2, (2, -1)).unflatten(1, (-1, 2)).permute(0, 1, 4, 2, 3)
     behind = (scales / 2**24).view(-1, columns).view(torch.int8).view(-1, 4, columns)
     return torch.cat([words.reshape(packed.shape), behind], dim=1)
