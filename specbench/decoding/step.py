@@ -25,7 +25,7 @@ from specbench.drafters import Drafter, Observation
 from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities, verify
-from specbench.sampling import normalized, sample, streams_of
+from specbench.sampling import draw, normalized, streams_of
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 
 
@@ -92,7 +92,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
-    verification = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
+    verification, rows = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
     fed = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
@@ -132,7 +132,7 @@ def score(
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
         drafted = draft.token_ids.view(len(batch), width)
         rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
-        return normalized(rows), output.features
+        return rows if width == 0 else normalized(rows), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
@@ -147,14 +147,16 @@ def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:
     return torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
 
 
-def _verify(components: StepComponents, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+def _verify(
+    components: StepComponents, draft: Draft, rows: LogitRows, streams: Streams
+) -> tuple[Verification, LogitRows]:
+    """Returns what is emitted, and the rows with what was computed of them."""
     verifier = components.verifier
     if draft.max_draft_tokens == 0 or verifier is None:
-        tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
-        return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not components.takes_padded:
-        draft, rows = draft.compact(rows)
-    return verify(verifier, draft, rows, streams)
+        tokens, rows = draw(rows, streams.uniform(Stream.EMIT)[:, 0])
+        return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens)), rows
+    compact = (draft, rows) if components.takes_padded else draft.compact(rows)
+    return verify(verifier, *compact, streams), rows
 
 
 def _observation(batch: Batch, draft: Draft, verification: Verification, hidden: Features) -> Observation:

@@ -109,7 +109,9 @@ inline void softmax(float* scores, int64_t count) {
   for (int64_t j = 0; j < padded; j++) scores[j] /= total;
 }
 
-// Attention of queries to the same keys and values, which are read once: LANES tokens are used by all queries in turn.
+constexpr int64_t TOKENS = 4 * LANES;  // whose values stay in the first cache while all queries use them
+
+// Attention of queries to the same keys and values, which are read once: some tokens are used by all queries in turn.
 inline void attend(const std::vector<Query>& queries, const float* keys, const float* values, int64_t size, float scale) {
   int64_t longest = 0;
   for (const Query& query : queries) longest = std::max(longest, query.visible);
@@ -128,7 +130,7 @@ inline void attend(const std::vector<Query>& queries, const float* keys, const f
     softmax(query.weights, query.visible);
     std::fill_n(query.result, size, 0.0f);
   }
-  for (int64_t j = 0; j < longest; j += LANES)
+  for (int64_t j = 0; j < longest; j += TOKENS)
     for (const Query& query : queries)
-      combine(values + j * size, query.weights + j, query.result, std::min(query.visible - j, LANES), size);
+      combine(values + j * size, query.weights + j, query.result, std::min(query.visible - j, TOKENS), size);
 }

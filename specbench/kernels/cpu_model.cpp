@@ -86,7 +86,7 @@ std::vector<Piece> pieces_of(const std::vector<Row>& rows) {
   return pieces;
 }
 
-// Writes the logits of some rows; those of all rows if `wanted` is empty, and none to a null pointer.
+// Writes the logits of some rows; those of all rows if `wanted` is empty. A null pointer has keys and values cached alone.
 void pass(const Model& model, const std::vector<Row>& rows, const std::vector<int64_t>& wanted, float* logits) {
   const int64_t n = rows.size(), hidden = model.hidden, dim = model.head_dim, inner = model.inner;
   const int64_t own = model.heads * dim, shared = model.kv_heads * dim, joined = own + 2 * shared;
@@ -119,6 +119,7 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         std::copy_n(its + own + shared + head * dim, dim, layer.values + at);
       }
     }
+    if (!logits && i + 1 == model.num_layers) return;  // all that later tokens read is written
     torch::stable::parallel_for(0, pieces.size() * model.kv_heads, GRAIN, [&](int64_t begin, int64_t end) {
       const int64_t group = model.heads / model.kv_heads, stride = model.capacity + LANES;
       Floats weights(PIECE * group * stride);
@@ -150,7 +151,6 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
     multiply(x.data(), layer.down, model.weight_bytes, y.data(), n, inner, hidden);
     add(state.data(), y.data(), n * hidden);
   }
-  if (!logits) return;
   const int64_t count = wanted.empty() ? n : wanted.size();
   for (int64_t i = 0; i < count; i++)
     normalize(state.data() + (wanted.empty() ? i : wanted[i]) * hidden, model.norm, x.data() + i * hidden, hidden,

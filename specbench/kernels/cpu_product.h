@@ -15,6 +15,9 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int64_t LANES = 16, ROWS = 10;  // 20 of 32 registers hold sums
@@ -24,15 +27,13 @@ constexpr int64_t LANES = 8, ROWS = 6;  // 12 of 16
 constexpr int64_t LANES = 4, ROWS = 6;
 #endif
 constexpr int64_t COLUMNS = 2 * LANES;
+constexpr int64_t AHEAD = 4096;  // bytes: processors read less far ahead by themselves, the less the more rows there are
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Half;  // the upper half of a float
 typedef int8_t Byte;    // a multiple of its column's scale
-
-template <typename Weight>
-constexpr int64_t INPUTS = sizeof(Weight) == 1 ? 2 : 1;  // that are read at once
 
 template <typename Result>
 Result load_as(const void* from) {
@@ -43,25 +44,32 @@ Result load_as(const void* from) {
 
 inline Vector load(const float* from) { return load_as<Vector>(from); }
 
-// Reads the weights of a block's two vectors of columns for INPUTS inputs. Those of one vector lie behind one another if
-// they are floats. Narrower ones share words, the first in the lowest bits.
-inline void load_columns(const float* from, Vector columns[][2]) {
-  columns[0][0] = load(from);
-  columns[0][1] = load(from + LANES);
+// Reads the weights of a block's two vectors of columns. Two bfloat16 share a word, that of the first vector below.
+inline void load_columns(const float* from, Vector* columns) {
+  columns[0] = load(from);
+  columns[1] = load(from + LANES);
 }
 
-inline void load_columns(const Half* from, Vector columns[][2]) {
+inline void load_columns(const Half* from, Vector* columns) {
   const Words words = load_as<Words>(from);
-  columns[0][0] = std::bit_cast<Vector>(words << 16);
-  columns[0][1] = std::bit_cast<Vector>(words & 0xffff0000u);
+  columns[0] = std::bit_cast<Vector>(words << 16);
+  columns[1] = std::bit_cast<Vector>(words & 0xffff0000u);
 }
 
-// A byte is converted where it stands highest, as 2^24 times its number: scales are as much smaller.
-inline void load_columns(const Byte* from, Vector columns[][2]) {
-  const Words words = load_as<Words>(from);
-  for (int i = 0; i < 4; i++)
-    columns[i / 2][i % 2] =
-        __builtin_convertvector(std::bit_cast<Integers>(words << (24 - 8 * i) & 0xff000000u), Vector);
+inline void load_columns(const Byte* from, Vector* columns) {
+  for (int side = 0; side < 2; side++) {
+    const Byte* its = from + side * LANES;
+    // GCC makes scalars of the loop on these processors.
+#if defined(__AVX512F__)
+    const Integers numbers = std::bit_cast<Integers>(_mm512_cvtepi8_epi32(load_as<__m128i>(its)));
+#elif defined(__AVX2__)
+    const Integers numbers = std::bit_cast<Integers>(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(load_as<int64_t>(its))));
+#else
+    Integers numbers;
+    for (int lane = 0; lane < LANES; lane++) numbers[lane] = its[lane];
+#endif
+    columns[side] = __builtin_convertvector(numbers, Vector);
+  }
 }
 
 // One block of columns of ROW_COUNT rows. PARTS sums a number break the chain of additions if there are few rows.
@@ -69,20 +77,16 @@ template <typename Weight, int ROW_COUNT, int PARTS>
 void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64_t outputs, int64_t columns) {
   Vector sums[PARTS][ROW_COUNT][2] = {};
   auto add = [&](int64_t k, int part) {
-    // Arithmetic on several rows keeps the processor from running ahead of memory by itself.
-    if (ROW_COUNT > 2) __builtin_prefetch(weight + k * COLUMNS + 2048 / sizeof(Weight));
-    Vector columns[INPUTS<Weight>][2];
+    __builtin_prefetch(weight + k * COLUMNS + AHEAD / sizeof(Weight));
+    Vector columns[2];
     load_columns(weight + k * COLUMNS, columns);
-    for (int input = 0; input < INPUTS<Weight>; input++)
-      for (int row = 0; row < ROW_COUNT; row++)
-        for (int side = 0; side < 2; side++)
-          sums[part][row][side] += columns[input][side] * x[row * inputs + k + input];
+    for (int row = 0; row < ROW_COUNT; row++)
+      for (int side = 0; side < 2; side++) sums[part][row][side] += columns[side] * x[row * inputs + k];
   };
-  constexpr int64_t STEP = INPUTS<Weight>;
   int64_t k = 0;
-  for (; k + PARTS * STEP <= inputs; k += PARTS * STEP)
-    for (int part = 0; part < PARTS; part++) add(k + part * STEP, part);
-  for (; k < inputs; k += STEP) add(k, 0);
+  for (; k + PARTS <= inputs; k += PARTS)
+    for (int part = 0; part < PARTS; part++) add(k + part, part);
+  for (; k < inputs; k++) add(k, 0);
   for (int row = 0; row < ROW_COUNT; row++) {
     Vector total[2] = {sums[0][row][0], sums[0][row][1]};
     for (int side = 0; side < 2; side++) {

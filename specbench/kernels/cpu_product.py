@@ -140,7 +140,7 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-LEAST_SCALE = 2.0**-100  # of bytes; smaller ones could not be divided by 2**24
+LEAST_SCALE = torch.finfo(torch.float32).tiny  # a row of zeros has one too
 
 
 def narrowest(weight: Float[Tensor, "outputs inputs"]) -> torch.dtype:
@@ -149,7 +149,7 @@ def narrowest(weight: Float[Tensor, "outputs inputs"]) -> torch.dtype:
         return torch.float32
     multiples = weight.detach() / byte_scales(weight)
     whole = (multiples == multiples.round()) & (multiples.abs() <= 127)
-    return torch.int8 if weight.shape[1] % 2 == 0 and whole.all() else torch.bfloat16  # bytes are read in pairs
+    return torch.int8 if whole.all() else torch.bfloat16
 
 
 def byte_scales(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs 1"]:
@@ -179,9 +179,8 @@ def pack(
         return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(dtype)
     scales = byte_scales(weight)
     packed = (packed / scales.view(-1, 1, columns)).to(torch.int8)
-    words = packed.unflatten(2, (2, -1)).unflatten(1, (-1, 2)).permute(0, 1, 4, 2, 3)
-    behind = (scales / 2**24).view(-1, columns).view(torch.int8).view(-1, 4, columns)
-    return torch.cat([words.reshape(packed.shape), behind], dim=1)
+    behind = scales.view(-1, columns).view(torch.int8).view(-1, 4, columns)
+    return torch.cat([packed, behind], dim=1)
 
 
 def product(

@@ -1,6 +1,6 @@
 // Draws from a row of logits on a CPU: cpu_rows.py describes this file.
 //
-// Weights and their sums are float64 and are added up in the order of the vocabulary, as PyTorch's cumsum does.
+// Weights and their sums are float64. To draw, they are added up in the order of the vocabulary, as PyTorch's cumsum does.
 
 #pragma once
 
@@ -33,6 +33,18 @@ inline double weigh(const float* logits, int64_t size, double temperature, doubl
     weights[i] = logits[i] >= cutoff ? weight : 0.0;
   }
   return scaled;
+}
+
+// The sum of the weights in any order, which is faster than in theirs.
+inline double total_of(const double* weights, int64_t size) {
+  constexpr int64_t PARTS = 16;
+  double lanes[PARTS] = {}, total = 0.0;
+  int64_t i = 0;
+  for (; i + PARTS <= size; i += PARTS)
+    for (int64_t lane = 0; lane < PARTS; lane++) lanes[lane] += weights[i + lane];
+  for (; i < size; i++) total += weights[i];
+  for (double lane : lanes) total += lane;
+  return total;
 }
 
 struct Sum {
@@ -70,8 +82,12 @@ inline Drawn draw_one(const float* logits, int64_t size, double temperature, dou
   Drawn drawn;
   drawn.normalizer = weigh(logits, size, temperature > 0 ? temperature : 1.0, cutoff, weights);
   if (!std::isfinite(drawn.normalizer)) return drawn;
+  if (!u) {
+    drawn.normalizer += std::log(total_of(weights, size));
+    return drawn;
+  }
   const Sum sum = sum_of(weights, size);
   drawn.normalizer += std::log(sum.total);
-  if (u) drawn.token = temperature > 0 ? place(weights, sum, *u) : std::max_element(logits, logits + size) - logits;
+  drawn.token = temperature > 0 ? place(weights, sum, *u) : std::max_element(logits, logits + size) - logits;
   return drawn;
 }
