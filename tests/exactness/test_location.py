@@ -318,7 +318,7 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     fixture, kept = FIXTURES[name], []
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
-    probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
+    probe.check(verified_steps(verifier, fixture, streams), [2000])
     shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))

@@ -134,14 +134,14 @@ class SmallTier:
             if tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
                 drawn = draw(self.verifier, tally.fixture, few)
-                guard.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
+                guard.check_pure(self.verifier, name, *drawn.arguments)
             steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
             return
         tally.add(steps)
         if name in self.probes:
-            self.probes[name].check(steps, streams, sizes)
+            self.probes[name].check(steps, sizes)
 
     def rows(self) -> list[Row]:
         """The tests of what was drawn so far."""
