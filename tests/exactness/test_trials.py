@@ -18,7 +18,7 @@ from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
-from specbench.exactness.trials.run import ALL, CONFIGURED, Configured, run_trials
+from specbench.exactness.trials.run import ALL, CONFIGURED, configured_stratum, run_trials
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
@@ -201,14 +201,14 @@ def test_the_conditions_of_a_run_are_a_stratum():
                 assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
             return super().verify(draft, target, streams)
 
-    own = Configured.of(SamplingParams(0.7, top_k=3), 7, 5, "bfloat16", 1009)
+    own = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
     _, rows, _ = trials(Looks(), 100, "tiny", configured=own)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():
-    own = Configured.of(SamplingParams(0.7), 0, 5, "float32", 500)
+    own = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
     _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=own)
     assert (rows[CONFIGURED].requests, rows[CONFIGURED].differing) == (10, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,6 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.core.sampling_params import SamplingParams
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
@@ -27,14 +27,17 @@ _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per 
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def fresh_seed() -> int:
+    """A seed for the calls of one certificate that no earlier one had, so that no code can be made for its inputs."""
+    return secrets.randbelow(10**12)
+
+
 def draw_call(
     seed: int,
     number: int,
     device: torch.device,
     takes: Takes = EVERYTHING,
     stratum: Stratum | None = None,
-    sampling: SamplingParams | None = None,
-    dtype: str | None = None,
 ) -> Call:
     """Draws a call from D.
 
@@ -43,9 +46,8 @@ def draw_call(
         number: of the call.
         takes: what the verifier takes.
         stratum: to draw from; None draws one by its probability.
-        sampling, dtype: in the place of what D draws, for the conditions of a run.
     """
-    return _Drawing(seed, number, device, takes, stratum, sampling, dtype).call()
+    return _Drawing(seed, number, device, takes, stratum).call()
 
 
 class _Drawing:
@@ -55,20 +57,11 @@ class _Drawing:
         owner, scored: the request of each row of the draft and of the target.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        number: int,
-        device: torch.device,
-        takes: Takes,
-        stratum: Stratum | None,
-        sampling: SamplingParams | None,
-        dtype: str | None,
-    ):
+    def __init__(self, seed: int, number: int, device: torch.device, takes: Takes, stratum: Stratum | None):
         rng = np.random.default_rng([seed, number])
         stratum = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
         self.seed, self.number, self.rng, self.device = seed, number, rng, device
-        self.takes, self.stratum, self.sampling = takes, stratum, sampling
+        self.takes, self.stratum = takes, stratum
         seed_of_tensors = int(rng.integers(2**62))
         self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
         if device.type != "cpu":
@@ -76,8 +69,8 @@ class _Drawing:
         self.options: dict[str, Any] = {
             name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
         }
-        if dtype is not None:
-            self.options |= {"dtype": dtype, "draft dtype": "same"}
+        if stratum.dtype is not None:
+            self.options |= {"dtype": stratum.dtype, "draft dtype": "same"}
         if not takes.padded:
             self.options["padding"] = "none"
         self.vocabulary = self._vocabulary()
@@ -225,9 +218,9 @@ class _Drawing:
 
     def _parameters(self) -> dict[str, np.ndarray]:
         """Sampling parameters of each request, and whether these truncate."""
-        if self.sampling is not None:
+        if (sampling := self.stratum.sampling) is not None:
             names = ("temperature", "top_k", "top_p", "min_p")
-            parameters = {name: np.full(self.batch, getattr(self.sampling, name)) for name in names}
+            parameters = {name: np.full(self.batch, getattr(sampling, name)) for name in names}
             parameters["draft temperature"] = parameters["temperature"]
         else:
             parameters = self._drawn_parameters()
