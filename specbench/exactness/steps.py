@@ -21,6 +21,7 @@ from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.streams import uniforms
+from specbench.rules.agreement import well_formed
 from specbench.rules.verifier import Verifier
 
 
@@ -69,8 +70,7 @@ class Steps:
         rows: [B, gamma + 1], the table row that each emitted token should be distributed as.
         tokens: [B, gamma + 1], the emitted tokens, 0 where there is none.
         emitted: [B, gamma + 1], whether there is one.
-        malformed: [B], a result that no rule can give: accepted tokens that are not the draft's, a token outside the
-            vocabulary, a hole or something behind the end.
+        malformed: [B], a result that no rule can give (rules.agreement.well_formed).
     """
 
     drawn: Drawn
@@ -167,9 +167,7 @@ def follow(drawn: Drawn, result: Verification) -> Steps:
     offsets = torch.arange(fixture.gamma + 1, device=accepted.device)
     emitted = offsets <= accepted[:, None]
     inside = (tokens >= 0) & (tokens < fixture.vocabulary)
-    malformed = (accepted < 0) | (accepted > drawn.counts)
-    malformed |= (torch.where(emitted, ~inside, tokens != PADDING)).any(dim=1)
-    malformed |= ((offsets[:-1] < accepted[:, None]) & (tokens[:, :-1] != drawn.tokens)).any(dim=1)
+    malformed = ~well_formed(drawn.draft, drawn.target, result)
     tokens = torch.where(emitted & inside, tokens, 0)
     return Steps(drawn, result, table_rows(fixture, drawn.base, tokens), tokens, emitted & inside, malformed)
 

@@ -13,7 +13,7 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.core.rng import MAX_POSITION, Stream
 from specbench.core.types import PADDING
-from specbench.exactness.draws.serial import PitTable, serial_rows
+from specbench.exactness.draws.serial import serial_rows, transforms
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.results import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
@@ -117,12 +117,11 @@ def test_pairs_may_be_chosen_by_what_came_first():
 
 def test_pit_is_uniform_and_sees_a_wrong_residual():
     fixture = FIXTURES["chain"]
-    table = PitTable(fixture)
     p_values = []
     for verifier in (MaskedVerifier(), residual.TargetResidual()):
         generator = torch.Generator().manual_seed(0)
         steps = verified_steps(verifier, fixture, request_streams(0, 0, 1500, 3, CPU))
-        values = table.values(steps, generator).flatten().numpy()
+        values = transforms(steps, generator).flatten().numpy()
         p_values.append(stats.kstest(values[~np.isnan(values)], "uniform").pvalue)
     assert p_values[0] > 1e-7
     assert p_values[1] < 1e-12

@@ -13,9 +13,9 @@ from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import Failure
-from specbench.exactness.trials.judge import CONFIGURED_FIRST
+from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
-from specbench.rules.agreement import TOLERANCE
+from specbench.rules.agreement import TOLERANCE, well_formed
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
@@ -69,14 +69,9 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
 
 def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:
     """Whether a request's result is not the rule's; without a rule, whether it is one that the target cannot give."""
-    if rule is not None:
-        return not torch.equal(result.token_ids[b], expected(rule, call).token_ids[b])
-    accepted = int(result.num_accepted[b])
-    emitted = result.token_ids[b, : accepted + 1]
-    if accepted > int(call.counts[b]) or bool(((emitted < 0) | (emitted >= call.vocabulary)).any()):
-        return True
-    rows = int(CallPath(call).first_p[b]) + torch.arange(len(emitted), device=emitted.device)
-    return bool((call.p.weights[rows, emitted] == 0).any())
+    if rule is None:
+        return bool(impossible(call, CallPath(call), result, well_formed(call.draft, call.target, result))[b])
+    return not torch.equal(result.token_ids[b], expected(rule, call).token_ids[b])
 
 
 def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:

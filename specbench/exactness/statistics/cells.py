@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.types import Verification
@@ -64,11 +64,16 @@ def _transforms(
         q = torch.where(inside[:, None], drawn, p)
     ratio = torch.where(q > 0, p / torch.where(q > 0, q, 1.0), torch.inf)
     ids = torch.arange(call.vocabulary, device=p.device)
-    values = []
-    for score in (p, q, ratio, ids.expand_as(p), (ids % LANES).expand_as(p)):
-        own = score.gather(1, token[:, None])
-        values.append(torch.where(score < own, p, 0.0).sum(dim=1) + w * torch.where(score == own, p, 0.0).sum(dim=1))
-    return torch.stack(values, 1)
+    scores = (p, q, ratio, ids.expand_as(p), (ids % LANES).expand_as(p))
+    return torch.stack([transform(p, score, token, w) for score in scores], 1)
+
+
+def transform(
+    p: Float64[Tensor, "m V"], score: Shaped[Tensor, "m V"], token: Int64[Tensor, " m"], w: Float64[Tensor, " m"]
+) -> Float64[Tensor, " m"]:
+    """F(x-) + w p(x) of each token x, with F along the order of the scores; equal scores count as one token."""
+    own = score.gather(1, token[:, None])
+    return torch.where(score < own, p, 0.0).sum(dim=1) + w * torch.where(score == own, p, 0.0).sum(dim=1)
 
 
 def smooth(

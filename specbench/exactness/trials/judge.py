@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
@@ -118,7 +118,11 @@ class Judge:
         if of_d:
             judgement.census.add(call)
         path = CallPath(call)
-        good = self._well_formed(call, path, result, judgement)
+        good = well_formed(call.draft, call.target, result)
+        wrong = impossible(call, path, result, good)
+        seen.impossible = int(wrong.sum())
+        if self.rule is None and seen.impossible:
+            _keep(call, result, wrong.nonzero()[:, 0], judgement)
         if self.rule is not None:
             self._compare(call, path, result, good, judgement)
             if self.own_rule:
@@ -126,20 +130,6 @@ class Judge:
         if of_d and (self.counted or seen.no_form):
             judgement.cells = token_cells(call, path, result, good.nonzero()[:, 0])
         return judgement
-
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, judgement: CallJudgement) -> Tensor:
-        """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
-        good = well_formed(call.draft, call.target, result)
-        places = torch.arange(result.token_ids.shape[1], device=good.device)
-        there = (places <= result.num_accepted[:, None]) & good[:, None]
-        row = torch.where(there, path.first_p[:, None] + places, 0)
-        token = torch.where(there, result.token_ids, 0)
-        forbidden = there & (call.p.weights[row, token] == 0)
-        impossible = ~good | forbidden.any(dim=1)
-        judgement.seen.impossible = int(impossible.sum())
-        if self.rule is None and bool(impossible.any()):
-            _keep(call, result, impossible.nonzero()[:, 0], judgement)
-        return good
 
     def _compare(
         self, call: Call, path: CallPath, result: Verification, good: Tensor, judgement: CallJudgement
@@ -179,6 +169,19 @@ class Judge:
         if error.step > TOLERANCE:
             seen.law_wrong = 1
             judgement.error, judgement.error_request = error, _chosen(call)
+
+
+def impossible(call: Call, path: CallPath, result: Verification, good: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+    """Whether a request's result has not the form of a result, or has a token of probability 0.
+
+    Args:
+        good: which results have the form (rules.agreement.well_formed).
+    """
+    places = torch.arange(result.token_ids.shape[1], device=good.device)
+    there = (places <= result.num_accepted[:, None]) & good[:, None]
+    row = torch.where(there, path.first_p[:, None] + places, 0)
+    token = torch.where(there, result.token_ids, 0)
+    return ~good | (there & (call.p.weights[row, token] == 0)).any(dim=1)
 
 
 def _chosen(call: Call) -> int:
