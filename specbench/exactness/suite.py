@@ -19,7 +19,7 @@ from specbench.core.machine.provenance import environment
 from specbench.exactness import guard
 from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.differential import first_divergence, followed_rule
-from specbench.exactness.draws.alpha_spending import AT_LAST, Looks
+from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier
@@ -301,9 +301,11 @@ class Examination:
     def _draw(self) -> None:
         drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
         self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, self.probes)
-        enough = self._is_caught if self.settings.stop_when_caught else lambda: False
-        late = self.small.draw_in_looks(self._draws, self.settings.seconds, self._look, enough, self.report)
-        self._cut(_SMALL, late)
+        for part in self.small.looks(self._draws, self.settings.seconds, self.report):
+            self._look(part)
+            if part != AGAIN and self.settings.stop_when_caught and self._is_caught():
+                break
+        self._cut(_SMALL, self.small.late)
 
     @property
     def _draws(self) -> int:
