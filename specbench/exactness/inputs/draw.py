@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
@@ -116,8 +116,11 @@ class _Drawing:
         known = self.options["normaliser"]
         if parameters["truncated"].any():
             known = self.options["normaliser"] = "both known"
-        target = made.normalised(target, p if known == "both known" else None)
-        q_rows = stated if stated is not None else made.normalised(q_rows, None if known == "both unknown" else q)
+        if known != "both known":
+            target = dataclasses.replace(target, log_normalizer=None)
+        if stated is None and known == "both unknown":
+            stated = dataclasses.replace(q_rows, log_normalizer=None)
+        q_rows = q_rows if stated is None else stated
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
@@ -247,8 +250,8 @@ class _Drawing:
 
     def _rows(
         self, logits: Tensor, request: np.ndarray, parameters: dict[str, np.ndarray], temperature: str, dtype: str
-    ) -> tuple[LogitRows, made.Dense]:
-        """Rows without a normaliser, and their probabilities."""
+    ) -> tuple[LogitRows, Float64[Tensor, "n V"]]:
+        """Rows with their normalisers, and their probabilities."""
         logits = logits.to(_FLOATS[dtype])
         of_row = parameters[temperature][request].astype(np.float64)
         cutoff = torch.full((len(logits),), -math.inf, dtype=torch.float64, device=self.device)
@@ -257,9 +260,10 @@ class _Drawing:
             given = [parameters[name][request][truncated] for name in ("top_k", "top_p", "min_p")]
             cutoff[own] = made.cutoffs(logits[own], *map(self._tensor, (of_row[truncated], *given)))
         rows = LogitRows(logits, self._tensor(of_row), cutoff, None)
-        return rows, made.Dense.of(rows, of_row, bool(truncated.any()))
+        probs, normalizer = made.probabilities(rows, of_row, bool(truncated.any()))
+        return dataclasses.replace(rows, log_normalizer=normalizer), probs
 
-    def _draft_tokens(self, rows: LogitRows, q: made.Dense, streams: Streams) -> tuple[Tensor, LogitRows | None]:
+    def _draft_tokens(self, rows: LogitRows, q: Tensor, streams: Streams) -> tuple[Tensor, LogitRows | None]:
         """The draft tokens; and the rows that the verifier's own sampler says it drew them from, if it has one."""
         if not len(self.owner):
             return torch.zeros(0, dtype=torch.int64, device=self.device), None
@@ -267,10 +271,10 @@ class _Drawing:
         owner, offset = self._tensor(np.stack([self.owner, offset]))
         u = streams.uniform(Stream.DRAFT)[owner, offset]
         if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None:
-            return self.takes.draft_tokens(made.normalised(rows, q), u)
+            return self.takes.draft_tokens(rows, u)
         if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
             return rows.logits.argmax(dim=1), None
-        return first_above(q.weights, u), None
+        return first_above(q, u), None
 
     def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
         """Every request with as many rows; those that do not count hold other rows of the call."""
