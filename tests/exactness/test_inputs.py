@@ -32,6 +32,7 @@ from tests.helpers.cases import CPU
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
 QUICK = tuple(BY_NAME[name] for name in ("tiny", "small", "recorded", "long drafts"))
+LARGE = tuple(stratum for stratum in STRATA if stratum.large)
 
 
 def some_calls(count: int, strata=QUICK):
@@ -115,22 +116,17 @@ def test_sizes_fit_into_memory():
 
 
 @pytest.mark.parametrize(
-    "verifier", [NaiveVerifier(), MaskedVerifier(), BlockVerifier()], ids=["naive", "masked", "block"]
-)
-def test_sound_code_emits_its_rules_tokens(verifier):
-    rule = TOKEN if verifier.rule == "token" else BLOCK
-    for call in some_calls(60):
+    ("verifier", "rule", "count", "strata"),
+    [(NaiveVerifier(), TOKEN, 60, QUICK), (MaskedVerifier(), TOKEN, 60, QUICK), (BlockVerifier(), BLOCK, 60, QUICK),
+     (MaskedVerifier(), TOKEN, 12, LARGE)],
+    ids=["naive", "masked", "block", "large"],
+)  # fmt: skip
+def test_sound_code_emits_its_rules_tokens(verifier, rule, count, strata):
+    for call in some_calls(count, strata):
         result = verifier.verify(call.draft, call.target, call.streams)
         wanted = call.expected(rule)
         assert torch.equal(result.token_ids, wanted.token_ids), call.name
         assert torch.equal(result.num_accepted, wanted.num_accepted)
-
-
-def test_sound_code_emits_its_rules_tokens_in_large_vocabularies():
-    for call in some_calls(12, strata=tuple(stratum for stratum in STRATA if stratum.large)):
-        assert torch.equal(
-            MaskedVerifier().verify(call.draft, call.target, call.streams).token_ids, call.expected(TOKEN).token_ids
-        )
 
 
 def test_a_request_alone_has_the_tokens_that_it_has_in_company():

@@ -77,14 +77,10 @@ def outcome(
 
 def expected(rule: Rule, drawn: Drawn) -> Verification:
     """The outcome of a rule whose formulas are known, with drafts from the fixture's own rows. Waits for no device."""
-    fixture, parts = drawn.fixture, []
-    accept, emit = drawn.streams.uniform(Stream.ACCEPT), drawn.streams.uniform(Stream.EMIT)[:, 0]
-    size = max(1, _CELLS // fixture.vocabulary)
-    for chosen in torch.arange(len(emit), device=emit.device).split(size):
-        tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
-        path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
-        parts.append(outcome(rule, path, tokens, accept[chosen, : tokens.shape[1]], emit[chosen]))
-    return Verification.join(parts)
+    fixture, tokens, rows = drawn.fixture, drawn.tokens, drawn.rows
+    path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, drawn.counts)
+    accept, emit = drawn.streams.uniform(Stream.ACCEPT)[:, : tokens.shape[1]], drawn.streams.uniform(Stream.EMIT)[:, 0]
+    return outcome(rule, path, tokens, accept, emit)
 
 
 def expected_of(
