@@ -251,11 +251,6 @@ def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     assert likely_cause(verifier, points[:9]) == ""
 
 
-def test_points_run_where_the_fixture_is():
-    steps = inject(MaskedVerifier(), FIXTURES["chain"].to(CPU), torch.full((3, 2, 3), 0.5, dtype=torch.float64), 2)
-    assert steps.tokens.device == CPU
-
-
 class SlightlyKind(TokenSteps):
     """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
 

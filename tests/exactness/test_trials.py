@@ -29,6 +29,7 @@ from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
+from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -113,15 +114,6 @@ def test_what_goes_wrong_in_long_drafts_alone(verifier):
     row = rows["long drafts"]
     assert row.structural > 20
     assert row.differing_calls / row.calls > row.tv > row.structural / row.requests / 2
-
-
-class Backwards(TokenSteps):
-    """Sound code that names a rule and emits other tokens."""
-
-    lossless = True
-
-    def emit(self, weights, draft, streams, num_accepted):
-        return weights.shape[1] - 1 - super().emit(weights.flip(1).contiguous(), draft, streams, num_accepted)
 
 
 def test_code_of_another_order_differs_and_leans_to_no_side():
