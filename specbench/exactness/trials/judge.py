@@ -81,12 +81,7 @@ class Judge:
         """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
         return Judge, (self.verifier, self.counted)
 
-    def look_for_the_form(self, call: Call) -> None:
-        """Counts tokens from now on if the rule's law has no closed form on this call."""
-        if self.own_rule and self.rule is not None and self._law(call) is None:
-            self.counted = True
-
-    def _law(self, call: Call) -> LawError | None:
+    def law(self, call: Call) -> LawError | None:
         """Returns the error of the rule's formulas on the call's chosen request.
 
         None means that the rule has no closed form, or one that reads other requests of the batch.
@@ -157,7 +152,7 @@ class Judge:
 
     def _check_law(self, call: Call, judgement: CallJudgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
-        error, seen = self._law(call), judgement.seen
+        error, seen = self.law(call), judgement.seen
         if error is None:
             seen.no_form = 1
             return

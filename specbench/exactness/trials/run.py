@@ -90,8 +90,8 @@ def run_trials(
     with guard.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
         judge, there = Judge(verifier), None
-        for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
-            judge.look_for_the_form(drawn[i])
+        if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
+            judge.counted = any(judge.law(drawn[i]) is None for i in range(min(_LOOKED_AT, len(drawn))))
         if device.type != "cpu" and unused is not None:
             there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
         trials = Trials(judge, drawn)
