@@ -35,8 +35,7 @@ def located(verifier, vocabulary: int = VOCABULARY, seconds: float = 0, **option
 
 def rows(vocabulary: int = VOCABULARY):
     """p of both rows and q."""
-    made = fresh_rows(vocabulary, SEED, CPU)
-    return made.p[0], made.p[1], made.q[0]
+    return torch.cat(fresh_rows(vocabulary, SEED, CPU)).double().softmax(dim=1).unbind()
 
 
 def true_distance(accept, residual, bonus, vocabulary: int = VOCABULARY) -> float:
