@@ -20,8 +20,10 @@ from specbench.core.machine.devices import choose_device, choose_dtype
 from specbench.core.machine.progress import say_in_notebook
 from specbench.core.sampling_params import DEFAULTS, LARGEST_SEED
 from specbench.exactness.certificate import Certificate
-from specbench.exactness.certificate.question import Question, fresh_seed
+from specbench.exactness.inputs import fresh_seed
 from specbench.exactness.settings import settings_of
+from specbench.exactness.suite import Examination
+from specbench.exactness.trials.run import configured_stratum
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.rules import RULES, RuleInfo
 from specbench.rules.rule import rules_with_formulas
@@ -103,26 +105,25 @@ def certify(
         takes_padded=takes_padded, sampling=sampling, gamma=gamma, batch_size=batch_size, device=device, dtype=dtype,
         **settings,
     )  # fmt: skip
-    question = Question(
+    interrupted: list[Certificate] = []
+    examination = Examination(
         verifier=chosen,
+        settings=settings_of(suite, **settings),
+        seed=seed,
+        device=place,
+        inputs_seed=inputs_seed,
+        configured=configured_stratum(single_sampling(sampling), gamma, batch_size, choose_dtype(dtype, place)),
+        report=report,
+        interrupted=lambda _: interrupted.append(examination.certificate()),
         name=name_of(verifier),
         suite=suite,
-        settings=settings_of(suite, **settings),
-        sampling=single_sampling(sampling),
-        gamma=gamma,
-        batch_size=batch_size,
-        dtype=choose_dtype(dtype, place),
-        seed=seed,
-        inputs_seed=inputs_seed,
-        device=place,
         command=command,
     )
-    interrupted: list[Certificate] = []
     try:
-        evidence = question.examine(report, interrupted=lambda seen: interrupted.append(question.answer(seen)))
+        examination.run()
     except KeyboardInterrupt as error:
         raise CertificateInterrupt(interrupted[0]) if interrupted else error from None
-    return question.answer(evidence)
+    return examination.certificate()
 
 
 class CertificateInterrupt(KeyboardInterrupt):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 from specbench.core.errors import ArgumentError
-from specbench.core.rng import Stream, Streams
+from specbench.core.rng import Stream
 from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.steps import Steps, draw, variant_of, verified
+from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
 from specbench.rules.law import StepLaw
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
@@ -125,11 +125,9 @@ def compare(
         size = min(batch, requests - start)
         streams = request_streams(seed, COMPARED + begin + start, size, fixture.gamma + 1, device)
         drawn = draw(first, fixture, streams)
-        one, two = (verified(verifier, fixture, drawn, streams) for verifier in (first, second))
-        variants = variant_of(fixture, streams).tolist()
+        one, two = (verified(verifier, drawn) for verifier in (first, second))
         for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
-            variant = fixture.variant(variants[b])
-            comparison.divergences.append(explain(variant, rule or rule_of(first), one, two, streams, b))
+            comparison.divergences.append(explain(rule or rule_of(first), one, two, b))
         comparison.requests += size
     return comparison
 
@@ -202,9 +200,10 @@ def _with_rule(
                 refused.add(fixture.name)
 
 
-def explain(fixture: Fixture, rule: Rule, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
+def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:
     """What stood at the fork of request b."""
-    drafted = one.drawn.tokens[b, : int(one.drawn.counts[b])].cpu()
+    drawn, streams = one.drawn, one.drawn.streams
+    fixture, drafted = drawn.fixture.variant(int(drawn.variants[b])), drawn.tokens[b, : int(drawn.counts[b])].cpu()
     a, c = (int(steps.verification.num_accepted[b]) for steps in (one, two))
     where = (fixture.name, int(streams.seeds[b]), int(streams.positions[b]))
     if bool(one.malformed[b]) or bool(two.malformed[b]):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
@@ -21,22 +21,26 @@ from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.streams import uniforms
-from specbench.rules.verifier import DraftSampler, Verifier
+from specbench.rules.agreement import well_formed
+from specbench.rules.verifier import Verifier
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drafts of B requests, and where they stand in the fixture's tables.
+    """B requests of a fixture with their drafts, and where these stand in its tables.
 
     Attributes:
-        draft, target: the verifier's arguments.
+        fixture: on the streams' device.
+        draft, target, streams: the verifier's arguments.
         tokens: [B, gamma], the drafted tokens; those beyond a request's draft were never drafted.
         rows: [B, gamma + 1], the table rows along them.
         base: [B], where each request's variant begins in the tables.
     """
 
+    fixture: Fixture
     draft: Draft
     target: LogitRows
+    streams: Streams
     tokens: Int64[Tensor, "B gamma"]
     rows: Int64[Tensor, "B width"]
     base: Int64[Tensor, " B"]
@@ -46,18 +50,27 @@ class Drawn:
         """num_draft_tokens."""
         return self.draft.num_draft_tokens
 
+    @property
+    def arguments(self) -> tuple[Draft, LogitRows, Streams]:
+        """What the verifier gets."""
+        return self.draft, self.target, self.streams
+
+    @property
+    def variants(self) -> Int64[Tensor, " B"]:
+        """Which of the fixture's sets of sampling parameters each request has."""
+        return self.base // self.fixture.rows
+
 
 @dataclass(frozen=True)
 class Steps:
     """B verified steps.
 
     Attributes:
-        drawn, verification: the verifier's arguments and result.
+        drawn, verification: the requests and the verifier's result.
         rows: [B, gamma + 1], the table row that each emitted token should be distributed as.
         tokens: [B, gamma + 1], the emitted tokens, 0 where there is none.
         emitted: [B, gamma + 1], whether there is one.
-        malformed: [B], a result that no rule can give: accepted tokens that are not the draft's, a token outside the
-            vocabulary, a hole or something behind the end.
+        malformed: [B], a result that no rule can give (rules.agreement.well_formed).
     """
 
     drawn: Drawn
@@ -80,37 +93,43 @@ class Steps:
         return dataclasses.replace(parts[0], **joined)
 
 
-def num_draft_tokens(fixture: Fixture, streams: Streams) -> Int64[Tensor, " B"]:
-    """How many tokens each request drafts: a function of its seed and position, so that none depends on the batch."""
-    return torch.tensor(fixture.counts, device=streams.seeds.device)[_number(streams) % len(fixture.counts)]
+def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
+    """Returns the streams' requests with drafts by the verifier's own sampler, if it has one.
+
+    How many tokens a request drafts, and its sampling parameters, are functions of its seed and position, so that
+    neither depends on the batch.
+    """
+    number = streams.seeds % 2**31 + streams.positions  # either alone is often at an end of its range
+    counts = torch.tensor(fixture.counts, device=streams.seeds.device)[number % len(fixture.counts)]
+    return _drawn(verifier, fixture, streams, counts, number % fixture.variants * fixture.rows)
 
 
-def variant_of(fixture: Fixture, streams: Streams) -> Int64[Tensor, " B"]:
-    """Which sampling parameters each request has: a function of its seed and position as well."""
-    return _number(streams) % fixture.variants
+def draw_length(verifier: Verifier | None, fixture: Fixture, count: int, streams: Streams) -> Drawn:
+    """Returns the streams' requests, on a fixture of one variant, with drafts of ``count`` tokens.
+
+    Args:
+        verifier: whose own sampler draws them, if it has one; None for the fixture's own rows.
+    """
+    counts = torch.full((len(streams.seeds),), count, device=streams.seeds.device)
+    own = dataclasses.replace(fixture, counts=(count,))
+    return _drawn(verifier, own, streams, counts, torch.zeros_like(counts))
 
 
-def _number(streams: Streams) -> Int64[Tensor, " B"]:
-    return streams.seeds % 2**31 + streams.positions  # either alone is often at an end of its range
-
-
-def make_draft(
+def _drawn(
+    verifier: Verifier | None,
     fixture: Fixture,
-    uniforms: Float64[Tensor, "B width"],
+    streams: Streams,
     counts: Int64[Tensor, " B"],
-    sampler: DraftSampler | None,
-    variant: Int64[Tensor, " B"] | None = None,
+    base: Int64[Tensor, " B"],
 ) -> Drawn:
     """A draft for each request and the target's rows for it.
 
     Args:
-        uniforms: of the DRAFT stream, used at offset i for drafted token i.
         counts: tokens drafted by each request, at most gamma.
-        sampler: draws the tokens in place of the fixture's own rows.
-        variant: of variant_of; the first if None.
     """
+    uniforms = streams.uniform(Stream.DRAFT)  # at offset i for drafted token i
+    sampler = None if verifier is None else guard.draft_sampler(verifier, fixture.name)
     state = torch.zeros_like(counts)
-    base = state if variant is None else variant * fixture.rows
     tokens, table, stated = [], [], []
     for i in range(fixture.gamma):
         rows = base + fixture.first_row[i] + state
@@ -139,32 +158,16 @@ def make_draft(
     if rows_drawn is None and not fixture.deterministic:
         rows_drawn = fixture.draft.select(draft_rows)
     draft = Draft(token_ids, rows_drawn, counts, fixture.gamma)
-    return Drawn(draft, fixture.target.select(target_rows), all_tokens, all_rows, base)
+    return Drawn(fixture, draft, fixture.target.select(target_rows), streams, all_tokens, all_rows, base)
 
 
-def draw_length(
-    fixture: Fixture, count: int, uniforms: Float64[Tensor, "B width"], sampler: DraftSampler | None = None
-) -> Drawn:
-    """A draft of ``count`` tokens for each request, of a fixture of one variant; arguments as those of make_draft."""
-    counts = torch.full((len(uniforms),), count, device=uniforms.device)
-    return make_draft(dataclasses.replace(fixture, counts=(count,)), uniforms, counts, sampler)
-
-
-def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
-    """The drafts of the streams' requests, by the verifier's own sampler if it has one."""
-    counts, sampler = num_draft_tokens(fixture, streams), guard.draft_sampler(verifier, fixture.name)
-    return make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, variant_of(fixture, streams))
-
-
-def follow(fixture: Fixture, drawn: Drawn, result: Verification) -> Steps:
+def follow(drawn: Drawn, result: Verification) -> Steps:
     """Finds the table row of every emitted token, and results that no rule can give."""
-    accepted, tokens = result.num_accepted, result.token_ids
+    fixture, accepted, tokens = drawn.fixture, result.num_accepted, result.token_ids
     offsets = torch.arange(fixture.gamma + 1, device=accepted.device)
     emitted = offsets <= accepted[:, None]
     inside = (tokens >= 0) & (tokens < fixture.vocabulary)
-    malformed = (accepted < 0) | (accepted > drawn.counts)
-    malformed |= (torch.where(emitted, ~inside, tokens != PADDING)).any(dim=1)
-    malformed |= ((offsets[:-1] < accepted[:, None]) & (tokens[:, :-1] != drawn.tokens)).any(dim=1)
+    malformed = ~well_formed(drawn.draft, drawn.target, result)
     tokens = torch.where(emitted & inside, tokens, 0)
     return Steps(drawn, result, table_rows(fixture, drawn.base, tokens), tokens, emitted & inside, malformed)
 
@@ -176,9 +179,9 @@ def table_rows(
     return base[:, None] + fixture.rows_along(tokens[:, :-1].clamp(min=0))
 
 
-def verified(verifier: Verifier, fixture: Fixture, drawn: Drawn, streams: Streams) -> Steps:
+def verified(verifier: Verifier, drawn: Drawn) -> Steps:
     """One step of every request, from drafts that are there."""
-    return follow(fixture, drawn, guard.verify(verifier, fixture.name, drawn.draft, drawn.target, streams))
+    return follow(drawn, guard.verify(verifier, drawn.fixture.name, *drawn.arguments))
 
 
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes: Sequence[int] | None = None) -> Steps:
@@ -193,14 +196,14 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     """
     drawn = draw(verifier, fixture, streams)
     if sizes is None or len(sizes) == 1:
-        return verified(verifier, fixture, drawn, streams)
-    results = [guard.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
-    return follow(fixture, drawn, Verification.join(results))
+        return verified(verifier, drawn)
+    results = [guard.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, sizes)]
+    return follow(drawn, Verification.join(results))
 
 
-def _calls(drawn: Drawn, streams: Streams, sizes: Sequence[int]) -> Iterator[tuple[Draft, LogitRows, Streams]]:
+def _calls(drawn: Drawn, sizes: Sequence[int]) -> Iterator[tuple[Draft, LogitRows, Streams]]:
     """The arguments of each call: views of those of all requests, which cost less than to draw each call by itself."""
-    draft, made = drawn.draft, uniforms(streams)
+    draft, streams, made = drawn.draft, drawn.streams, uniforms(drawn.streams)
     ends = [0, *itertools.accumulate(sizes)]
     rows = [0, *drawn.counts.cumsum(0)[torch.tensor(ends[1:], device=drawn.counts.device) - 1].tolist()]
     for (first, end), (row, last) in zip(itertools.pairwise(ends), itertools.pairwise(rows), strict=True):
@@ -217,8 +220,9 @@ def _calls(drawn: Drawn, streams: Streams, sizes: Sequence[int]) -> Iterator[tup
         )
 
 
-def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V"]:
+def node_counts(steps: Steps) -> Int64[Tensor, "classes rows V"]:
     """How often each token was emitted at each table row, by num_draft_tokens of the request."""
+    fixture = steps.drawn.fixture
     shape = (fixture.gamma + 1, len(fixture.target), fixture.vocabulary)
     key = (steps.drawn.counts[:, None] * shape[1] + steps.rows) * shape[2] + steps.tokens
     cells = shape[0] * shape[1] * shape[2]
@@ -226,8 +230,8 @@ def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V
     return torch.bincount(key.flatten(), minlength=cells + 1)[:cells].view(shape)
 
 
-def length_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes lengths"]:
+def length_counts(steps: Steps) -> Int64[Tensor, "classes lengths"]:
     """How often 0..gamma tokens were accepted, by num_draft_tokens of the request."""
-    width = fixture.gamma + 1
-    key = steps.drawn.counts * width + steps.verification.num_accepted.clamp(0, fixture.gamma)
+    width = steps.drawn.fixture.gamma + 1
+    key = steps.drawn.counts * width + steps.verification.num_accepted.clamp(0, width - 1)
     return torch.bincount(key, minlength=width * width).view(width, width)

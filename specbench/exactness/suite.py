@@ -15,9 +15,11 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
+from specbench.core.machine.provenance import environment
 from specbench.exactness import guard
+from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.differential import first_divergence, followed_rule
-from specbench.exactness.draws.alpha_spending import AT_LAST, Looks
+from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier
@@ -33,7 +35,7 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
-from specbench.exactness.inputs import Takes
+from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
@@ -41,10 +43,10 @@ from specbench.exactness.results import EXTREMES, Row, uncontradicted
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.trials.run import ALL, Configured, Trials, run_trials
+from specbench.exactness.trials.run import ALL, Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.rule import rule_of
+from specbench.rules.rule import rule_name, rule_of
 
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
@@ -62,12 +64,14 @@ class Examination:
         verifier: the object given as a Verifier, which may be none.
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
-        configured: the conditions of a run, from which calls are drawn as well.
+        configured: the conditions of a run (trials.run.configured_stratum), from which calls are drawn as well.
         report: receives what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.
         interrupted: gets the evidence so far if a signal ends the suite.
+        name, suite, command: for the certificate: what it calls the verifier, the name of the settings, and what
+            repeats the run.
     """
 
     verifier: Any
@@ -75,11 +79,14 @@ class Examination:
     seed: int
     device: torch.device
     inputs_seed: int = 0
-    configured: Configured | None = None
+    configured: Stratum | None = None
     report: Callable[[str], None] = lambda _: None
     stuck: Callable[[Evidence], None] | None = None
     journal: Journal | None = None
     interrupted: Callable[[Evidence], None] = lambda _: None
+    name: str = ""
+    suite: str = ""
+    command: str = ""
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(inputs_seed=self.inputs_seed)
@@ -123,6 +130,20 @@ class Examination:
             if guard.stopped():
                 self.interrupted(evidence)
         return evidence
+
+    def certificate(self) -> Certificate:
+        """What follows from the evidence so far."""
+        return certify(
+            self.evidence,
+            self.settings,
+            verifier=self.name,
+            rule=rule_name(self.verifier),
+            declared_lossless=getattr(self.verifier, "lossless", None) is True,
+            suite=self.suite,
+            seed=self.seed,
+            command=self.command,
+            environment=environment(self.device),
+        )
 
     def _hang(self, fault: guard.VerifierFault) -> None:
         self.evidence.fault = str(fault)
@@ -280,9 +301,11 @@ class Examination:
     def _draw(self) -> None:
         drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
         self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, self.probes)
-        enough = self._is_caught if self.settings.stop_when_caught else lambda: False
-        late = self.small.draw_in_looks(self._draws, self.settings.seconds, self._look, enough, self.report)
-        self._cut(_SMALL, late)
+        for part in self.small.looks(self._draws, self.settings.seconds, self.report):
+            self._look(part)
+            if part != AGAIN and self.settings.stop_when_caught and self._is_caught():
+                break
+        self._cut(_SMALL, self.small.late)
 
     @property
     def _draws(self) -> int:

@@ -18,12 +18,13 @@ from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
-from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.inputs import fresh_seed
 from specbench.exactness.settings import settings_of
+from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows, sensitivity
-from specbench.exactness.trials.run import CONFIGURED
+from specbench.exactness.trials.run import CONFIGURED, configured_stratum
 from specbench.exactness.verdict import names_another_rule
 from specbench.metrics.run_row import emptied
 from specbench.protocols.prechecks import check_no_history
@@ -64,11 +65,11 @@ class ExactnessProtocol:
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        question = self._question(context)
+        examination = self._examination(context)
 
-        def save(evidence: Evidence) -> None:
+        def save(_: Evidence) -> None:
             """Saves what there is of a run that leaves no row."""
-            certificate = question.answer(evidence)
+            certificate = examination.certificate()
             if context.folder is not None:
                 write_text(context.folder / JSON, certificate.json())
                 write_text(context.folder / PAGE, markdown(certificate))
@@ -79,10 +80,9 @@ class ExactnessProtocol:
             save(evidence)
             os._exit(1)
 
-        evidence = question.examine(
-            lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal, interrupted=save
-        )
-        certificate = question.answer(evidence)
+        examination.stuck, examination.interrupted = stuck, save
+        evidence = examination.run()
+        certificate = examination.certificate()
         cells = joint_cells(evidence)
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
@@ -105,24 +105,23 @@ class ExactnessProtocol:
             failure=_failure(certificate, names_another_rule(evidence)),
         )
 
-    def _question(self, context: RunContext) -> Question:
+    def _examination(self, context: RunContext) -> Examination:
         check_no_history(context)
         inputs_seed, command = self.inputs_seed, context.command
         if inputs_seed is None:
             inputs_seed = fresh_seed()
             command = f"{command} protocol.inputs_seed={inputs_seed}"
-        return Question(
+        return Examination(
             verifier=context.verifier,
+            settings=self.settings,
+            seed=context.seed,
+            device=context.device,
+            inputs_seed=inputs_seed,
+            configured=configured_stratum(context.sampling, context.gamma, context.batch_size, context.dtype),
+            report=lambda text: say(f"{context.verifier_name}: {text}"),
+            journal=context.journal,
             name=context.verifier_name,
             suite=self.suite,
-            settings=self.settings,
-            sampling=context.sampling,
-            gamma=context.gamma,
-            batch_size=context.batch_size,
-            dtype=context.dtype,
-            seed=context.seed,
-            inputs_seed=inputs_seed,
-            device=context.device,
             command=command,
         )
 

@@ -17,8 +17,8 @@ import specbench
 from specbench.api.naming import renamed
 from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
-from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.suite import Examination
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import Rule, rule_of
@@ -445,13 +445,13 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
 
     A function of a module, or an accept function, needs no name of the caller's.
     """
-    asked: list[Question] = []
+    made: list[Examination] = []
 
-    def remembered(question: Question, *_: Any, **__: Any) -> Evidence:
-        asked.append(question)
+    def remembered(examination: Examination) -> Evidence:
+        made.append(examination)
         return Evidence()
 
-    monkeypatch.setattr(Question, "examine", remembered)
+    monkeypatch.setattr(Examination, "run", remembered)
 
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
@@ -466,10 +466,10 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
     assert eval(call, names).command == first.command
     assert f"    {call}\n" in first.page
     assert repr(first) == f"Certificate({first.verifier}: {first.headline})"
-    of_verifier = [(rule_of(question.verifier).name, question.verifier.lossless) for question in asked]
-    assert len(asked) == 2
+    of_verifier = [(rule_of(examination.verifier).name, examination.verifier.lossless) for examination in made]
+    assert len(made) == 2
     assert of_verifier[0] == of_verifier[1]
-    assert len({str(dataclasses.replace(question, verifier=None)) for question in asked}) == 1
+    assert len({str(dataclasses.replace(examination, verifier=None, interrupted=print)) for examination in made}) == 1
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")

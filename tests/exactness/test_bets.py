@@ -5,7 +5,6 @@ import torch
 from scipy import stats
 
 from specbench.exactness.inputs import STRATA, Takes, draw_call
-from specbench.exactness.inputs.expected import CallPath
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import CELLS, NUMBERS, ORDERS, CellCounts, smooth, token_cells, transforms
 from specbench.exactness.zoo import accept
@@ -42,9 +41,9 @@ def counted(verifier, calls: int, seed: int = 0) -> tuple[CellCounts, torch.Tens
         for number in range(calls):
             call = draw_call(seed, number, CPU, Takes.of(verifier), LARGE_BATCHES)
             result = verifier.verify(call.draft, call.target, call.streams)
-            path, every = CallPath(call), torch.arange(len(call.counts))
-            counts.add(token_cells(call, path, result, every))
-            found, there = transforms(call, path, result, every)
+            every = torch.arange(len(call.counts))
+            counts.add(token_cells(call, result, every))
+            found, there = transforms(call, result, every)
             values.append(found[there])
     return counts, torch.cat(values)
 
@@ -76,7 +75,7 @@ def test_bets_on_sound_requests_are_fair():
 def test_smooth_numbers_are_bounded_and_bands_are_means():
     call = draw_call(3, 5, CPU, Takes(), LARGE_BATCHES)
     result = MaskedVerifier().verify(call.draft, call.target, call.streams)
-    numbers = smooth(call, CallPath(call), result, torch.arange(len(call.counts)))
+    numbers = smooth(call, result, torch.arange(len(call.counts)))
     assert numbers.shape == (len(call.counts), NUMBERS)
     assert numbers.abs().max() <= 1
     band = NUMBERS // 5

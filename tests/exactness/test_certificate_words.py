@@ -177,6 +177,14 @@ def counts(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+def says(m: re.Match, **wanted: int | float) -> bool:
+    """Whether a sentence has these numbers: counts exactly, upper bounds (floats) to their safe side."""
+    return all(
+        at_least(m[name], value) if isinstance(value, float) else counts(m[name] or "0") == value
+        for name, value in wanted.items()
+    )
+
+
 def of_method(evidence: Evidence, method: str) -> list[Bound]:
     return [each for each in evidence.bounds if each.method == method]
 
@@ -197,20 +205,15 @@ def refuted(evidence: Evidence) -> bool:
 
 def located_sentence(m: re.Match, e: Evidence) -> bool:
     rows = of_method(e, "located")
-    nothing = m["nothing"] is not None
-    return (
-        counts(m["n"]) == len(rows)
-        and at_least(m["located"], largest(rows, "located"))
-        and same_requests(m["requests"], rows)
-        and nothing == (sum(row.differing for row in rows) == 0)
-        and (nothing or counts(m["times"]) == sum(row.differing for row in rows))
-        and at_least(m["hidden"], largest(rows, "hidden"))
-    )
+    bounds = {"located": largest(rows, "located"), "hidden": largest(rows, "hidden")}
+    differing = sum(row.differing for row in rows)
+    good = same_requests(m["requests"], rows) and says(m, n=len(rows), times=differing, **bounds)
+    return good and bool(m["nothing"]) == (differing == 0)
 
 
 def calls_sentence(m: re.Match, e: Evidence) -> bool:
     met = 0 if m["met"] == "No" else counts(m["met"])
-    return (counts(m["calls"]), met) == (e.calls.calls, e.calls.differing) and at_least(m["code"], e.calls.code)
+    return met == e.calls.differing and says(m, calls=e.calls.calls, code=e.calls.code)
 
 
 def small_tv(e: Evidence) -> float:
@@ -223,19 +226,14 @@ def small_tv(e: Evidence) -> float:
 def rule_sentence(m: re.Match, e: Evidence) -> bool:
     rows = of_method(e, "rule")
     by_counts = any(row.tv < row.hidden for row in rows)
-    good = counts(m["n"]) == len(rows) and same_requests(m["requests"], rows) and held(m, rows)
-    return good and by_counts == bool(m["counts"])
-
-
-def held(m: re.Match, rows) -> bool:
     differing, rounding = (sum(getattr(row, name) or 0 for row in rows) for name in ("differing", "rounding"))
-    said = (counts(m["differing"]), counts(m["rounding"])) if m["differing"] else (0, 0)
-    return said == (differing, rounding) and at_least(m["tv"], largest(rows, "tv"))
+    good = says(m, n=len(rows), differing=differing, rounding=rounding, tv=largest(rows, "tv"))
+    return good and same_requests(m["requests"], rows) and by_counts == bool(m["counts"])
 
 
 def counted_sentence(m: re.Match, e: Evidence) -> bool:
     rows = of_method(e, "counted")
-    return counts(m["n"]) == len(rows) and same_requests(m["requests"], rows) and at_least(m["tv"], largest(rows, "tv"))
+    return same_requests(m["requests"], rows) and says(m, n=len(rows), tv=largest(rows, "tv"))
 
 
 def of_d(e: Evidence, name: str = "all of D") -> StratumRow:
@@ -244,53 +242,36 @@ def of_d(e: Evidence, name: str = "all of D") -> StratumRow:
 
 def drawn_sentence(m: re.Match, e: Evidence) -> bool:
     whole, large = of_d(e), of_d(e, "large vocabularies")
-    said = tuple(counts(m[name] or "0") for name in ("differing_calls", "differing", "rounding"))
-    return (
-        counts(m["n"]) == whole.calls
-        and int(m["seed"]) == e.inputs_seed
-        and said == (whole.differing_calls, whole.differing, whole.rounding)
-        and at_least(m["code"], whole.code)
-        and at_least(m["large"], large.code)
-    )
+    columns = {name: getattr(whole, name) for name in ("differing_calls", "differing", "rounding", "code")}
+    return int(m["seed"]) == e.inputs_seed and says(m, n=whole.calls, large=large.code, **columns)
 
 
 def free_sentence(m: re.Match, e: Evidence) -> bool:
     whole = of_d(e)
-    return whole.code is None and counts(m["n"]) == whole.calls and at_least(m["along"], whole.along)
+    return whole.code is None and says(m, n=whole.calls, along=whole.along)
 
 
 def own_rule_sentence(m: re.Match, e: Evidence) -> bool:
     whole = of_d(e)
     if m["free"]:
-        return whole.rule is None and counts(m["n"]) == whole.rule_checked
-    return (
-        counts(m["n"]) == whole.rule_checked
-        and at_least(m["largest"], whole.rule_largest)
-        and counts(m["wrong"] or "0") == whole.rule_wrong
-        and at_least(m["code"], whole.code)
-        and at_least(m["rule"], whole.rule)
-        and at_least(m["tv"], whole.tv)
-        and math.isclose(whole.tv, whole.code + whole.rule, rel_tol=1e-6)
-    )
+        return whole.rule is None and says(m, n=whole.rule_checked)
+    good = says(m, n=whole.rule_checked, largest=whole.rule_largest, wrong=whole.rule_wrong)
+    good &= says(m, code=whole.code, rule=whole.rule, tv=whole.tv)
+    return good and math.isclose(whole.tv, whole.code + whole.rule, rel_tol=1e-6)
 
 
 def use_sentence(m: re.Match, e: Evidence) -> bool:
     use = e.long_use
     wrong = use.changed or use.unlike_rule
-    made = counts(m["calls"]) == use.calls
-    return made and counts(m["n"]) == use.requests + use.new_requests and bool(wrong) == bool(m["wrong"])
+    return says(m, calls=use.calls, n=use.requests + use.new_requests) and bool(wrong) == bool(m["wrong"])
 
 
 def proved_sentence(m: re.Match, e: Evidence) -> bool:
     against = {row.fixture for row in e.rows if row.gates and row.rejected_at is not None}
     rows = [row for row in e.bounds if row.proved and row.differing == 0 and row.fixture not in against]
     exact = largest(rows, "located") <= 1e-11
-    return (
-        counts(m["n"]) == len(rows) > 0
-        and not any(row.differing for row in e.habits)
-        and at_least(m["located"], largest(rows, "located"))
-        and exact == (m["word"] == "Exact")
-    )
+    good = len(rows) > 0 and says(m, n=len(rows), located=largest(rows, "located"))
+    return good and not any(row.differing for row in e.habits) and exact == (m["word"] == "Exact")
 
 
 def biased_sentence(m: re.Match, e: Evidence) -> bool:
@@ -299,7 +280,7 @@ def biased_sentence(m: re.Match, e: Evidence) -> bool:
         refuted(e)
         and row.located == max(each.located or 0 for each in e.bounds)
         and float(m["located"]) == pytest.approx(row.located, rel=0.06)
-        and (counts(m["differing"]), counts(m["draws"])) == (row.differing, row.draws)
+        and says(m, differing=row.differing, draws=row.draws)
         and ROUNDING < float(m["least"]) <= row.least
     )
 
@@ -309,8 +290,8 @@ def rejected_sentence(m: re.Match, e: Evidence) -> bool:
     good = row.gates and row.rejected_at is not None and row.p_value == min(each.p_value for each in e.rows)
     good &= m["compares"] == COMPARES[row.test]
     if m["failed"]:
-        return good and counts(m["failed"]) == row.statistic > 0 and counts(m["of"]) == row.draws
-    return good and counts(m["after"]) == row.rejected_at and float(m["p"]) == pytest.approx(row.p_value, rel=0.06)
+        return good and says(m, failed=int(row.statistic), of=row.draws) and row.statistic > 0
+    return good and says(m, after=row.rejected_at) and float(m["p"]) == pytest.approx(row.p_value, rel=0.06)
 
 
 def others_sentence(m: re.Match, e: Evidence) -> bool:
@@ -323,7 +304,7 @@ def habit_sentence(m: re.Match, e: Evidence) -> bool:
     """Nothing that was tried beside it explains the difference."""
     (row,) = [row for row in e.habits if (KINDS[row.name].does, KINDS[row.name].when) == (m["what"], m["when"])]
     others = {each.name for each in e.habits if each.differing} & set(KINDS[row.name].excluded_by)
-    return (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and row.differing > 0 and not others
+    return says(m, k=row.differing, n=row.requests) and row.differing > 0 and not others
 
 
 def unproved_sentence(m: re.Match, e: Evidence) -> bool:
@@ -339,8 +320,7 @@ def judged_sentence(m: re.Match, e: Evidence) -> bool:
 
 def impure_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.bounds if row.fixture == m["fixture"])
-    said = tuple(counts(m[name]) for name in ("differing", "draws", "impure"))
-    return said == (row.differing, row.draws, row.impure) and row.impure > 0
+    return says(m, differing=row.differing, draws=row.draws, impure=row.impure) and row.impure > 0
 
 
 def other_rule_sentence(m: re.Match, e: Evidence) -> bool:
@@ -348,7 +328,7 @@ def other_rule_sentence(m: re.Match, e: Evidence) -> bool:
     compared = [row for row in [*e.inputs[:2], *e.habits] if row.structural is not None]
     wrong = sum(row.structural for row in [*bounds, *compared])
     requests = sum(row.draws for row in bounds) + sum(row.requests for row in compared)
-    return (counts(m["k"]), counts(m["n"])) == (wrong, requests) and wrong > 0
+    return says(m, k=wrong, n=requests) and wrong > 0
 
 
 def perhaps_sentence(m: re.Match, e: Evidence) -> bool:
@@ -378,7 +358,7 @@ FORMS = [
      rf"calls? ha(?:s|ve) a request with unexpected tokens\. Even if whole calls fail at once, at most (?P<code>{BOUND}) of a call's "
      r"requests have unexpected tokens, in the mean over these calls \(99%\)\.", calls_sentence),
     (rf"On that pair of rows, (?P<n>{NUMBER}) thresholds are displaced by more than rounding explains, so that its tokens are not "
-     r"those of the rule that it names\.", lambda m, e: counts(m["n"]) == e.row.structural > 0),
+     r"those of the rule that it names\.", lambda m, e: says(m, n=e.row.structural) and e.row.structural > 0),
     (rf"Small pairs: tokens were compared with the formulas of the rule on (?P<n>\d+) of them\. In (?P<requests>[\d, to]+) requests "
      rf"on (?:each|it) they are the same{BUT}\. If requests fail one by one, the bias is (?P<counts>\(by counts, where these say "
      rf"more\) )?at most (?P<tv>{BOUND}) {SURE}\)\.", rule_sentence),
@@ -449,7 +429,7 @@ FORMS = [
     (rf"A bound above (?P<limit>{BOUND}) over (?P<place>requests on small pairs|calls of small pairs|D) is too large to call it "
      r"lossless\.(?P<remedy> More requests without a difference lower it\.)?", wide_sentence),
     (rf"D: beyond rounding, the tokens are not the rule's in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests in "
-     r"'tiny'\.", lambda m, e: (counts(m["k"]), counts(m["n"])) == (e.inputs[0].structural, e.inputs[0].requests)),
+     r"'tiny'\.", lambda m, e: says(m, k=e.inputs[0].structural, n=e.inputs[0].requests)),
     (r"It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form here, or it draws "
      r"drafts by itself\.", lambda m, e: of_d(e).tv is None),
     (r"A time limit ended early: (?P<what>.+)\. Bounds are of what was done by then\.",
@@ -457,7 +437,7 @@ FORMS = [
     (r"The verifier took none of the small pairs, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),
     (rf"Before that it verified (?P<n>{NUMBER}) requests; the tables below have what they showed\.",
-     lambda m, e: counts(m["n"]) == max(row.draws for row in e.rows)),
+     lambda m, e: says(m, n=max(row.draws for row in e.rows))),
 ]  # fmt: skip
 
 

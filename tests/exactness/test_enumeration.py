@@ -91,11 +91,9 @@ def test_enumeration_sees_a_wrong_residual():
 
 def test_block_verification_accepts_more_than_token_verification():
     for fixture in FIXTURES.values():
-        means = [
-            float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum())
-            for rule in rules_with_formulas()
-        ]
-        assert means[1] >= means[0] - 1e-12
+        numbers = torch.arange(fixture.gamma + 1).double()
+        token, block = (float(rule_lengths(rule, fixture)[-1] @ numbers) for rule in ("token", "block"))
+        assert block >= token - 1e-12
 
 
 def test_counts_give_the_joint_back():
@@ -132,15 +130,6 @@ def test_the_reference_is_the_rule(verifier):
     for fixture in (*small_fixtures(), greedy_fixture()):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        got, wanted = verified(verifier, fixture, drawn, streams), expected(rule_of(verifier), fixture, drawn, streams)
+        got, wanted = verified(verifier, drawn), expected(rule_of(verifier), drawn)
         assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
         assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
-
-
-def test_the_reference_of_one_rule_is_not_that_of_the_other():
-    fixture = FIXTURES["deep"]
-    streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
-    drawn = draw(MaskedVerifier(), fixture, streams)
-    token, block = (expected(rule, fixture, drawn, streams) for rule in rules_with_formulas().values())
-    assert not torch.equal(token.num_accepted, block.num_accepted)
-    assert (block.num_accepted.double().mean() > token.num_accepted.double().mean()).item()

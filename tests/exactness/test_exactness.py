@@ -190,7 +190,7 @@ def test_the_skeletons_of_the_zoo_are_sound_rules():
         for fixture in (*small_fixtures(), greedy_fixture()):
             streams = request_streams(3, 0, 3000, fixture.gamma + 1, CPU)
             drawn = draw(sound, fixture, streams)
-            one, two = (verified(each, fixture, drawn, streams) for each in (skeleton, sound))
+            one, two = (verified(each, drawn) for each in (skeleton, sound))
             assert torch.equal(one.verification.token_ids, two.verification.token_ids)
             assert torch.equal(one.verification.num_accepted, two.verification.num_accepted)
 
@@ -217,7 +217,7 @@ def test_divergences_are_classed_by_their_margin():
     given[Stream.ACCEPT, 0, 0] = threshold * (1 + 5e-8)  # refused by the rule, accepted by the other
     streams = GivenStreams.of(given)
     one, two = (verified_steps(each, fixture, streams) for each in (MaskedVerifier(), NearlySound()))
-    found = explain(fixture, TOKEN, one, two, streams, 0)
+    found = explain(TOKEN, one, two, 0)
     assert (found.kind, found.offset, found.cause) == ("accept", 0, "rounding")
     assert found.threshold == pytest.approx(threshold, abs=1e-15)
     assert found.margin == pytest.approx(5e-8 * threshold, rel=1e-3)

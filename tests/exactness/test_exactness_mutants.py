@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from specbench.core.errors import ArgumentError
-from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
@@ -18,7 +17,7 @@ from specbench.exactness.suite import Examination
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
-from specbench.sampling import inverse_cdf
+from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.
@@ -68,20 +67,16 @@ class OwnNoise(Multinomial):
         return torch.rand(len(draft.token_ids), dtype=torch.float64)
 
 
-class OtherOrder(Lossless):
-    """Right, with the emitted token drawn from the last to the first."""
+class OtherOrderOfTheRule(Backwards):
+    """Right, and it names a rule whose tokens are others."""
+
+    lossless = True
+
+
+class OtherOrder(OtherOrderOfTheRule):
+    """The same, of a rule of its own."""
 
     rule = "mine"
-
-    def emit(self, weights, draft, streams, num_accepted):
-        reverse = inverse_cdf(weights.flip(1).contiguous(), streams.uniform(Stream.EMIT)[:, 0])
-        return weights.shape[1] - 1 - reverse
-
-
-class OtherOrderOfTheRule(OtherOrder):
-    """The same, and it names a rule whose tokens are others."""
-
-    rule = "token"
 
 
 class Lenience(Lossless):

@@ -1,5 +1,6 @@
 """The laboratory's protocols: what they leave behind can be written under its schema, drawn and reported."""
 
+import dataclasses
 import json
 import re
 
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from analysis.flawed_zoo import sensitivity_table
 from specbench.core.errors import ConfigError
 from specbench.exactness import tables
+from specbench.exactness.settings import SUITES
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext
@@ -136,11 +138,17 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
 
 def test_bad_settings_are_named():
     for key, value in (
-        ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
-        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
+        ("false_alarm", 2.0), ("power", 1.0), ("draws", 0), ("draws", "many"), ("draws", 2.5), ("draws", True),
+        ("calls", -1), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
+    for suite in ("thorough", {"draws": 5}):
+        with pytest.raises(ConfigError, match=rf"protocol\.suite={suite}.*quick, default, deep"):
+            exactness(suite=suite)
+    assert exactness(suite="quick", draws=7, seconds=None).settings == dataclasses.replace(
+        SUITES["quick"], **SMALL | {"draws": 7, "calls": 40, "use_calls": 50}
+    )
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")

@@ -10,14 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.core.errors import ConfigError
 from specbench.core.rng import MAX_POSITION, Stream
 from specbench.core.types import PADDING
-from specbench.exactness.draws.serial import PitTable, serial_rows
+from specbench.exactness.draws.serial import serial_rows, transforms
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.results import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
-from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.statistics.g_tests import holm, node_g_test, pair_g_test
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.tally import Tally
@@ -117,12 +115,11 @@ def test_pairs_may_be_chosen_by_what_came_first():
 
 def test_pit_is_uniform_and_sees_a_wrong_residual():
     fixture = FIXTURES["chain"]
-    table = PitTable(fixture)
     p_values = []
     for verifier in (MaskedVerifier(), residual.TargetResidual()):
         generator = torch.Generator().manual_seed(0)
         steps = verified_steps(verifier, fixture, request_streams(0, 0, 1500, 3, CPU))
-        values = table.values(steps, generator).flatten().numpy()
+        values = transforms(steps, generator).flatten().numpy()
         p_values.append(stats.kstest(values[~np.isnan(values)], "uniform").pvalue)
     assert p_values[0] > 1e-7
     assert p_values[1] < 1e-12
@@ -168,18 +165,6 @@ def test_acceptance_may_differ_by_rounding(odd, steps, rejected, monkeypatch):
     test = tally.acceptance()
     assert test is not None
     assert (test.p_value < 1e-9) is rejected
-
-
-def test_settings_that_cannot_work_are_named():
-    for bad in ({"power": 1.0}, {"draws": 0}, {"calls": -1}, {"call_seconds": -1}):
-        with pytest.raises(ConfigError, match=next(iter(bad))):
-            Settings(**bad)
-    assert settings_of("quick", draws=7, seconds=None).draws == 7
-    for key, value in (("draws", 2.5), ("draws", True), ("stop_when_caught", 1), ("drawz", 5)):
-        with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
-            settings_of("quick", **{key: value})
-    with pytest.raises(ConfigError, match=r"protocol\.suite=.*quick, default, deep"):
-        settings_of({"draws": 5})
 
 
 # --- Streams ---

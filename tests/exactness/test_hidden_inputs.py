@@ -50,15 +50,14 @@ def found(verifier) -> set[str]:
     return {row.name for row in established(seen(verifier))}
 
 
-class ReadsSeed(TokenSteps):
-    def accept_uniforms(self, draft, streams):
-        odd = (streams.seeds % 2 == 1)[draft.request_of_row]
-        return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
+class Reads(TokenSteps):
+    """Reads seeds or positions."""
 
+    def __init__(self, name: str):
+        self.name = name
 
-class ReadsPosition(TokenSteps):
     def accept_uniforms(self, draft, streams):
-        odd = (streams.positions % 2 == 1)[draft.request_of_row]
+        odd = (getattr(streams, self.name) % 2 == 1)[draft.request_of_row]
         return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
 
 
@@ -130,8 +129,8 @@ class NeighboursUniform(TokenSteps):
 @pytest.mark.parametrize(
     ("verifier", "has"),
     [
-        (ReadsSeed(), {SEED}),
-        (ReadsPosition(), {POSITION}),
+        (Reads("seeds"), {SEED}),
+        (Reads("positions"), {POSITION}),
         (ForgetsPosition(), {STREAMS}),
         (ReadsPlace(), {PLACE}),
         (ReadsBatchSize(), {SIZE}),
@@ -196,7 +195,7 @@ def test_the_generator_of_the_run_is_left_as_it_was():
 
 def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
     for verifier, name in (
-        (ReadsSeed(), SEED),
+        (Reads("seeds"), SEED),
         (ReadsPlace(), PLACE),
         (FirstRowSeeds(), COMPANY),
         (OwnNoise(), GENERATOR),

@@ -14,9 +14,8 @@ from specbench.exactness.inputs import CHOICES, STRATA, Takes, draw_call, publis
 from specbench.exactness.inputs import census as cells
 from specbench.exactness.inputs.distribution import drawn_from
 from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
-from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import law_error, same_in_batch
-from specbench.exactness.inputs.rows import Dense, cutoffs
+from specbench.exactness.inputs.rows import cutoffs, probabilities
 from specbench.exactness.trials.run import run_trials
 from specbench.rules.block import formulas as block
 from specbench.rules.block.formulas import RULE as BLOCK
@@ -33,6 +32,7 @@ from tests.helpers.cases import CPU
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
 QUICK = tuple(BY_NAME[name] for name in ("tiny", "small", "recorded", "long drafts"))
+LARGE = tuple(stratum for stratum in STRATA if stratum.large)
 
 
 def some_calls(count: int, strata=QUICK):
@@ -94,7 +94,7 @@ def test_argmax_ids_and_draft_lengths_are_spread_out():
     """Ids of the argmax in all parts of a large vocabulary, and all draft lengths up to 16."""
     parts, lengths = collections.Counter(), collections.Counter()
     for call in some_calls(16, strata=(BY_NAME["256k"],)):
-        parts.update((call.p.weights.argmax(dim=1) * 4 // call.vocabulary).tolist())
+        parts.update((call.p.argmax(dim=1) * 4 // call.vocabulary).tolist())
     lengths.update(drawn_from(BY_NAME["tiny"].gamma, np.random.default_rng(0), 4000).tolist())
     assert min(parts[part] for part in range(4)) > 3
     assert set(range(17)) <= set(lengths)
@@ -116,22 +116,17 @@ def test_sizes_fit_into_memory():
 
 
 @pytest.mark.parametrize(
-    "verifier", [NaiveVerifier(), MaskedVerifier(), BlockVerifier()], ids=["naive", "masked", "block"]
-)
-def test_sound_code_emits_its_rules_tokens(verifier):
-    rule = TOKEN if verifier.rule == "token" else BLOCK
-    for call in some_calls(60):
+    ("verifier", "rule", "count", "strata"),
+    [(NaiveVerifier(), TOKEN, 60, QUICK), (MaskedVerifier(), TOKEN, 60, QUICK), (BlockVerifier(), BLOCK, 60, QUICK),
+     (MaskedVerifier(), TOKEN, 12, LARGE)],
+    ids=["naive", "masked", "block", "large"],
+)  # fmt: skip
+def test_sound_code_emits_its_rules_tokens(verifier, rule, count, strata):
+    for call in some_calls(count, strata):
         result = verifier.verify(call.draft, call.target, call.streams)
-        wanted = expected(rule, call)
+        wanted = call.expected(rule)
         assert torch.equal(result.token_ids, wanted.token_ids), call.name
         assert torch.equal(result.num_accepted, wanted.num_accepted)
-
-
-def test_sound_code_emits_its_rules_tokens_in_large_vocabularies():
-    for call in some_calls(12, strata=tuple(stratum for stratum in STRATA if stratum.large)):
-        assert torch.equal(
-            MaskedVerifier().verify(call.draft, call.target, call.streams).token_ids, expected(TOKEN, call).token_ids
-        )
 
 
 def test_a_request_alone_has_the_tokens_that_it_has_in_company():
@@ -142,16 +137,16 @@ def test_a_request_alone_has_the_tokens_that_it_has_in_company():
             result = MaskedVerifier().verify(one.draft, one.target, one.streams)
             width = result.token_ids.shape[1]
             assert torch.equal(result.token_ids[0], whole.token_ids[request, :width])
-            assert torch.equal(expected(TOKEN, one).token_ids, result.token_ids)
+            assert torch.equal(one.expected(TOKEN).token_ids, result.token_ids)
 
 
 def test_dense_rows_are_the_probabilities_that_rows_say():
     for call in some_calls(40):
         rows = dataclasses.replace(call.target)
-        own = Dense.of(rows, rows.temperature.numpy(), True)
-        torch.testing.assert_close(own.probs(torch.arange(len(rows))), rows.probs(), rtol=1e-9, atol=1e-15)
+        probs, normalizer = probabilities(rows, rows.temperature.numpy(), True)
+        torch.testing.assert_close(probs, rows.probs(), rtol=1e-9, atol=1e-15)
         random = rows.temperature > 0
-        torch.testing.assert_close(own.log_normalizer[random], rows.normalizer[random], rtol=1e-12, atol=1e-9)
+        torch.testing.assert_close(normalizer[random], rows.normalizer[random], rtol=1e-12, atol=1e-9)
 
 
 def test_cutoffs_are_those_of_the_one_door():
@@ -269,8 +264,7 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         if call.counts[0] == 0 or call.q is None:
             continue
-        row = torch.zeros(1, dtype=torch.int64)
-        p, q = call.p.probs(row), call.q.probs(row)
+        p, q = call.p[:1], call.q[:1]
         wanted = 0.5 * float((emitted(coarse, p, q) - p).abs().sum())
         checked += 1
         error = law_error(coarse, call.alone(0, 1), 0)
@@ -292,8 +286,7 @@ def test_a_wrong_second_candidate_is_no_wrong_first_token():
 
     rule, later = Rule(**{**SMALL_RESIDUALS, "name": "second"}, residual=residual), 0
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
-        row = torch.zeros(1, dtype=torch.int64)
-        if call.counts[0] == 0 or call.q is None or (call.p.probs(row) == 0).any():
+        if call.counts[0] == 0 or call.q is None or (call.p[0] == 0).any():
             continue
         error = law_error(rule, call.alone(0, 1), 0)
         assert error is not None
@@ -318,14 +311,14 @@ def test_formulas_that_read_the_batch_are_noticed(rule):
         error = law_error(rule, call, request)
         assert error is not None
         assert error.step < 1e-9
-        same.append(same_in_batch(rule, call, CallPath(call), request))
+        same.append(same_in_batch(rule, call, request))
     assert all(same) == (rule in (TOKEN, BLOCK))
 
 
 def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():
     for call in some_calls(60):
-        path = CallPath(call)
-        p, q = (torch.where(torch.arange(path.tokens.shape[1]) < call.counts[:, None], each, 1.0)
+        path = call.path
+        p, q = (torch.where(torch.arange(call.tokens.shape[1]) < call.counts[:, None], each, 1.0)
                 for each in (path.drafted_p, path.drafted_q))  # fmt: skip
         draft, target = call.draft.compact(call.target)
         from specbench.rules import batched

@@ -35,6 +35,7 @@ from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import inverse_cdf
+from tests.exactness.test_probes import LOW, Strip
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 
 
@@ -47,16 +48,6 @@ class Mantissa(TokenSteps):
     def residual(self, p, q):
         mantissa, exponent = torch.frexp(batched.residual(p, q))
         return torch.ldexp((mantissa * 2.0 ** (self.bits + 1)).round() / 2.0 ** (self.bits + 1), exponent)
-
-
-class Strip(TokenSteps):
-    """Right, but for a strip of the emit uniform in the middle of nowhere, in which it emits token 0."""
-
-    low, high = 0.41237, 0.41247
-
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return torch.where((u > self.low) & (u < self.high), 0, inverse_cdf(weights, u))
 
 
 class Backwards(TokenSteps):
@@ -141,14 +132,13 @@ def test_a_model_foresees_what_code_emits():
 
 def test_a_strip_that_lines_miss_is_taken_in_when_a_draw_meets_it():
     """1e-4 of the emit uniform: lines and random checks may miss it; one point inside gives its width and its bias."""
-    fixture, verifier = FIXTURES["chain"], Strip()
+    fixture, verifier = FIXTURES["chain"], Strip(1e-4)
     sound = locate(TokenSteps(), fixture, 2)
     given = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
-    given[Stream.EMIT, 0, 0] = 0.4124
+    given[Stream.EMIT, 0, 0] = LOW + 3e-5
     assert not torch.equal(sound.predict(given), inject(verifier, fixture, given, 2).visible)
     found = relocate(verifier, sound, given, seed=1)
-    width = Strip.high - Strip.low
-    assert 0.2 * width < found.tv < width
+    assert 2e-5 < found.tv < 1e-4
     assert torch.equal(found.predict(given), inject(verifier, fixture, given, 2).visible)
 
 
@@ -184,7 +174,7 @@ def test_a_proof_is_of_the_code_and_of_the_whole_box():
     fixture = FIXTURES["chain"]
     sound = locate(TokenSteps(), fixture, 2)
     assert proved(TokenSteps(), sound)
-    assert not proved(Strip(), sound)  # right at the middle of every box, and not everywhere in it
+    assert not proved(Strip(1e-4), sound)  # right at the middle of every box, and not everywhere in it
     assert not proved(accept.Lenient(), sound)  # another model's boxes
     assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
     lenient = locate(accept.Lenient(), fixture, 2)
@@ -231,8 +221,7 @@ def test_code_with_a_known_bug_is_told_which():
 
 
 def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
-    wide = Strip()
-    wide.low, wide.high = 0.2, 0.8
+    wide = Strip(0.5)
     assert likely_cause(wide, wrong_points(wide, "chain")) == ""
     assert (
         likely_cause(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))])
@@ -249,11 +238,6 @@ def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
     assert "issue" not in likely_cause(verifier, points)
     assert likely_cause(verifier, points[:9]) == ""
-
-
-def test_points_run_where_the_fixture_is():
-    steps = inject(MaskedVerifier(), FIXTURES["chain"].to(CPU), torch.full((3, 2, 3), 0.5, dtype=torch.float64), 2)
-    assert steps.tokens.device == CPU
 
 
 class SlightlyKind(TokenSteps):
@@ -318,7 +302,7 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     fixture, kept = FIXTURES[name], []
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
-    probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
+    probe.check(verified_steps(verifier, fixture, streams), [2000])
     shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))

@@ -88,7 +88,7 @@ def probe_of(verifier, model: Model | None) -> Probe:
 
 def put(probe: Probe, requests: int, seed: int) -> Probe:
     streams = request_streams(seed, 0, requests, CHAIN.gamma + 1, CPU)
-    probe.check(verified_steps(probe.verifier, CHAIN, streams), streams, [requests])
+    probe.check(verified_steps(probe.verifier, CHAIN, streams), [requests])
     return probe
 
 

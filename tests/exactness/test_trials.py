@@ -18,7 +18,7 @@ from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
-from specbench.exactness.trials.run import ALL, CONFIGURED, Configured, run_trials
+from specbench.exactness.trials.run import ALL, CONFIGURED, configured_stratum, run_trials
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
@@ -29,6 +29,7 @@ from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
+from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -115,15 +116,6 @@ def test_what_goes_wrong_in_long_drafts_alone(verifier):
     assert row.differing_calls / row.calls > row.tv > row.structural / row.requests / 2
 
 
-class Backwards(TokenSteps):
-    """Sound code that names a rule and emits other tokens."""
-
-    lossless = True
-
-    def emit(self, weights, draft, streams, num_accepted):
-        return weights.shape[1] - 1 - super().emit(weights.flip(1).contiguous(), draft, streams, num_accepted)
-
-
 def test_code_of_another_order_differs_and_leans_to_no_side():
     _, rows, tests = trials(Backwards(), 150, "small")
     assert rows["small"].structural > 300
@@ -201,14 +193,14 @@ def test_the_conditions_of_a_run_are_a_stratum():
                 assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
             return super().verify(draft, target, streams)
 
-    own = Configured.of(SamplingParams(0.7, top_k=3), 7, 5, "bfloat16", 1009)
+    own = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
     _, rows, _ = trials(Looks(), 100, "tiny", configured=own)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():
-    own = Configured.of(SamplingParams(0.7), 0, 5, "float32", 500)
+    own = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
     _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=own)
     assert (rows[CONFIGURED].requests, rows[CONFIGURED].differing) == (10, 0)
 

@@ -62,7 +62,7 @@ def p_value(
     steps = verified_steps(verifier, fixture, request_streams(1, COMPARED, draws, 3, device))
     if steps.malformed.any():
         return 0.0
-    return node_g_test(node_counts(fixture, steps)[2].cpu().numpy(), fixture.p.cpu().numpy()).p_value
+    return node_g_test(node_counts(steps)[2].cpu().numpy(), fixture.p.cpu().numpy()).p_value
 
 
 @pytest.mark.cases(1)

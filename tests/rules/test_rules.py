@@ -167,7 +167,7 @@ def test_a_rule_from_outside_has_its_law(fixture):
 def test_what_is_expected_of_it_is_what_its_code_emits(rule, fixture):
     streams = request_streams(5, 0, 2000, fixture.gamma + 1, CPU)
     steps = verified_steps(ReferenceVerifier(rule), fixture, streams)
-    wanted = expected(rule, fixture, steps.drawn, streams)
+    wanted = expected(rule, steps.drawn)
     assert torch.equal(steps.verification.token_ids, wanted.token_ids)
     assert torch.equal(steps.verification.num_accepted, wanted.num_accepted)
 
@@ -268,7 +268,7 @@ def test_code_that_follows_a_lossy_rule_is_as_far_from_the_target_as_the_rule():
     assert probe.method == RULE
     assert probe.located == probe.rule_error == rule_error(LENIENT, FIXTURES["chain"]) > 0.05
     streams = request_streams(5, 0, 5000, FIXTURES["chain"].gamma + 1, CPU)
-    probe.check(verified_steps(verifier, FIXTURES["chain"], streams), streams, [5000])
+    probe.check(verified_steps(verifier, FIXTURES["chain"], streams), [5000])
     assert probe.surprises == 0
     assert probe.least(1e-3) > 0.05
     claims_too_much = Rule(name="claims", title="claims", guarantee="lossless", thresholds=LENIENT.thresholds)

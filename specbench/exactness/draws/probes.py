@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Streams
 from specbench.core.types import PADDING
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, inject
@@ -35,7 +34,7 @@ from specbench.exactness.results import Bound
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.statistics.power import share_at_most
-from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
+from specbench.exactness.steps import Drawn, Steps, table_rows
 from specbench.exactness.streams import uniforms
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
@@ -152,7 +151,7 @@ class Probe:
         """Of the bets on the requests that differ; None if none did, or what was foreseen is not the target's."""
         return self._bets.p_value if self._bet_on else None
 
-    def check(self, steps: Steps, streams: Streams, sizes: Sequence[int]) -> None:
+    def check(self, steps: Steps, sizes: Sequence[int]) -> None:
         """Takes verified steps of requests with streams of their own.
 
         Args:
@@ -160,7 +159,7 @@ class Probe:
         """
         if self.method == COUNTED:
             return
-        wanted = self._wanted(steps, streams)
+        wanted = self._wanted(steps)
         differ = (steps.visible != wanted).any(dim=1)
         rows = differ.nonzero()[:, 0]
         self.draws += len(differ)
@@ -169,26 +168,25 @@ class Probe:
         if len(rows):
             if self.located is not None and self.located <= TOLERANCE:  # else what was foreseen is not the target's
                 self._bet(steps, wanted, differ)
-            self._keep(steps, wanted, streams, rows)
+            self._keep(steps, wanted, rows)
         self._rate = max(len(rows) / len(differ), 0.5 * self._rate)
 
-    def _wanted(self, steps: Steps, streams: Streams) -> Int64[Tensor, "B width"]:
+    def _wanted(self, steps: Steps) -> Int64[Tensor, "B width"]:
         if self.method == RULE:
-            return expected(self.rule, self.fixture, steps.drawn, streams).token_ids
-        given = uniforms(streams)
+            return expected(self.rule, steps.drawn).token_ids
+        given = uniforms(steps.drawn.streams)
         if len(self.models) == 1:
             return next(iter(self.models.values())).predict(given)
         wanted = torch.empty_like(steps.tokens)
-        classes = self._classes(streams)
+        classes = self._classes(steps.drawn)
         for key, model in self.models.items():
             own = (classes == key).nonzero()[:, 0]
             wanted[own] = model.predict(given[:, own])
         return wanted
 
-    def _classes(self, streams: Streams) -> Int64[Tensor, " B"]:
+    def _classes(self, drawn: Drawn) -> Int64[Tensor, " B"]:
         """Sampling parameters and draft length of each request, as one number."""
-        counts = num_draft_tokens(self.fixture, streams)
-        return variant_of(self.fixture, streams) * (self.fixture.gamma + 1) + counts
+        return drawn.variants * (self.fixture.gamma + 1) + drawn.counts
 
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
@@ -208,15 +206,15 @@ class Probe:
         cells = -(reached[:, :, None] * p).flatten(1)
         return cells.scatter_add_(1, rows * p.shape[1] + tokens.clamp(min=0), there.double())
 
-    def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, rows: Tensor) -> None:
+    def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], rows: Tensor) -> None:
+        drawn, streams = steps.drawn, steps.drawn.streams
         if self.held is not None:
-            drawn = steps.drawn
-            unlike = beyond_rounding(self.rule, drawn.draft, drawn.target, streams, steps.verification, rows)
+            unlike = beyond_rounding(self.rule, *drawn.arguments, steps.verification, rows)
             self.structural += len(unlike)
             if self.method == RULE:
                 self.rounding += len(rows) - len(unlike)
                 rows = unlike
-        classes = self._classes(streams)
+        classes = self._classes(drawn)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
         for key in classes[rows].unique().tolist():
             own = rows[classes[rows] == key][:_KEPT]

@@ -13,6 +13,7 @@ from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, small_fixtures
 from specbench.exactness.results import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.settings import deadline_of
+from specbench.exactness.statistics.cells import transform
 from specbench.exactness.statistics.g_tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
@@ -25,32 +26,20 @@ _BITS = [*((bit, 0) for bit in range(63)), *((0, bit) for bit in range(32))]  # 
 _LEAST = 100  # pairs of twins a bit: with fewer there is no test
 
 
-class PitTable:
-    """Probability integral transforms of tokens: F(x-) + w p(x), w uniform and F the distribution function of a row.
+def transforms(steps: Steps, generator: torch.Generator) -> Float64[Tensor, "B width"]:
+    """Returns the probability integral transform of each token (statistics/cells.py); NaN where none was emitted.
 
     They are independent and uniform on (0, 1) if every token follows the target given what was emitted before it
     (Rosenblatt, "Remarks on a multivariate transformation", 1952). Ordered by log p/q, whatever favours drafted tokens
-    or the residual moves them to one side.
-
-    Args:
-        fixture: on the device where values are wanted; rows of the last position, which have no q, are ordered by p.
+    or the residual moves them to one side. Rows of the last position, which have no q, are ordered by p.
     """
-
-    def __init__(self, fixture: Fixture):
-        self.p = fixture.p
-        score = self.p.log()
-        score[: len(fixture.q)] -= fixture.q.log()
-        # 0/0: a token that neither has is never drawn. Half a step apart in rank is as good as any.
-        order = score.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).argsort(dim=1, stable=True)
-        below = self.p.gather(1, order).cumsum(dim=1)
-        below = torch.cat([torch.zeros_like(below[:, :1]), below[:, :-1]], 1)
-        self.below = torch.empty_like(below).scatter_(1, order, below)
-
-    def values(self, steps: Steps, generator: torch.Generator) -> Float64[Tensor, "B width"]:
-        """One value a token; NaN where none was emitted."""
-        w = torch.rand(steps.tokens.shape, generator=generator, dtype=torch.float64, device=steps.tokens.device)
-        value = self.below[steps.rows, steps.tokens] + w * self.p[steps.rows, steps.tokens]
-        return torch.where(steps.emitted, value, torch.nan).clamp(max=1 - 2.0**-53)
+    p, q = steps.drawn.fixture.p, steps.drawn.fixture.q
+    score = p.log()
+    score[: len(q)] -= q.log()
+    w = torch.rand(steps.tokens.shape, generator=generator, dtype=torch.float64, device=steps.tokens.device)
+    rows = steps.rows.flatten()
+    value = transform(p[rows], score[rows], steps.tokens.flatten(), w.flatten()).view_as(w)
+    return torch.where(steps.emitted, value, torch.nan).clamp(max=1 - 2.0**-53)
 
 
 def first_and_last(values: Float64[Tensor, "B width"]) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
@@ -63,7 +52,7 @@ class _Serial:
     def __init__(self, verifier: Verifier, fixture: Fixture, seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
         self.fixture, self.name = fixture.to(device), f"serial {fixture.name}"
-        self.table, self.generator = PitTable(self.fixture), torch.Generator(device).manual_seed(seed % 2**63)
+        self.generator = torch.Generator(device).manual_seed(seed % 2**63)
         self.steps_made, self.malformed, self.late = 0, 0, False
 
     def steps(self, streams: Streams) -> Steps:
@@ -74,7 +63,7 @@ class _Serial:
 
     def values(self, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
         """Of the first and the last token of each step; uniform on (0, 1) if they are the target's."""
-        first, last = first_and_last(self.table.values(steps, self.generator))
+        first, last = first_and_last(transforms(steps, self.generator))
         return first.cpu().numpy(), last.cpu().numpy()
 
     def streams(self, first: int, size: int) -> Streams:

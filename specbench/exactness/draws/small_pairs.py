@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -41,6 +41,9 @@ class SmallTier:
 
     Args:
         probes: by fixture; those without one are only counted.
+
+    Attributes:
+        late: whether the time was up before all steps were drawn.
     """
 
     def __init__(
@@ -55,38 +58,28 @@ class SmallTier:
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
         self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
         self.probes = {} if probes is None else probes
-        self.drawn = 0
+        self.drawn, self.late = 0, False
         self.chunk = FIRST  # steps drawn at once; each further chunk is twice as large, up to LARGEST
 
-    def draw_in_looks(
-        self,
-        draws: int,
-        seconds: float | int,
-        look: Callable[[float], None],
-        enough: Callable[[], bool],
-        report: Callable[[str], None],
-    ) -> bool:
-        """Draws, and looks at the tests meanwhile; what code did otherwise than its models foresee is followed up.
+    def looks(self, draws: int, seconds: float | int, report: Callable[[str], None]) -> Iterator[float]:
+        """Draws, and yields when the tests are to be looked at: the share of the false alarm for that look.
+
+        What code did otherwise than its models foresee is followed up between two looks; AGAIN is yielded after that.
 
         Args:
             draws: steps on each fixture.
             seconds: limit for all of them; 0 is no limit.
-            look: looks at the tests with a share of the false alarm.
-            enough: whether to end after a look.
             report: told what is being done.
-
-        Returns:
-            Whether the time was up first.
         """
-        deadline, late = deadline_of(seconds), False
+        deadline = deadline_of(seconds)
         for share, part in LOOKS:
             wanted = max(int(draws * share), min(FIRST_LOOK, draws))
             if wanted > self.drawn:
                 report(f"{wanted:,} draws a fixture")
-            late = self.draw(dict.fromkeys(self.tallies, wanted), deadline)
-            look(part if not late else LOOKS[-1][1])
-            if late or enough():
-                return late
+            self.late = self.draw(dict.fromkeys(self.tallies, wanted), deadline)
+            yield part if not self.late else LOOKS[-1][1]
+            if self.late:
+                return
             for _ in range(TIMES_AGAIN if share == 1.0 else 1):
                 if time.perf_counter() > deadline:
                     break
@@ -96,9 +89,8 @@ class SmallTier:
                 if not anew or share < 1.0:
                     break
                 report(f"followed up on {', '.join(anew)}: {draws:,} draws anew")
-                late = self.draw({name: self.tallies[name].draws + draws for name in anew}, deadline) or late
-                look(AGAIN)
-        return late
+                self.late |= self.draw({name: self.tallies[name].draws + draws for name in anew}, deadline)
+                yield AGAIN
 
     def draw(self, wanted: dict[str, int], deadline: float = math.inf) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
@@ -134,14 +126,14 @@ class SmallTier:
             if tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
                 drawn = draw(self.verifier, tally.fixture, few)
-                guard.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
+                guard.check_pure(self.verifier, name, *drawn.arguments)
             steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
             return
         tally.add(steps)
         if name in self.probes:
-            self.probes[name].check(steps, streams, sizes)
+            self.probes[name].check(steps, sizes)
 
     def rows(self) -> list[Row]:
         """The tests of what was drawn so far."""

@@ -12,7 +12,6 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.exactness import guard
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw_length, verified
@@ -69,12 +68,12 @@ def inject(
         fixture: of one variant.
         read: gets the streams that the verifier read.
     """
-    parts, sampler = [], guard.draft_sampler(verifier, fixture.name)
+    parts = []
     for chunk in given.split(_CHUNK, dim=1):
-        uniforms = chunk.contiguous().to(fixture.p.device)
-        streams = GivenStreams.of(uniforms)
-        drawn = draw_length(fixture, count, uniforms[Stream.DRAFT], sampler)
-        parts.append(verified(verifier, fixture, drawn, streams))
+        streams = GivenStreams.of(chunk.contiguous().to(fixture.p.device))
+        drawn = draw_length(verifier, fixture, count, streams)
+        streams.read.clear()  # by the draft
+        parts.append(verified(verifier, drawn))
         if read is not None:
             read |= streams.read
     return Steps.on_cpu(parts)

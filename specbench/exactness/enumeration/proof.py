@@ -127,7 +127,8 @@ def proved(verifier: Verifier, model: Model) -> bool:
     narrow = boxes.high - boxes.low <= 4 * SAME
     low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
     middle = boxes.middle.to(device)
-    drawn, plain = draw_length(fixture, model.count, middle[Stream.DRAFT]), GivenStreams.of(middle)
+    plain = GivenStreams.of(middle)
+    drawn = draw_length(None, fixture, model.count, plain)
     streams = IntervalStreams(
         plain.seeds, plain.positions, plain.width, middle, low=low.to(device), high=high.to(device)
     )
@@ -137,4 +138,4 @@ def proved(verifier: Verifier, model: Model) -> bool:
         return False
     if isinstance(result.token_ids, Interval) or guard.malformed(result, len(boxes.owner), fixture.gamma + 1, device):
         return False
-    return torch.equal(follow(fixture, drawn, result).visible.cpu(), model.tokens)
+    return torch.equal(follow(drawn, result).visible.cpu(), model.tokens)

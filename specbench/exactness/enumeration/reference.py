@@ -75,27 +75,17 @@ def outcome(
     return Verification(ids.scatter(1, num_accepted[:, None], emitted[:, None]), num_accepted)
 
 
-def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Verification:
-    """The outcome of a rule, with drafts from the fixture's own rows. Waits for no device.
-
-    Args:
-        rule: one whose formulas are known.
-        fixture: on the streams' device.
-    """
-    accept, emit = streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0]
-    size = max(1, _CELLS // fixture.vocabulary)
-    parts = []
-    for chosen in torch.arange(len(emit), device=emit.device).split(size):
-        tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
-        path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
-        parts.append(outcome(rule, path, tokens, accept[chosen, : tokens.shape[1]], emit[chosen]))
-    return Verification.join(parts)
+def expected(rule: Rule, drawn: Drawn) -> Verification:
+    """The outcome of a rule whose formulas are known, with drafts from the fixture's own rows. Waits for no device."""
+    fixture, tokens, rows = drawn.fixture, drawn.tokens, drawn.rows
+    path = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, drawn.counts)
+    accept, emit = drawn.streams.uniform(Stream.ACCEPT)[:, : tokens.shape[1]], drawn.streams.uniform(Stream.EMIT)[:, 0]
+    return outcome(rule, path, tokens, accept, emit)
 
 
 def expected_of(
     rule: Rule, fixture: Fixture, count: int, given: Float64[Tensor, "s n width"]
 ) -> Int64[Tensor, "n width"]:
     """The tokens that a rule emits for given uniforms, drafts of ``count`` tokens drawn with them."""
-    given = given.to(fixture.p.device)
-    drawn = draw_length(fixture, count, given[Stream.DRAFT])
-    return expected(rule, fixture, drawn, GivenStreams.of(given)).token_ids.cpu()
+    drawn = draw_length(None, fixture, count, GivenStreams.of(given.to(fixture.p.device)))
+    return expected(rule, drawn).token_ids.cpu()

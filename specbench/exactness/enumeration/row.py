@@ -27,7 +27,6 @@ from specbench.exactness.enumeration.row_edges import (
     BONUS,
     RESIDUAL,
     RowLines,
-    RowPairs,
     fresh_rows,
     lines_of,
 )
@@ -114,14 +113,15 @@ def locate_row(
     started = time.perf_counter()
     if not rule.has_law:
         return None
-    rows = fresh_rows(vocabulary, seed, device)
-    lines = lines_of(rule, rows, seed)
+    logits = fresh_rows(vocabulary, seed, device)
+    p, q = (rows.double().softmax(dim=1) for rows in logits)
+    lines = lines_of(rule, p, q, seed)
     if lines is None:
         return None
-    code = RowCode(verifier, rows, normalized, deadline_of(seconds))
+    code = RowCode(verifier, *logits, normalized, deadline_of(seconds))
     if not code.draws_from_streams():
         return None
-    search = _RowSearch(code, rows, lines)
+    search = _RowSearch(code, p, q[0], lines)
     search.run()
     tv, slack = search.distance()
     return LocatedRow(
@@ -150,14 +150,14 @@ class _RowSearch:
         wrong_length: of each line, where the code does otherwise than the rule.
     """
 
-    def __init__(self, code: RowCode, rows: RowPairs, lines: RowLines):
-        self.code, self.rows, self.lines, self.vocabulary = code, rows, lines, code.vocabulary
+    def __init__(self, code: RowCode, p: Float64[Tensor, "2 V"], q: Float64[Tensor, " V"], lines: RowLines):
+        self.code, self.p, self.q, self.lines, self.vocabulary = code, p, q, lines, code.vocabulary
         device = lines.low.device
         self.by_token = torch.zeros(3 * self.vocabulary, dtype=torch.float64, device=device)
         self.by_outcome = torch.zeros(3 * (2 * self.vocabulary + 1), dtype=torch.float64, device=device)
         self.unknown = torch.zeros(3, dtype=torch.float64, device=device)
         self.wrong_length = torch.zeros_like(lines.low)
-        self.unit = torch.where(lines.kind == ACCEPT, rows.q[0, lines.token], 1.0)  # what a length is worth
+        self.unit = torch.where(lines.kind == ACCEPT, q[lines.token], 1.0)  # what a length is worth
         self.cut, self.displaced, self.edges = False, 0, 0
 
     def outcomes(self, line: Int64[Tensor, " n"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " m"]:
@@ -268,13 +268,13 @@ class _RowSearch:
     def structural(self) -> int:
         """Lines on which the code does otherwise than the rule, beyond errors of TOLERANCE of p and q at both ends."""
         lines = self.lines
-        residual = (self.rows.p[0] - self.rows.q[0]).clamp(min=0).sum()  # p and q sum to 2, of which so much is left
+        residual = (self.p[0] - self.q).clamp(min=0).sum()  # p and q sum to 2, of which so much is left
         scale = torch.where(lines.kind == RESIDUAL, 2 / residual, 1.0)
         return int((self.wrong_length > 2 * TOLERANCE * scale).sum())
 
     def distance(self) -> tuple[float, float]:
         """Total variation of the located law of a step from the target's, and what it may be too small by."""
-        vocabulary, q, p = self.vocabulary, self.rows.q[0], self.rows.p
+        vocabulary, p, q = self.vocabulary, self.p, self.q
         refused, accepted, neither = (q * part for part in self.by_token.view(vocabulary, 3).unbind(1))
         by_outcome = self.by_outcome.view(3, 2 * vocabulary + 1)
         refusal, acceptance = refused.sum(), accepted.sum()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import guard
-from specbench.exactness.enumeration.row_edges import RowPairs
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
 
@@ -26,12 +25,19 @@ class RowCode:
     z, 2 V for what no rule can give.
     """
 
-    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float):
+    def __init__(
+        self,
+        verifier: Verifier,
+        p_logits: Float32[Tensor, "2 V"],
+        q_logits: Float32[Tensor, "1 V"],
+        normalized: bool,
+        deadline: float,
+    ):
         self.verifier, self.deadline, self.requests = verifier, deadline, 0
-        self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
+        self.vocabulary, device = p_logits.shape[1], p_logits.device
         self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)
-        self.p_logits, self.q_logits = rows.p_logits.repeat(self.size, 1), rows.q_logits.repeat(self.size, 1)
-        p_normalizer, q_normalizer = (logits.double().logsumexp(dim=1) for logits in (rows.p_logits, rows.q_logits))
+        self.p_logits, self.q_logits = p_logits.repeat(self.size, 1), q_logits.repeat(self.size, 1)
+        p_normalizer, q_normalizer = (logits.double().logsumexp(dim=1) for logits in (p_logits, q_logits))
         self.p_normalizer = p_normalizer.repeat(self.size) if normalized else None
         self.q_normalizer = q_normalizer.repeat(self.size)
         self.like = request_streams(0, 0, self.size, 2, device)

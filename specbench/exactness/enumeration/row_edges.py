@@ -63,36 +63,25 @@ class RowLines:
         return RowLines(*(torch.cat(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-@dataclass(frozen=True)
-class RowPairs:
-    """The rows of every request: logits of the target's two rows and of the draft's, and probabilities."""
+def fresh_rows(
+    vocabulary: int, seed: int, device: torch.device
+) -> tuple[Float32[Tensor, "2 V"], Float32[Tensor, "1 V"]]:
+    """Logits of the target's two rows and of the draft's, with few likely tokens and a long tail.
 
-    p_logits: Float32[Tensor, "2 V"]
-    q_logits: Float32[Tensor, "1 V"]
-
-    @property
-    def p(self) -> Float64[Tensor, "2 V"]:
-        return self.p_logits.double().softmax(dim=1)
-
-    @property
-    def q(self) -> Float64[Tensor, "1 V"]:
-        return self.q_logits.double().softmax(dim=1)
-
-
-def fresh_rows(vocabulary: int, seed: int, device: torch.device) -> RowPairs:
-    """Rows with few likely tokens and a long tail; the draft's are noisy copies of the target's."""
+    The draft's are noisy copies of the target's.
+    """
     generator = torch.Generator().manual_seed(seed)
     logits = _SPREAD * torch.randn(2, vocabulary, generator=generator)
     likely = torch.rand(2, vocabulary, generator=generator).argsort(dim=1)[:, : max(2, vocabulary // _LIKELY)]
     logits.scatter_add_(1, likely, torch.full(likely.shape, _STANDS_OUT))
     draft = logits[:1] + _NOISE * torch.randn(1, vocabulary, generator=generator)
-    return RowPairs(logits.to(device), draft.to(device))
+    return logits.to(device), draft.to(device)
 
 
-def lines_of(rule: Rule, rows: RowPairs, seed: int) -> RowLines | None:
+def lines_of(rule: Rule, p: Float64[Tensor, "2 V"], q: Float64[Tensor, "1 V"], seed: int) -> RowLines | None:
     """All intervals between neighbouring edges, by falling probability; None where they depend on the drafted token."""
-    p, q, vocabulary = rows.p, rows.q, rows.p.shape[1]
-    device, number = p.device, torch.arange(vocabulary, device=p.device)
+    vocabulary, device = p.shape[1], p.device
+    number = torch.arange(vocabulary, device=device)
 
     def along(tokens: Int64[Tensor, " m"]) -> DraftPathTables:
         at = torch.tensor([[0, 1]], device=device).expand(len(tokens), 2)

@@ -9,13 +9,12 @@ from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
-from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import Failure
-from specbench.exactness.trials.judge import CONFIGURED_FIRST
+from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
-from specbench.rules.agreement import TOLERANCE
+from specbench.rules.agreement import TOLERANCE, well_formed
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
@@ -59,30 +58,23 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
             ]
         else:
             history = ["once: it does not fail when it is run again, so that earlier calls or noise of its own decide"]
-    path = CallPath(shown)
-    lines = [_conditions(shown, b), *_draft(shown, path, b), f"emitted: {_tokens(tokens)}"]
+    lines = [_conditions(shown, b), *_draft(shown, b), f"emitted: {_tokens(tokens)}"]
     if rule is not None:
-        lines.append(f"by the {rule.title}: {_tokens(expected(rule, shown, path).token_ids[b].tolist())}")
+        lines.append(f"by the {rule.title}: {_tokens(shown.expected(rule).token_ids[b].tolist())}")
     lines += [*history, _again(call, request, int(shown.counts[0]) if shrunk else None)]
     return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
 
 
 def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:
     """Whether a request's result is not the rule's; without a rule, whether it is one that the target cannot give."""
-    if rule is not None:
-        return not torch.equal(result.token_ids[b], expected(rule, call).token_ids[b])
-    accepted = int(result.num_accepted[b])
-    emitted = result.token_ids[b, : accepted + 1]
-    if accepted > int(call.counts[b]) or bool(((emitted < 0) | (emitted >= call.vocabulary)).any()):
-        return True
-    rows = int(CallPath(call).first_p[b]) + torch.arange(len(emitted), device=emitted.device)
-    return bool((call.p.weights[rows, emitted] == 0).any())
+    if rule is None:
+        return bool(impossible(call, result, well_formed(call.draft, call.target, result))[b])
+    return not torch.equal(result.token_ids[b], call.expected(rule).token_ids[b])
 
 
 def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
     one = call.alone(request)
-    path = CallPath(one)
-    lines = [_conditions(one, 0), *_draft(one, path, 0)]
+    lines = [_conditions(one, 0), *_draft(one, 0)]
     lead = f"by the formulas of the {rule.title} "
     if error.first > TOLERANCE:
         lines.append(f"{lead}the first token of a step is of total variation {error.first:.4g} from the target's")
@@ -94,21 +86,21 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
 
 def _conditions(call: Call, b: int) -> str:
     options, drafts = call.options, "one-hot" if call.draft.rows is None else "sampled"
-    row = int(CallPath(call).first_p[b])
+    row = int(call.path.p_rows[b, 0])
     temperature = float(call.target.temperature[b * (call.draft.max_draft_tokens + 1) if call.draft.padded else row])
     return (
         f"{call.vocabulary:,} tokens, {options['dtype']} logits ({options['rows'][b]}), temperature {temperature:.6g}, "
         f"truncation {options['truncation'][b]}, mask {options['mask'][b]}, "
-        f"{int((call.p.weights[row] > 0).sum()):,} tokens possible first; {drafts} draft; "
+        f"{int((call.p[row] > 0).sum()):,} tokens possible first; {drafts} draft; "
         f"seed {int(call.streams.seeds[b])}, position {int(call.streams.positions[b])}"
     )
 
 
-def _draft(call: Call, path: CallPath, b: int) -> list[str]:
-    count = int(call.counts[b])
+def _draft(call: Call, b: int) -> list[str]:
+    path, count = call.path, int(call.counts[b])
     u, emit = call.streams.uniform(Stream.ACCEPT)[b], float(call.streams.uniform(Stream.EMIT)[b, 0])
     lines = [
-        f"draft token {i + 1}: {int(path.tokens[b, i])}, p = {float(path.drafted_p[b, i]):.6g}, "
+        f"draft token {i + 1}: {int(call.tokens[b, i])}, p = {float(path.drafted_p[b, i]):.6g}, "
         f"q = {float(path.drafted_q[b, i]):.6g}, accept uniform {float(u[i]):.17g}"
         for i in range(min(count, _SHOWN))
     ]

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.core.rng import Stream, Streams
+from specbench.core.rng import Streams
 from specbench.exactness.enumeration.injection import Point
-from specbench.exactness.guard import draft_sampler
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ShownRequest
 from specbench.exactness.steps import Steps, draw_length, verified
@@ -30,9 +29,7 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
     streams = Streams(seeds, positions, width)
     if given:
         streams = GivenStreams.of(point.given[:, None].repeat(1, batch, 1).to(device), streams)
-    sampler = draft_sampler(verifier, point.fixture.name)
-    drawn = draw_length(point.fixture, point.count, streams.uniform(Stream.DRAFT), sampler)
-    return Steps.on_cpu([verified(verifier, point.fixture, drawn, streams)])
+    return Steps.on_cpu([verified(verifier, draw_length(verifier, point.fixture, point.count, streams))])
 
 
 def smallest_batch(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows
-from specbench.exactness.inputs import rows as made
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
+from specbench.exactness.enumeration.reference import outcome
 from specbench.exactness.inputs.distribution import Stratum
 from specbench.rules.agreement import only
+from specbench.rules.draft_path import DraftPathTables
+from specbench.rules.rule import Rule
 from specbench.rules.verifier import DraftSampler, capabilities
 
 
@@ -73,8 +76,8 @@ class Call:
     target: LogitRows
     streams: Streams
     options: dict[str, Any]
-    p: made.Dense
-    q: made.Dense | None
+    p: Float64[Tensor, "n V"]
+    q: Float64[Tensor, "m V"] | None
 
     @property
     def name(self) -> str:
@@ -113,6 +116,40 @@ class Call:
             target.select(scored),
             Streams(streams.seeds, streams.positions, kept + 1),
             of_request,
-            self.p.select(first + request + scored),
-            None if self.q is None else self.q.select(first + drafted),
+            self.p[first + request + scored],
+            None if self.q is None else self.q[first + drafted],
         )
+
+    @cached_property
+    def tokens(self) -> Int64[Tensor, "B gamma"]:
+        """The draft tokens of each request, 0 behind a short draft."""
+        ids, own = self.draft.token_ids, self._drafted
+        if self.draft.padded:
+            return torch.where(own, ids.view(own.shape), 0)
+        return torch.zeros_like(own, dtype=torch.int64).masked_scatter_(own, ids)
+
+    @cached_property
+    def path(self) -> DraftPathTables:
+        """p and q along the drafts, q of one-hot drafts too; both are 1 at places behind a short draft."""
+        counts, own = self.counts, self._drafted
+        first, places = counts.cumsum(0) - counts, torch.arange(own.shape[1] + 1, device=counts.device)
+        p_rows = (first + torch.arange(len(first), device=counts.device))[:, None] + places.minimum(counts[:, None])
+        q_rows, q = torch.where(own, first[:, None] + places[:-1], 0), self.q
+        if q is None:
+            ids = self.tokens[own]
+            q = torch.zeros((len(ids), self.vocabulary), dtype=torch.float64, device=ids.device)
+            q.scatter_(1, ids[:, None], 1.0)
+        q = q if len(q) else self.p[:1]  # nothing was drafted: no value of it is looked at
+        path = DraftPathTables(self.p, q, p_rows, q_rows, self.tokens, counts)
+        path.drafted_p, path.drafted_q = (torch.where(own, probs, 1.0) for probs in (path.drafted_p, path.drafted_q))
+        return path
+
+    @property
+    def _drafted(self) -> Bool[Tensor, "B gamma"]:
+        places = torch.arange(self.draft.max_draft_tokens, device=self.counts.device)
+        return places < self.counts[:, None]
+
+    def expected(self, rule: Rule) -> Verification:
+        """The outcome of a rule, by its formulas, which are known, and these probabilities. No verifier's code."""
+        u = self.streams.uniform(Stream.ACCEPT)[:, : self.draft.max_draft_tokens]
+        return outcome(rule, self.path, self.tokens, u, self.streams.uniform(Stream.EMIT)[:, 0])

@@ -14,6 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
+from specbench.core.sampling_params import SamplingParams
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -56,6 +58,7 @@ class Stratum:
         gamma: ranges of draft lengths, uniform within one, with their probabilities.
         batch: likewise of requests in a call.
         recorded: whether rows are recorded ones of the embedded pair.
+        sampling, dtype: in the place of what D draws, under the conditions of a run; None in D.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Stratum:
     gamma: Mapping[tuple[int, int], float]
     batch: Mapping[tuple[int, int], float]
     recorded: bool = False
+    sampling: SamplingParams | None = None
+    dtype: str | None = None
 
     @property
     def large(self) -> bool:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.core.sampling_params import SamplingParams
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
@@ -27,14 +27,17 @@ _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per 
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def fresh_seed() -> int:
+    """A seed for the calls of one certificate that no earlier one had, so that no code can be made for its inputs."""
+    return secrets.randbelow(10**12)
+
+
 def draw_call(
     seed: int,
     number: int,
     device: torch.device,
     takes: Takes = EVERYTHING,
     stratum: Stratum | None = None,
-    sampling: SamplingParams | None = None,
-    dtype: str | None = None,
 ) -> Call:
     """Draws a call from D.
 
@@ -43,9 +46,8 @@ def draw_call(
         number: of the call.
         takes: what the verifier takes.
         stratum: to draw from; None draws one by its probability.
-        sampling, dtype: in the place of what D draws, for the conditions of a run.
     """
-    return _Drawing(seed, number, device, takes, stratum, sampling, dtype).call()
+    return _Drawing(seed, number, device, takes, stratum).call()
 
 
 class _Drawing:
@@ -55,20 +57,11 @@ class _Drawing:
         owner, scored: the request of each row of the draft and of the target.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        number: int,
-        device: torch.device,
-        takes: Takes,
-        stratum: Stratum | None,
-        sampling: SamplingParams | None,
-        dtype: str | None,
-    ):
+    def __init__(self, seed: int, number: int, device: torch.device, takes: Takes, stratum: Stratum | None):
         rng = np.random.default_rng([seed, number])
         stratum = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
         self.seed, self.number, self.rng, self.device = seed, number, rng, device
-        self.takes, self.stratum, self.sampling = takes, stratum, sampling
+        self.takes, self.stratum = takes, stratum
         seed_of_tensors = int(rng.integers(2**62))
         self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
         if device.type != "cpu":
@@ -76,8 +69,8 @@ class _Drawing:
         self.options: dict[str, Any] = {
             name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
         }
-        if dtype is not None:
-            self.options |= {"dtype": dtype, "draft dtype": "same"}
+        if stratum.dtype is not None:
+            self.options |= {"dtype": stratum.dtype, "draft dtype": "same"}
         if not takes.padded:
             self.options["padding"] = "none"
         self.vocabulary = self._vocabulary()
@@ -123,8 +116,11 @@ class _Drawing:
         known = self.options["normaliser"]
         if parameters["truncated"].any():
             known = self.options["normaliser"] = "both known"
-        target = made.normalised(target, p if known == "both known" else None)
-        q_rows = stated if stated is not None else made.normalised(q_rows, None if known == "both unknown" else q)
+        if known != "both known":
+            target = dataclasses.replace(target, log_normalizer=None)
+        if stated is None and known == "both unknown":
+            stated = dataclasses.replace(q_rows, log_normalizer=None)
+        q_rows = q_rows if stated is None else stated
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
@@ -225,9 +221,9 @@ class _Drawing:
 
     def _parameters(self) -> dict[str, np.ndarray]:
         """Sampling parameters of each request, and whether these truncate."""
-        if self.sampling is not None:
+        if (sampling := self.stratum.sampling) is not None:
             names = ("temperature", "top_k", "top_p", "min_p")
-            parameters = {name: np.full(self.batch, getattr(self.sampling, name)) for name in names}
+            parameters = {name: np.full(self.batch, getattr(sampling, name)) for name in names}
             parameters["draft temperature"] = parameters["temperature"]
         else:
             parameters = self._drawn_parameters()
@@ -254,8 +250,8 @@ class _Drawing:
 
     def _rows(
         self, logits: Tensor, request: np.ndarray, parameters: dict[str, np.ndarray], temperature: str, dtype: str
-    ) -> tuple[LogitRows, made.Dense]:
-        """Rows without a normaliser, and their probabilities."""
+    ) -> tuple[LogitRows, Float64[Tensor, "n V"]]:
+        """Rows with their normalisers, and their probabilities."""
         logits = logits.to(_FLOATS[dtype])
         of_row = parameters[temperature][request].astype(np.float64)
         cutoff = torch.full((len(logits),), -math.inf, dtype=torch.float64, device=self.device)
@@ -264,9 +260,10 @@ class _Drawing:
             given = [parameters[name][request][truncated] for name in ("top_k", "top_p", "min_p")]
             cutoff[own] = made.cutoffs(logits[own], *map(self._tensor, (of_row[truncated], *given)))
         rows = LogitRows(logits, self._tensor(of_row), cutoff, None)
-        return rows, made.Dense.of(rows, of_row, bool(truncated.any()))
+        probs, normalizer = made.probabilities(rows, of_row, bool(truncated.any()))
+        return dataclasses.replace(rows, log_normalizer=normalizer), probs
 
-    def _draft_tokens(self, rows: LogitRows, q: made.Dense, streams: Streams) -> tuple[Tensor, LogitRows | None]:
+    def _draft_tokens(self, rows: LogitRows, q: Tensor, streams: Streams) -> tuple[Tensor, LogitRows | None]:
         """The draft tokens; and the rows that the verifier's own sampler says it drew them from, if it has one."""
         if not len(self.owner):
             return torch.zeros(0, dtype=torch.int64, device=self.device), None
@@ -274,10 +271,10 @@ class _Drawing:
         owner, offset = self._tensor(np.stack([self.owner, offset]))
         u = streams.uniform(Stream.DRAFT)[owner, offset]
         if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None:
-            return self.takes.draft_tokens(made.normalised(rows, q), u)
+            return self.takes.draft_tokens(rows, u)
         if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
             return rows.logits.argmax(dim=1), None
-        return first_above(q.weights, u), None
+        return first_above(q, u), None
 
     def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
         """Every request with as many rows; those that do not count hold other rows of the call."""

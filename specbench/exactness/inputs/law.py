@@ -102,17 +102,16 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
     return LawError(max(sum(errors), siblings), errors[0])
 
 
-def same_in_batch(rule: Rule, call: Call, batch: DraftPath, request: int) -> bool:
+def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
     """Whether the formulas give a request the same in its batch as alone, but for rounding.
 
     :func:`law_error` judges a request alone, which says nothing of formulas that read other requests or the batch's
     width.
 
     Args:
-        batch: the drafts of the call.
         request: its place in the call.
     """
-    path = _Path(*_rows(call, request))
+    batch, path = call.path, _Path(*_rows(call, request))
     count = int(batch.counts[request])
     there, alone = rule.limits(batch)[request, :count].clamp(max=1), rule.limits(path)[0, :count].clamp(max=1)
     if bool(((there - alone).abs() > TOLERANCE).any()):
@@ -125,10 +124,7 @@ def same_in_batch(rule: Rule, call: Call, batch: DraftPath, request: int) -> boo
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
     """p, q and tokens along the draft of one request."""
     one = call.alone(request)
-    p, tokens = one.p.probs(torch.arange(len(one.p.totals), device=call.counts.device)), one.draft.token_ids
-    if one.q is not None:
-        return p, one.q.probs(torch.arange(len(tokens), device=tokens.device)), tokens
-    return p, torch.nn.functional.one_hot(tokens, p.shape[1]).double() if len(tokens) else p[:0], tokens
+    return one.p, one.path.q[: len(one.draft.token_ids)], one.draft.token_ids
 
 
 def _errors(rule: Rule, path: _Path) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,65 +19,41 @@ MOST_LIKELY = 256  # tokens among which top-p looks for its nucleus; top-k and m
 RECORDED = Path(__file__).parent / "recorded.safetensors"
 
 
-@dataclass(frozen=True)
-class Dense:
-    """Probabilities of n rows, not normalised. Shares no code with verifiers.
+def probabilities(
+    rows: LogitRows, temperature: np.ndarray, cut: bool
+) -> tuple[Float64[Tensor, "n V"], Float64[Tensor, " n"]]:
+    """The probabilities that rows of logits mean, and their normalisers; see :class:`specbench.core.types.LogitRows`.
 
-    Attributes:
-        weights: of every token.
-        totals: their sums.
-        log_normalizer: log of the sum over kept tokens of exp(logit / temperature).
+    Shares no code with verifiers.
+
+    Args:
+        temperature: of the rows, on the host, so that no GPU is waited for.
+        cut: whether a row may have a cutoff.
     """
-
-    weights: Float64[Tensor, "n V"]
-    totals: Float64[Tensor, " n"]
-    log_normalizer: Float64[Tensor, " n"]
-
-    @staticmethod
-    def of(rows: LogitRows, temperature: np.ndarray, cut: bool) -> Dense:
-        """The probabilities that rows of logits mean; see :class:`specbench.core.types.LogitRows`.
-
-        Args:
-            temperature: of the rows, on the host, so that no GPU is waited for.
-            cut: whether a row may have a cutoff.
-        """
-        weights = rows.logits.double()
-        if weights is rows.logits:
-            weights = weights.clone()
-        removed = weights < rows.cutoff.double()[:, None] if cut else None
-        largest = weights.amax(dim=1)
-        greedy, first = np.flatnonzero(temperature == 0), None
-        if len(greedy):
-            greedy = torch.as_tensor(greedy, device=weights.device)
-            ids = torch.arange(weights.shape[1], device=weights.device)
-            first = torch.where(weights[greedy] == largest[greedy, None], ids, weights.shape[1]).amin(dim=1)
-        weights.sub_(largest[:, None])
-        if ((temperature != 1) & (temperature != 0)).any():
-            divisor = torch.where(rows.temperature > 0, rows.temperature, 1.0).double()
-            weights.div_(divisor[:, None])
-            largest = largest / divisor
-        weights.exp_()
-        if removed is not None:
-            weights.masked_fill_(removed, 0.0)
-        totals = weights.sum(dim=1)
-        normalizer = largest + totals.log()
-        if first is not None:
-            weights[greedy] = 0.0
-            weights[greedy, first] = 1.0
-            totals[greedy] = 1.0
-        return Dense(weights, totals, normalizer)
-
-    def select(self, rows: Int64[Tensor, " m"]) -> Dense:
-        """Some rows."""
-        return Dense(self.weights[rows], self.totals[rows], self.log_normalizer[rows])
-
-    def probs(self, rows: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
-        """The probabilities of some rows."""
-        return self.weights[rows] / self.totals[rows, None]
-
-    def prob(self, rows: Int64[Tensor, " m"], tokens: Int64[Tensor, " m"]) -> Float64[Tensor, " m"]:
-        """The probability of one token of each row."""
-        return self.weights[rows, tokens] / self.totals[rows]
+    probs = rows.logits.double()
+    if probs is rows.logits:
+        probs = probs.clone()
+    removed = probs < rows.cutoff.double()[:, None] if cut else None
+    largest = probs.amax(dim=1)
+    greedy, first = np.flatnonzero(temperature == 0), None
+    if len(greedy):
+        greedy = torch.as_tensor(greedy, device=probs.device)
+        ids = torch.arange(probs.shape[1], device=probs.device)
+        first = torch.where(probs[greedy] == largest[greedy, None], ids, probs.shape[1]).amin(dim=1)
+    probs.sub_(largest[:, None])
+    if ((temperature != 1) & (temperature != 0)).any():
+        divisor = torch.where(rows.temperature > 0, rows.temperature, 1.0).double()
+        probs.div_(divisor[:, None])
+        largest = largest / divisor
+    probs.exp_()
+    if removed is not None:
+        probs.masked_fill_(removed, 0.0)
+    totals = probs.sum(dim=1)
+    probs.div_(totals[:, None])
+    if first is not None:
+        probs[greedy] = 0.0
+        probs[greedy, first] = 1.0
+    return probs, largest + totals.log()
 
 
 def logits(
@@ -154,12 +129,6 @@ def cutoffs(
     keep &= scaled >= scaled[:, :1] + min_p.log()[:, None]
     keep[:, 0] = True
     return torch.where(keep, top, math.inf).amin(dim=1)
-
-
-def normalised(rows: LogitRows, dense: Dense | None) -> LogitRows:
-    """The rows with the normaliser of their probabilities; None leaves it unknown."""
-    known = None if dense is None else dense.log_normalizer
-    return LogitRows(rows.logits, rows.temperature, rows.cutoff, known)
 
 
 def laid_out(rows: LogitRows, layout: str, rng: np.random.Generator) -> LogitRows:

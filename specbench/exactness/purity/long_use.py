@@ -37,15 +37,13 @@ _REQUESTS = 128  # of each small fixture
 
 @dataclass(frozen=True)
 class _UsedBatch:
-    """A batch, its streams, and its outcome at the beginning (None if it is not recorded)."""
+    """A batch, and its outcome at the beginning (None if it is not recorded)."""
 
-    fixture: Fixture
     drawn: Drawn
-    streams: Streams
     before: Verification | None = None
 
     def __len__(self) -> int:
-        return len(self.streams.seeds)
+        return len(self.drawn.counts)
 
 
 class LongUse:
@@ -113,10 +111,10 @@ class LongUse:
             VerifierFault: the verifier did what no verifier may.
         """
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
-        unmet = [self._batch(batch.fixture, len(batch)) for batch in recorded]
+        unmet = [self._batch(batch.drawn.fixture, len(batch)) for batch in recorded]
         batches = [*recorded, *unmet]
         # Backwards, or what depends on the call before would be as at the beginning and as in the copy.
-        after = [self._verify(batch) for batch in batches[::-1]][::-1]
+        after = [self._verify(batch.drawn) for batch in batches[::-1]][::-1]
         by_rounding, structural = self._unlike_rule(batches, after)
         return LongUseRow(
             calls=self.calls,
@@ -149,15 +147,15 @@ class LongUse:
     def _batch(self, fixture: Fixture, size: int) -> _UsedBatch:
         self._next_request += size
         streams = request_streams(self.seed, self._next_request, size, fixture.gamma + 1, self.device)
-        return _UsedBatch(fixture, draw(self.verifier, fixture, streams), streams)
+        return _UsedBatch(draw(self.verifier, fixture, streams))
 
     def _recording(self, fixture: Fixture, size: int) -> _UsedBatch | None:
         """A batch that is verified twice; None if the verifier refuses it."""
         batch = self._batch(fixture, size)
         with contextlib.suppress(ArgumentError):
-            before, again = (_verified(self.verifier, batch, batch.streams) for _ in range(2))
+            before, again = (_verified(self.verifier, batch.drawn) for _ in range(2))
             self.unsteady += _differing(before, again)
-            return _UsedBatch(fixture, batch.drawn, batch.streams, before)
+            return _UsedBatch(batch.drawn, before)
         return None
 
     def _taken(self, chosen: int) -> bool:
@@ -167,7 +165,7 @@ class LongUse:
             return False
         met = chosen in self._used or batch.before is not None
         try:
-            self._verify(batch, self._fresh_streams(len(batch), batch.streams.width), met)
+            self._verify(batch.drawn, self._fresh_streams(len(batch), batch.drawn.streams.width), met)
         except ArgumentError:
             self._refused.add(chosen)
             return False
@@ -183,27 +181,27 @@ class LongUse:
         )
 
     def _recheck(self, batch: _UsedBatch) -> None:
-        changed = _differing(batch.before, self._verify(batch))
+        changed = _differing(batch.before, self._verify(batch.drawn))
         self.rechecked += len(batch)
         self.changed_between += changed
         if changed and self.first_changed is None:
             self.first_changed = self.calls
 
-    def _verify(self, batch: _UsedBatch, streams: Streams | None = None, met: bool = True) -> Verification:
+    def _verify(self, drawn: Drawn, streams: Streams | None = None, met: bool = True) -> Verification:
         """The object's outcome; what goes wrong says after how many calls it does.
 
         Args:
             met: whether the object took such a batch before, so that a refusal is a fault.
         """
         try:
-            return _verified(self.verifier, batch, streams or batch.streams)
+            return _verified(self.verifier, drawn, streams)
         except guard.VerifierFault as fault:
             raise guard.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
         except ArgumentError as error:
             if not met:
                 raise
             problem = self._after(f"verify refuses arguments of a shape that it took before ({error}).")
-            raise guard.VerifierFault(batch.fixture.name, problem) from error
+            raise guard.VerifierFault(drawn.fixture.name, problem) from error
 
     def _after(self, problem: str) -> str:
         return f"after {self.calls:,} calls of one object: {problem}"
@@ -215,9 +213,8 @@ class LongUse:
             return None, None
         by_rounding = structural = 0
         for batch, now in zip(batches, after, strict=True):
-            drawn = batch.drawn
-            wrong = now.differs(expected(rule, batch.fixture, drawn, batch.streams)).nonzero()[:, 0]
-            unlike = beyond_rounding(rule, drawn.draft, drawn.target, batch.streams, now, wrong)
+            wrong = now.differs(expected(rule, batch.drawn)).nonzero()[:, 0]
+            unlike = beyond_rounding(rule, *batch.drawn.arguments, now, wrong)
             structural += len(unlike)
             by_rounding += len(wrong) - len(unlike)
         return by_rounding, structural
@@ -228,17 +225,15 @@ class LongUse:
         fresh = self.subject.new_object()
         try:
             return sum(
-                _differing(_verified(fresh, batch, batch.streams), now)
-                for batch, now in zip(batches, after, strict=True)
+                _differing(_verified(fresh, batch.drawn), now) for batch, now in zip(batches, after, strict=True)
             )
         except (ArgumentError, guard.VerifierFault):  # the object took what its copy does not
             return None
 
 
-def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
-    """An outcome that later calls cannot overwrite."""
-    drawn = batch.drawn
-    result = guard.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
+def _verified(verifier: Verifier, drawn: Drawn, streams: Streams | None = None) -> Verification:
+    """An outcome that later calls cannot overwrite; with the requests' own streams if none are given."""
+    result = guard.verify(verifier, drawn.fixture.name, drawn.draft, drawn.target, streams or drawn.streams)
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.types import Verification
 from specbench.exactness.inputs import Call
-from specbench.exactness.inputs.expected import CallPath
 from specbench.exactness.statistics.bets import DifferenceBets
 
 ORDERS, CELLS, LANES = 5, 8, 32
@@ -30,7 +29,7 @@ _DENSE = 2**22  # probabilities held side by side
 
 
 def transforms(
-    call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
+    call: Call, result: Verification, requests: Int64[Tensor, " m"]
 ) -> tuple[Float64[Tensor, "m width orders"], Bool[Tensor, "m width"]]:
     """The value in (0, 1) of every emitted token in each order, and where there is a token.
 
@@ -47,39 +46,38 @@ def transforms(
     w = torch.rand(there.shape, generator=generator, dtype=torch.float64, device=accepted.device)[which, place]
     cells = torch.zeros((*there.shape, ORDERS), dtype=torch.float64, device=accepted.device)
     for part in torch.arange(len(request), device=accepted.device).split(max(1, _DENSE // call.vocabulary)):
-        own = (call, path, request[part], place[part], token[part], w[part])
-        cells[which[part], place[part]] = _transforms(*own).clamp(0, 1)
+        own = (request[part], place[part], token[part], w[part])
+        cells[which[part], place[part]] = _transforms(call, *own).clamp(0, 1)
     return cells, there
 
 
-def _transforms(
-    call: Call, path: CallPath, request: Tensor, place: Tensor, token: Tensor, w: Tensor
-) -> Float64[Tensor, "m orders"]:
-    row = path.first_p[request] + place
-    p = call.p.probs(row)
-    inside = place < path.counts[request]
-    q = p
-    if call.q is not None and len(call.q.totals):
-        drawn = call.q.probs(path.q_row[request, place.clamp(max=path.q_row.shape[1] - 1)])
-        q = torch.where(inside[:, None], drawn, p)
+def _transforms(call: Call, request: Tensor, place: Tensor, token: Tensor, w: Tensor) -> Float64[Tensor, "m orders"]:
+    path = call.path
+    p = q = call.p[path.p_rows[request, place]]
+    if call.q is not None and len(call.q):
+        drawn = call.q[path.q_rows[request, place.clamp(max=path.q_rows.shape[1] - 1)]]
+        q = torch.where((place < call.counts[request])[:, None], drawn, p)
     ratio = torch.where(q > 0, p / torch.where(q > 0, q, 1.0), torch.inf)
     ids = torch.arange(call.vocabulary, device=p.device)
-    values = []
-    for score in (p, q, ratio, ids.expand_as(p), (ids % LANES).expand_as(p)):
-        own = score.gather(1, token[:, None])
-        values.append(torch.where(score < own, p, 0.0).sum(dim=1) + w * torch.where(score == own, p, 0.0).sum(dim=1))
-    return torch.stack(values, 1)
+    scores = (p, q, ratio, ids.expand_as(p), (ids % LANES).expand_as(p))
+    return torch.stack([transform(p, score, token, w) for score in scores], 1)
 
 
-def smooth(
-    call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
-) -> Float64[Tensor, "m numbers"]:
+def transform(
+    p: Float64[Tensor, "m V"], score: Shaped[Tensor, "m V"], token: Int64[Tensor, " m"], w: Float64[Tensor, " m"]
+) -> Float64[Tensor, " m"]:
+    """F(x-) + w p(x) of each token x, with F along the order of the scores; equal scores count as one token."""
+    own = score.gather(1, token[:, None])
+    return torch.where(score < own, p, 0.0).sum(dim=1) + w * torch.where(score == own, p, 0.0).sum(dim=1)
+
+
+def smooth(call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> Float64[Tensor, "m numbers"]:
     """Numbers of each request, from -1 to 1, whose means are 0 if its tokens are the target's.
 
     Legendre polynomials of the values, as in Neyman's smooth test (Skandinavisk Aktuarietidskrift 20, 1937), in the
     mean over the places of each band.
     """
-    return _smooth(*transforms(call, path, result, requests), call.counts[requests])
+    return _smooth(*transforms(call, result, requests), call.counts[requests])
 
 
 def _smooth(
@@ -112,9 +110,9 @@ class TokenCells:
     numbers: np.ndarray
 
 
-def token_cells(call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> TokenCells:
+def token_cells(call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> TokenCells:
     """The cells of the tokens of some requests, whose results are well formed."""
-    values, there = transforms(call, path, result, requests)
+    values, there = transforms(call, result, requests)
     cell = (values * CELLS).long().clamp(0, CELLS - 1)
     index = (cell[there] + CELLS * torch.arange(ORDERS, device=cell.device)).flatten()
     numbers = _smooth(values, there, call.counts[requests])

@@ -35,8 +35,8 @@ class Tally:
     def add(self, steps: Steps) -> None:
         """Counts the steps; nothing is copied to the host."""
         self.draws += len(steps.malformed)
-        self._nodes = self._nodes + node_counts(self.fixture, steps)
-        self._lengths = self._lengths + length_counts(self.fixture, steps)
+        self._nodes = self._nodes + node_counts(steps)
+        self._lengths = self._lengths + length_counts(steps)
         self._malformed = self._malformed + steps.malformed.sum()
 
     def num_malformed(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
@@ -20,7 +20,6 @@ from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
-from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.trials.strata import Seen
@@ -82,12 +81,7 @@ class Judge:
         """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
         return Judge, (self.verifier, self.counted)
 
-    def look_for_the_form(self, call: Call) -> None:
-        """Counts tokens from now on if the rule's law has no closed form on this call."""
-        if self.own_rule and self.rule is not None and self._law(call, CallPath(call)) is None:
-            self.counted = True
-
-    def _law(self, call: Call, path: CallPath) -> LawError | None:
+    def law(self, call: Call) -> LawError | None:
         """Returns the error of the rule's formulas on the call's chosen request.
 
         None means that the rule has no closed form, or one that reads other requests of the batch.
@@ -95,7 +89,7 @@ class Judge:
         assert self.rule is not None
         request = _chosen(call)
         error = law_error(self.rule, call, request)
-        return error if error is not None and same_in_batch(self.rule, call, path, request) else None
+        return error if error is not None and same_in_batch(self.rule, call, request) else None
 
     def judge(self, call: Call) -> CallJudgement:
         """Calls ``verify`` and compares.
@@ -113,39 +107,26 @@ class Judge:
         except ArgumentError as error:
             seen.refused, judgement.refusal = 1, str(error)
             return judgement
-        seen.calls, seen.requests, seen.rows = 1, len(call.counts), len(call.p.totals)
+        seen.calls, seen.requests, seen.rows = 1, len(call.counts), len(call.p)
         of_d = call.number < CONFIGURED_FIRST
         if of_d:
             judgement.census.add(call)
-        path = CallPath(call)
-        good = self._well_formed(call, path, result, judgement)
+        good = well_formed(call.draft, call.target, result)
+        wrong = impossible(call, result, good)
+        seen.impossible = int(wrong.sum())
+        if self.rule is None and seen.impossible:
+            _keep(call, result, wrong.nonzero()[:, 0], judgement)
         if self.rule is not None:
-            self._compare(call, path, result, good, judgement)
+            self._compare(call, result, good, judgement)
             if self.own_rule:
-                self._check_law(call, path, judgement)
+                self._check_law(call, judgement)
         if of_d and (self.counted or seen.no_form):
-            judgement.cells = token_cells(call, path, result, good.nonzero()[:, 0])
+            judgement.cells = token_cells(call, result, good.nonzero()[:, 0])
         return judgement
 
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, judgement: CallJudgement) -> Tensor:
-        """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
-        good = well_formed(call.draft, call.target, result)
-        places = torch.arange(result.token_ids.shape[1], device=good.device)
-        there = (places <= result.num_accepted[:, None]) & good[:, None]
-        row = torch.where(there, path.first_p[:, None] + places, 0)
-        token = torch.where(there, result.token_ids, 0)
-        forbidden = there & (call.p.weights[row, token] == 0)
-        impossible = ~good | forbidden.any(dim=1)
-        judgement.seen.impossible = int(impossible.sum())
-        if self.rule is None and bool(impossible.any()):
-            _keep(call, result, impossible.nonzero()[:, 0], judgement)
-        return good
-
-    def _compare(
-        self, call: Call, path: CallPath, result: Verification, good: Tensor, judgement: CallJudgement
-    ) -> None:
+    def _compare(self, call: Call, result: Verification, good: Tensor, judgement: CallJudgement) -> None:
         assert self.rule is not None
-        wanted = expected(self.rule, call, path)
+        wanted = call.expected(self.rule)
         requests = result.differs(wanted).nonzero()[:, 0]
         if not len(requests):
             return
@@ -157,7 +138,7 @@ class Judge:
             _keep(call, result, structural, judgement)
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
-            got, other = (smooth(call, path, verification, chosen) for verification in (result, wanted))
+            got, other = (smooth(call, verification, chosen) for verification in (result, wanted))
             judgement.differences = (got - other).cpu().numpy()
 
     def _beyond_rounding(self, call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> Int64[Tensor, " k"]:
@@ -169,9 +150,9 @@ class Judge:
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
-    def _check_law(self, call: Call, path: CallPath, judgement: CallJudgement) -> None:
+    def _check_law(self, call: Call, judgement: CallJudgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
-        error, seen = self._law(call, path), judgement.seen
+        error, seen = self.law(call), judgement.seen
         if error is None:
             seen.no_form = 1
             return
@@ -179,6 +160,18 @@ class Judge:
         if error.step > TOLERANCE:
             seen.law_wrong = 1
             judgement.error, judgement.error_request = error, _chosen(call)
+
+
+def impossible(call: Call, result: Verification, good: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+    """Whether a request's result has not the form of a result, or has a token of probability 0.
+
+    Args:
+        good: which results have the form (rules.agreement.well_formed).
+    """
+    places = torch.arange(result.token_ids.shape[1], device=good.device)
+    there = (places <= result.num_accepted[:, None]) & good[:, None]
+    token = torch.where(there, result.token_ids, 0)
+    return ~good | (there & (call.p[call.path.p_rows, token] == 0)).any(dim=1)
 
 
 def _chosen(call: Call) -> int:

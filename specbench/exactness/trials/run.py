@@ -20,6 +20,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import guard
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
+from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.settings import deadline_of
@@ -33,29 +34,24 @@ from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
+CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
+_LEAST_VOCABULARY = 257  # of them, where large batches of long drafts leave no room for more
 _LOOKED_AT = 24  # calls on which a rule that is not registered is looked at first
 _REPORT_EVERY = 15  # seconds
 
 
-@dataclass(frozen=True)
-class Configured:
-    """The conditions of a run, a stratum of its own.
+def configured_stratum(
+    sampling: SamplingParams, gamma: int, batch: int, dtype: torch.dtype, vocabulary: int = CONFIGURED_VOCABULARY
+) -> Stratum:
+    """The conditions of a run as a stratum of its own, with one vocabulary, draft length and batch size.
 
-    Attributes:
-        stratum: its vocabulary, draft length and batch size.
-        sampling, dtype: in the place of what D draws.
+    Args:
+        vocabulary: fewer tokens are taken if the batch would not fit into memory.
     """
-
-    stratum: Stratum
-    sampling: SamplingParams
-    dtype: str
-
-    @staticmethod
-    def of(sampling: SamplingParams, gamma: int, batch: int, dtype: str, vocabulary: int) -> Configured:
-        """A stratum with one vocabulary, draft length and batch size."""
-        reason = "the sampler, gamma, batch_size and dtype of this run; all else as in D"
-        sizes = (vocabulary, vocabulary), {(gamma, gamma): 1.0}, {(batch, batch): 1.0}
-        return Configured(Stratum(CONFIGURED, reason, 0.0, *sizes), sampling, dtype)
+    vocabulary = max(_LEAST_VOCABULARY, min(vocabulary, MOST_CELLS // (batch * (gamma + 1))))
+    reason = "the sampler, gamma, batch_size and dtype of this run; all else as in D"
+    sizes = (vocabulary, vocabulary), {(gamma, gamma): 1.0}, {(batch, batch): 1.0}
+    return Stratum(CONFIGURED, reason, 0.0, *sizes, sampling=sampling, dtype=str(dtype).removeprefix("torch."))
 
 
 def run_trials(
@@ -64,7 +60,7 @@ def run_trials(
     seconds: float | int,
     seed: int,
     device: torch.device,
-    configured: Configured | None = None,
+    configured: Stratum | None = None,
     report: Callable[[str], None] = lambda _: None,
     strata: tuple[Stratum, ...] | None = None,
     share: int | None = None,
@@ -77,7 +73,7 @@ def run_trials(
         calls: of D; a twentieth as many follow under the conditions of the run.
         seconds: after which no further call is drawn; 0 is no limit.
         seed: of the inputs.
-        configured: the conditions of the run; None for none.
+        configured: the conditions of the run (configured_stratum); None for none.
         strata: in the place of D, in turn; for tests.
         share: processes among which calls are shared; None for as many as PyTorch has threads, if calls are many.
         patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
@@ -94,8 +90,8 @@ def run_trials(
     with guard.one_thread():
         drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
         judge, there = Judge(verifier), None
-        for i in range(min(_LOOKED_AT, len(drawn)) if judge.own_rule else 0):
-            judge.look_for_the_form(drawn[i])
+        if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
+            judge.counted = any(judge.law(drawn[i]) is None for i in range(min(_LOOKED_AT, len(drawn))))
         if device.type != "cpu" and unused is not None:
             there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
         trials = Trials(judge, drawn)
@@ -112,19 +108,18 @@ class _Drawn:
     device: torch.device
     takes: Takes
     calls: int
-    configured: Configured | None
+    configured: Stratum | None
     strata: tuple[Stratum, ...] | None
 
     def __len__(self) -> int:
         return self.calls + self._later
 
     def __getitem__(self, i: int) -> Call:
-        one, made_for = self.configured, (self.device, self.takes)
+        number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
+        if i % 21 == 20 and i // 21 < self._later:
+            number, stratum = CONFIGURED_FIRST + i // 21, self.configured
         with torch.inference_mode():
-            if one is not None and i % 21 == 20 and i // 21 < self._later:
-                number = CONFIGURED_FIRST + i // 21
-                return draw_call(self.seed, number, *made_for, one.stratum, one.sampling, one.dtype)
-            return draw_call(self.seed, i, *made_for, self.strata[i % len(self.strata)] if self.strata else None)
+            return draw_call(self.seed, number, self.device, self.takes, stratum)
 
     @property
     def _later(self) -> int:
