@@ -36,6 +36,7 @@ from specbench.sources import Mode, TextCompletion, TextRequest
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 from tests.replay.test_cost import flat
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 PROMPTS, TEXTS, SCATTER = 8, 4, 0.2
 TRUTH = np.exp(-(SCATTER**2) / 2)  # of speedups whose logarithms scatter over prompts: 1 / E[exp(-gain)]
 
@@ -71,7 +72,7 @@ def of_generate(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[flo
     requests = requests_of(TEXTS)
     patch.setattr(against, "decode_timed", lambda _, batch: timed(batch))
     patch.setattr(against, "_decoded", lambda _, __, batch: ([[0] * 4] * len(batch), timed(batch, gains).seconds))
-    context: Any = SimpleNamespace(gamma=3, sampling=requests[0].sampling, device=torch.device("cpu"))
+    context: Any = SimpleNamespace(pair=None, gamma=3, sampling=requests[0].sampling, device=torch.device("cpu"))
     (row,) = against.against(context, [PLAIN], in_groups(requests, 1), [[0] * 4] * len(requests), 2, idle())
     return row.times_plain_low, row.times_plain_high
 
