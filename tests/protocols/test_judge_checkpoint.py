@@ -288,7 +288,7 @@ def test_tokens_that_the_checkpoint_excludes_refute_only_if_speculation_alone_ha
 def test_texts_full_of_tokens_that_the_checkpoint_excludes_refute_as_rarely_as_stated():
     """In both ways one text in 100 consists of such tokens, 8 of them: speculation is refuted in 1e-4 of runs at most.
 
-    Four or more of 300 have a chance below 1e-7. Bets on tokens refute in 8% of runs.
+    Four or more of 300 have a chance below 1e-7. Bets on tokens refute in 10% of runs.
     """
     checkpoint, rng, refuted = scorer(), np.random.default_rng(0), 0
     sound, excluded = (
@@ -304,7 +304,7 @@ def test_texts_full_of_tokens_that_the_checkpoint_excludes_refute_as_rarely_as_s
 def test_a_bound_holds_if_few_texts_are_wrong_as_a_whole():
     """One text in fifty is of a set that the checkpoint excludes: none of 100 is in 13% of runs.
 
-    4 of 400 bounds may be below the truth; 16 or more have a chance below 1e-5. Bounds over tokens are in 50.
+    4 of 400 bounds may be below the truth; 16 or more have a chance below 1e-5. Bounds over tokens are in 53 or so.
     """
     rng, below, nothing = np.random.default_rng(0), 0, np.zeros((32, 1))
     sound, wrong = (ScoredText(nothing, *[np.zeros(32)] * 2, nothing + share, nothing) for share in (0, 1))
