@@ -102,7 +102,6 @@ def test_speedups_hold_the_truth_if_texts_of_a_prompt_are_in_different_batches(
         drawn = np.random.default_rng(seed).normal(0, SCATTER, PROMPTS)
         low, high = interval({str(i): float(gain) for i, gain in enumerate(drawn)}, monkeypatch)
         missed += not low <= TRUTH <= high
-    print("missed", missed)
     assert missed < 38
 
 
@@ -127,7 +126,6 @@ def test_ratios_hold_the_truth_if_texts_of_a_prompt_are_alike():
         estimate = ratio_of_sums(values, np.ones(160), units)
         assert estimate is not None
         missed += not estimate.low <= 1 <= estimate.high
-    print("missed", missed)
     assert missed < 38
 
 

@@ -80,5 +80,5 @@ def per_thousand(forks: Sequence[EngineFork]) -> tuple[float, float]:
         """By how much the logarithm of the product is above that of 100; it grows with the rate."""
         return float(np.log(1 - parted + rate * tokens).sum()) + math.log(1 - CONFIDENCE)
 
-    high = optimize.brentq(excess, 1e-9, 1) if excess(1) > 0 else 1.0
+    high = optimize.brentq(excess, 1e-9, 1.0) if excess(1.0) > 0 else 1.0
     return 1000 * float(parted.sum() / max(tokens.sum(), 1)), 1000 * high
