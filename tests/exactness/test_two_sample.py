@@ -198,7 +198,8 @@ def test_forks_and_margins():
     assert least_margin(None, 0) is None
     forks = [EngineFork("a", "speculative", 400), EngineFork("b", "speculative", 100, 100)]
     rate, high = per_thousand(forks)
-    assert rate == pytest.approx(2) < high
+    assert rate == pytest.approx(2)
+    assert rate < high
     same = [EngineFork(prompt, "speculative", 48) for prompt in "abcdefgh"]
     assert per_thousand(same) == (0, pytest.approx(1000 / 48 * (100 ** (1 / 8) - 1)))
     assert per_thousand([EngineFork("a", "speculative", 0)]) == (0, 1000)
