@@ -25,7 +25,7 @@ from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair
 from specbench.protocols.decode import speed_fields
-from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.model_context import ModelContext, in_prompt_groups, unit_of
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import DecoderFacts, RoundSettings, decode_timed, warm_rounds
@@ -128,7 +128,7 @@ def _compared(
     plain: Decoder, decoder: Decoder, requests: Sequence[Request], size: int
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
-    timed = warm_rounds(plain, decoder, in_groups(requests, size), _ROUNDS, size)
+    timed = warm_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed, DecoderFacts.of(plain, decoder))
     names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     names += ("speedup", "speedup_low", "speedup_high", "differing_texts")
@@ -142,7 +142,8 @@ def _overlap(context: ModelContext, requests: Sequence[Request], completions: Se
     texts = [completion.token_ids for completion in completions]
     scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
     sums = np.array([float(columns["overlap"].double().sum()) for columns in scored])
-    return columns("overlap", ratio_of_sums(sums, np.array([len(text) for text in texts])))
+    tokens = np.array([len(text) for text in texts])
+    return columns("overlap", ratio_of_sums(sums, tokens, [unit_of(request) for request in requests]))
 
 
 @names_arguments(_GROUPS)

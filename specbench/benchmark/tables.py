@@ -109,7 +109,7 @@ class AgreementRow:
     tolerance: float | None
     largest_rounding: float | None  # the largest error that explains a difference
     share: float  # differences / draws
-    share_low: float
+    share_low: float  # 95%, given the batches of logits, from each of which draws are independent
     share_high: float
     seconds: float
 

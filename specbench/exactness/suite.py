@@ -250,7 +250,8 @@ class Examination:
         if evidence.fault is None:
             bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed)
+            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
+            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed, left_out)
 
     def _finish(self) -> None:
         """What only needs to be done once."""

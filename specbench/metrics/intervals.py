@@ -9,6 +9,7 @@ another kind (speed.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +59,18 @@ def coverage(units: int) -> float:
     return float(2 * stats.t.cdf(z * np.sqrt((units - 1) / units), units - 1) - 1)
 
 
-def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray) -> Estimate | None:
-    """sum(numerator) / sum(denominator) over units (prompts), percentile bootstrap; None where nothing was counted."""
+def ratio_of_sums(
+    numerator: np.ndarray, denominator: np.ndarray, units: Sequence[Hashable] | None = None
+) -> Estimate | None:
+    """sum(numerator) / sum(denominator), percentile bootstrap over units (prompts); None where nothing was counted.
+
+    Args:
+        numerator, denominator: [n].
+        units: n names; numbers of one unit, such as several texts of a prompt, are resampled together. None: all apart.
+    """
     top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
+    if units is not None:
+        top, bottom = sums_by_unit(units, top), sums_by_unit(units, bottom)
     if bottom.sum() == 0:
         return None
     # Units that count nothing (a prompt with no draft) could fill a whole resample and divide by zero.
@@ -79,6 +89,12 @@ def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray) -> Estimate | 
         rng=np.random.default_rng(0),
     ).confidence_interval
     return Estimate(float(value), float(interval.low), float(interval.high))
+
+
+def sums_by_unit(units: Sequence[Hashable], values: np.ndarray) -> np.ndarray:
+    """Numbers [n] added up by unit, in the order in which units come first."""
+    number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+    return np.bincount([number[unit] for unit in units], weights=values)
 
 
 def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray) -> list[Estimate]:

@@ -49,6 +49,10 @@ class Rounds:
     plain_tokens: np.ndarray
     plain_seconds: np.ndarray
 
+    def summed(self, first: Sequence[int]) -> Rounds:
+        """Returns the rounds with batches added up, from each index of ``first`` to the next, as one batch each."""
+        return Rounds(*(np.add.reduceat(values, first, axis=1) for values in vars(self).values()))
+
 
 @dataclass(frozen=True)
 class Variance:

@@ -1,9 +1,10 @@
 """Other decoders under the clock, on the very requests of a run: transformers' ``generate`` in several ways.
 
 Each is warmed up once, which compiles what it compiles, and then decodes every batch as often as the run's own decoders
-did, in turn with plain decoding, so that the ratio of the two speeds is of times taken one right after the other. A
-speedup is over plain decoding: where ``generate`` is faster than that, the run says so. At temperature 0 the texts must
-be those of plain decoding: a benchmark that would not notice a wrong result is none.
+did, in turn with plain decoding, so that the ratio of the two speeds is of times taken one right after the other. Its
+interval takes batches as independent; those that share a prompt count as one. A speedup is over plain decoding: where
+``generate`` is faster than that, the run says so. At temperature 0 the texts must be those of plain decoding: a
+benchmark that would not notice a wrong result is none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from specbench.decoding import Decoder, Request
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.model_context import ModelContext, first_of_units
 from specbench.protocols.rounds import decode_timed
 
 BASELINES = "baselines.parquet"
@@ -43,7 +44,7 @@ class BaselineRow:
         seconds_prepared: of the first batch, once, before the clock counts; what is compiled is compiled there.
         rounds: how often each batch was decoded under the clock.
         times_plain, times_plain_low, times_plain_high: tokens a second over those of plain decoding, which took turns
-            with it, and the 95% interval; a single batch has none.
+            with it, and the 95% interval; None for one batch, or if all of them share prompts.
         equal_texts: how many equal plain decoding's; None at a temperature above 0, where texts differ by chance.
         note: why there are no numbers, or what to know of them.
     """
@@ -122,7 +123,7 @@ def _speed(row: BaselineRow) -> str:
     ratio, low, high = row.times_plain, row.times_plain_low, row.times_plain_high
     text = f"{row.tokens_per_second:.0f} tokens/s, {ratio:.2f}"
     if low is None or high is None:
-        return f"{text} times plain decoding; with one batch there is no interval"
+        return f"{text} times plain decoding; no interval, of one batch or of batches that all share prompts"
     text = f"{text} [{low:.2f}, {high:.2f}] times plain decoding"
     if low > 1:
         return f"{text}: it is faster, and over it the speedup is that much lower"
@@ -158,8 +159,8 @@ def _timed(
         return BaselineRow(name=way, batch=batch, texts=texts, note=note)
     tokens, total = sum(map(len, written)), float(np.median(times[1], axis=0).sum())
     equal = sum(one == other for one, other in zip(written, plain, strict=True)) if context.sampling.greedy else None
-    ratio = speed_of(Rounds(*times)).speedup
-    several = len(batches) > 1
+    units = first_of_units(batches)
+    ratio, several = speed_of(Rounds(*times).summed(units)).speedup, len(units) > 1
     return BaselineRow(
         name=way,
         batch=batch,

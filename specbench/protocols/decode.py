@@ -44,7 +44,7 @@ from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, che
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
-from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
+from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups, unit_of
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
@@ -144,7 +144,7 @@ class DecodeProtocol:
         categories = {CATEGORIES: ParquetTable(rounds, CATEGORY_SCHEMA)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
-            **overlap_fields(None if scored is None else scored.trace),
+            **overlap_fields(None if scored is None else scored.trace, requests),
             **shared_fields(context, completions, None if scored is None else scored.columns),
             **speed_fields(timed, facts),
             **shared,
@@ -218,12 +218,16 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
     )
 
 
-def overlap_fields(trace: Trace | None) -> dict[str, Any]:
-    """sum_x min(p(x), q(x)) at every emitted position; None where the drafter has no probabilities."""
+def overlap_fields(trace: Trace | None, requests: Sequence[Request]) -> dict[str, Any]:
+    """sum_x min(p(x), q(x)) at every emitted position; None where the drafter has no probabilities.
+
+    Args:
+        requests: of the trace's texts.
+    """
     if trace is None:
         return columns("overlap", None)
     sums = np.add.reduceat(trace.columns["overlap"].astype(float), trace.starts[:-1])
-    return columns("overlap", ratio_of_sums(sums, trace.lengths))
+    return columns("overlap", ratio_of_sums(sums, trace.lengths, [unit_of(request) for request in requests]))
 
 
 def speed_fields(timed: TimedRounds, facts: DecoderFacts) -> dict[str, Any]:

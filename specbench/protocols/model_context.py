@@ -73,6 +73,11 @@ def in_groups(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
+def unit_of(request: Request) -> str:
+    """The prompt or conversation of a request, of which intervals are: its texts depend on each other."""
+    return str(request.labels["conversation"])
+
+
 def in_prompt_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
     """Requests in groups of at least ``size``, in their order; the last may be smaller.
 
@@ -80,8 +85,20 @@ def in_prompt_groups(requests: Sequence[Request], size: int) -> list[Sequence[Re
     the interval of a speedup takes groups as independent.
     """
     groups: list[list[Request]] = []
-    for _, texts in itertools.groupby(requests, lambda request: request.labels["conversation"]):
+    for _, texts in itertools.groupby(requests, unit_of):
         if not groups or len(groups[-1]) >= size:
             groups.append([])
         groups[-1] += texts
     return [*groups]
+
+
+def first_of_units(batches: Sequence[Sequence[Request]]) -> list[int]:
+    """Returns the indices of the batches that do not go on with the prompt or conversation of the batch before.
+
+    From each of them to the next is a unit of an interval: batches that share a prompt depend on each other.
+
+    Args:
+        batches: in an order in which the texts of a prompt, and the turns of a conversation, follow one another.
+    """
+    ends = [(unit_of(batch[0]), unit_of(batch[-1])) for batch in batches]
+    return [i for i, (first, _) in enumerate(ends) if i == 0 or first != ends[i - 1][1]]

@@ -22,7 +22,7 @@ from specbench.metrics.intervals import columns
 from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
 from specbench.protocols.cost import CostProtocol
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.model_context import ModelContext, first_of_units, in_groups
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
@@ -48,7 +48,7 @@ class PredictedRow:
     gamma: int
     batch: int
     speedup: float
-    speedup_low: float | None  # None if it was measured, in one batch
+    speedup_low: float | None  # None if it was measured, in one batch or in batches that share prompts
     speedup_high: float | None
     tokens_per_second: float
     plain_tokens_per_second: float
@@ -62,7 +62,7 @@ class PredictedRow:
 class MeasuredRow(PredictedRow):
     """The same, measured."""
 
-    batches: int  # timed; what the interval of the speedup is over
+    batches: int  # timed; the interval of the speedup is over them, those that share a prompt as one
     batch_seconds: float  # of decoding a batch speculatively, prompts included
     seconds_draft: float
     seconds_target: float
@@ -197,11 +197,16 @@ def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> Predic
 
 
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> MeasuredRow:
-    """One paired round of batches decoded plainly and speculatively."""
-    size = context.batch_size
-    speculative, plain, batches = context.decoder(gamma), context.decoder(0), context.batches(requests)
+    """One paired round of batches decoded plainly and speculatively.
+
+    Args:
+        requests: of :func:`repeated`. Texts of one prompt are decoded one after the other here.
+    """
+    size, passes = context.batch_size, in_groups(requests, len(context.requests))
+    batches = context.batches([request for texts in zip(*passes, strict=True) for request in texts])
+    speculative, plain = context.decoder(gamma), context.decoder(0)
     timed = warm_rounds(plain, speculative, batches, RoundSettings(1, 1, 0), size, warmup)
-    pairs, speed = timed.first, speed_of(timed.times)
+    pairs, speed = timed.first, speed_of(timed.times.summed(first_of_units(batches)))
     tokens, seconds = float(speed.tokens.sum()), float(speed.seconds.sum())
     plain_tokens, plain_seconds = float(speed.plain_tokens.sum()), float(speed.plain_seconds.sum())
     steps = [len(c.steps) for _, run in pairs for c in run.completions]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.protocols.model_context import ModelContext
+from specbench.protocols.model_context import ModelContext, unit_of
 
 
 def shared_fields(
@@ -31,7 +31,8 @@ def shared_fields(
         sums = [_mass(context, completion, shared) for completion in completions]
     else:
         sums = [float(columns["shared"].double().sum()) for columns in scored]
-    mass = ratio_of_sums(np.array(sums), np.array([len(completion.token_ids) for completion in completions]))
+    tokens = np.array([len(completion.token_ids) for completion in completions])
+    mass = ratio_of_sums(np.array(sums), tokens, [unit_of(completion.request) for completion in completions])
     assert mass is not None, "every text has a token"
     return {"shared_tokens": int(shared.sum()), **columns("shared_mass", mass)}
 

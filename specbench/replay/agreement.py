@@ -1,7 +1,8 @@
 """Does decoding find what replay says? Tests over prompts, joint over all settings.
 
 ``points`` has a line a decoded text: gamma, prompt, tokens, steps, expected_steps (of that very text, replayed).
-Samples of a prompt are summed before anything is compared, since only prompts are independent.
+Samples of a prompt, and turns of a conversation, are summed before anything is compared, since only prompts and
+conversations are independent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from specbench.metrics.intervals import Estimate, ratios_of_sums
+from specbench.replay.trace import first_turn
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
         independent: tokens and expected steps, [prompts] each, of a trace of its own (replay/summary.by_prompt); None
             if it was not replayed.
     """
-    sums = points.groupby("prompt", sort=False)[["tokens", "steps", "expected_steps"]].sum()
+    units = points["prompt"].map(first_turn)
+    sums = points.groupby(units, sort=False)[["tokens", "steps", "expected_steps"]].sum()
     decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
     if len(sums) < 2:  # nothing tells how much prompts scatter
         return Agreement(decoded, same_text, None, None)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.metrics.intervals import Estimate, columns, ratios_of_sums
+from specbench.metrics.intervals import Estimate, columns, ratios_of_sums, sums_by_unit
 from specbench.metrics.results import schema_of
 from specbench.replay.policies import PolicyPoint
 from specbench.replay.renewal import Replayed
@@ -73,16 +73,15 @@ REPLAY_SCHEMA, POLICY_SCHEMA = schema_of(ReplayRow), schema_of(PolicyRow)
 def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, np.ndarray]:
     """tokens [prompts] and expected steps [prompts, len(replayed)]: what the bootstrap resamples.
 
-    Samples of a prompt are summed first, since they are alike.
+    Samples of a prompt, and turns of a conversation, are summed first, since they are alike.
     """
     steps = [sums_by_prompt(trace, result.steps) for result in replayed]
     return sums_by_prompt(trace, trace.lengths), np.stack(steps, axis=1)
 
 
 def sums_by_prompt(trace: Trace, values: np.ndarray) -> np.ndarray:
-    """Numbers of texts added up by prompt, in the order in which prompts come first."""
-    number = {name: i for i, name in enumerate(dict.fromkeys(trace.prompts))}
-    return np.bincount([number[name] for name in trace.prompts], weights=values)
+    """Numbers of texts added up by prompt or conversation, in the order in which these come first."""
+    return sums_by_unit(trace.conversations, values)
 
 
 def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[Estimate]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,7 @@ class Trace:
     """T tokens of n texts, one after the other. Made by ``trace_of``, which checks it.
 
     Attributes:
-        prompts: the name of each text's prompt; texts of one prompt share it, and are resampled together.
+        prompts: the name of each text's prompt, which texts of one prompt share.
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
         limits: the most tokens that each text could have had; None: as many as it has.
@@ -117,6 +118,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def conversations(self) -> list[str]:
+        """The first turn's prompt of each text's conversation, or its own: what intervals resample together."""
+        return [first_turn(name) for name in self.prompts]
 
     @property
     def lengths(self) -> Int64[np.ndarray, " n"]:
@@ -160,6 +166,11 @@ class Trace:
             {name: values[span] for name, values in self.columns.items()},
             None if self.limits is None else self.limits[first:last],
         )
+
+
+def first_turn(prompt: str) -> str:
+    """The name of the first turn of a prompt's conversation (runs/workloads/prompts.py); its own of any other."""
+    return re.sub(r"#turn-\d+$", "", prompt)
 
 
 def read_trace(path: str | Path) -> Trace:

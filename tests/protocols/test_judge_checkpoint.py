@@ -285,6 +285,36 @@ def test_tokens_that_the_checkpoint_excludes_refute_only_if_speculation_alone_ha
     assert checkpoint.refutes(1e-4) == (verdict == REFUTED)
 
 
+def test_texts_full_of_tokens_that_the_checkpoint_excludes_refute_as_rarely_as_stated():
+    """In both ways one text in 100 consists of such tokens, 8 of them: speculation is refuted in 1e-4 of runs at most.
+
+    Four or more of 300 have a chance below 1e-7. Bets on tokens refute in 10% of runs.
+    """
+    checkpoint, rng, refuted = scorer(), np.random.default_rng(0), 0
+    sound, excluded = (
+        ScoredText(np.full((8, len(BETS)), factor), *[np.zeros(8)] * 2, *[np.zeros((8, 4))] * 2)
+        for factor in (0.0, math.inf)
+    )
+    for _ in range(300):
+        checkpoint.texts = {mode: [excluded if odd else sound for odd in rng.random(100) < 0.01] for mode in Mode}
+        refuted += checkpoint.refutes(1e-4)
+    assert refuted < 4
+
+
+def test_a_bound_holds_if_few_texts_are_wrong_as_a_whole():
+    """One text in fifty is of a set that the checkpoint excludes: none of 100 is in 13% of runs.
+
+    4 of 400 bounds may be below the truth; 16 or more have a chance below 1e-5. Bounds over tokens are in 53 or so.
+    """
+    rng, below, nothing = np.random.default_rng(0), 0, np.zeros((32, 1))
+    sound, wrong = (ScoredText(nothing, *[np.zeros(32)] * 2, nothing + share, nothing) for share in (0, 1))
+    for _ in range(400):
+        texts = {mode: [sound] * 100 for mode in Mode}
+        texts[Mode.SPECULATIVE] = [wrong if odd else sound for odd in rng.random(100) < 0.02]
+        below += min(row.bound for row in share_rows(texts, ["a"], 0.99) if row.mode != Mode.PLAIN) < 0.02
+    assert below < 16
+
+
 def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refuted():
     checkpoint = scorer()
     against, nothing = np.full((40, 1), 1.0), np.zeros((40, 1))

@@ -121,13 +121,15 @@ def test_a_forecast_of_certain_acceptance_by_hand(batch):
 
 
 def test_prompts_are_padded_to_the_longest_and_fed_once():
-    """3 prompts of 5, 9 and 3 tokens, 2 texts each, in batches of 2: (5, 9), (3, 5), (9, 3) are 2 x (longest - 1)."""
+    """3 prompts of 5, 9 and 3 tokens, 2 texts each: alone longest - 1, and the first two together 2 x (9 - 1)."""
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 6, 20, seed=0).tolist(), prompts=["a", "a", "b", "b", "c", "c"])
     model = replace(flat(0.01, 0.0), start_both=Line(0.0, 1.0))
     lengths = {"a": 5, "b": 9, "c": 3}
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens=lengths, runs=1)
-    assert got.start_seconds == pytest.approx((2 * 8 + 2 * 4 + 2 * 8) / 3)
+    assert got.start_seconds == pytest.approx((4 + 8 + 2) / 3)
+    together = forecast(trace, "token", 4, 4, [model], prompt_tokens=lengths, runs=1)
+    assert together.start_seconds == pytest.approx((2 * 8 + 2) / 2)
     # All texts in one batch: three different prompts, each fed once.
     assert forecast(trace, "token", 4, 6, [model], prompt_tokens=lengths, runs=1).start_seconds == pytest.approx(24)
 

@@ -150,10 +150,12 @@ def _bounds(evidence: Evidence) -> list[str]:
         )
     if calls is not None:
         failed = f"{calls.differing:,} calls have" if calls.differing else "No call has"
+        some = ", but for pairs where counts say more," if any(bound.counts_say_more for bound in bounds) else ""
         sentences.append(
-            f"Small pairs, whole calls: these requests came in {calls.calls:,} calls of up to {evidence.batch:,} "
-            f"requests. {failed} a request with unexpected tokens. Even if whole calls fail at once, at most "
-            f"{most(calls.code)} of a call's requests have unexpected tokens, in the mean over these calls ({SURE})."
+            f"Small pairs, whole calls: these requests{some} came in {calls.calls:,} calls of up to "
+            f"{evidence.batch:,} requests. {failed} a request with unexpected tokens. Even if whole calls fail at "
+            f"once, at most {most(calls.code)} of a call's requests have unexpected tokens, in the mean over these "
+            f"calls ({SURE})."
         )
     return sentences
 

@@ -32,7 +32,7 @@ from specbench.exactness.enumeration.reference import beyond_rounding, expected,
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.results import Bound
 from specbench.exactness.statistics.bets import DifferenceBets
-from specbench.exactness.statistics.calls import CallCounts
+from specbench.exactness.statistics.calls import MODELS, CallCounts
 from specbench.exactness.statistics.power import share_at_most
 from specbench.exactness.steps import Drawn, Steps, table_rows
 from specbench.exactness.streams import uniforms
@@ -44,7 +44,6 @@ LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
-_PHASES = 6  # models of one fixture, one after the other
 
 
 class Probe:
@@ -239,7 +238,7 @@ class Probe:
             self.impure += int((~same).sum())
             if same.all():
                 box = relocate(self.verifier, model, given, seed + self.calls.phase)
-            if box is None or self.calls.phase == _PHASES:
+            if box is None or self.calls.phase == MODELS:
                 self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
                 return False
             anew[key] = box

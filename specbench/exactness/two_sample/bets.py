@@ -8,6 +8,10 @@ most alpha (Ville's inequality): Pandeva, Bakker, Naesseth and Forré, "E-valuat
 arXiv 2210.13027; Podkopaev and Ramdas, "Sequential predictive two-sample and independence testing", arXiv 2305.00143.
 Nothing is assumed of the engine but that its texts with different seeds are independent.
 
+A guesser may learn whatever it likes from earlier pairs, such as which tokens are likely after some beginning: what it
+learnt is fixed before the pair is seen, and it treats both texts of the pair alike. So classes of tokens need not be
+true ones. They are guessed as soon as KNOWN earlier texts begin likewise, and worse guesses only find less.
+
 A guesser looks at one feature: what stands in a context, such as "the next token, given all before it". Of an item
 that was seen a times in speculative and b times in plain texts, in a context with shares r and 1 - r of both, the odds
 that a text which has it is speculative are those of a beta distribution with mean r and strength 2c, over r / (1 - r).

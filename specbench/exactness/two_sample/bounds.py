@@ -1,8 +1,9 @@
 """How far apart the two ways can be in the probabilities of their tokens, and how much entropy their texts have.
 
 Every token belongs to a class by its estimated probability: the likeliest after what precedes it, another of at least
-0.1, or a rarer one (:mod:`.bets`, from earlier pairs alone). The total variation between the two ways' shares of the
-classes is a lower bound of the bias a token: what moves probability within a class, it does not see.
+0.1, or a rarer one (:mod:`.bets`, from earlier pairs alone). So a bound is on the classes as they were guessed for each
+pair before it was seen, in the mean over pairs. The total variation between the two ways' shares of the classes is a
+lower bound of the bias a token: what moves probability within a class, it does not see.
 """
 
 from __future__ import annotations

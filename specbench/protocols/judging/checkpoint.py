@@ -6,7 +6,8 @@ texts may differ from the checkpoint as well: speculation is refuted only if pla
 
 A token that the checkpoint excludes is no proof against speculation, since the plain engine may emit it too, as rarely:
 where a token has massive activations, 8-bit activations change logits by 9. So there is a fair bet on which way of
-decoding emits the next such token: a speculative one multiplies the wealth by 1.9, and a plain one by 0.1.
+decoding writes the next text with such a token: a speculative one multiplies the wealth by 1.9, and a plain one by 0.1.
+Texts are bet on, since what lets in one such token in a text lets in others.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def share_rows(texts: dict[Mode, list[ScoredText]], sets: Sequence[str], confide
     """The rows of both modes and of their difference.
 
     In a text that follows the checkpoint, the sum over tokens of (in the set) - (probability of the set) has mean 0.
-    Student's interval is over texts, whose number is no matter of chance, and its doubt is shared by the sets.
+    Student's interval is over texts, whose number is no matter of chance, and its doubt is shared by the sets. No bound
+    is below what texts that are wrong as a whole, none of which was seen, may make of the share.
     """
     rows, parts = [], {}
     for mode in Mode:
@@ -130,7 +132,7 @@ def _rows(
 ) -> list[ShareRow]:
     means, variances, tokens = part
     doubt = (1 - confidence) / (2 * len(sets))
-    quantile, unseen = float(stats.t.isf(doubt, max(texts - 1, 1))), -math.log(1 - confidence) / tokens
+    quantile, unseen = float(stats.t.isf(doubt, max(texts - 1, 1))), -math.log(1 - confidence) / texts
     rows = []
     for number, which in enumerate(sets):
         bound = max(abs(float(means[number])) + quantile * math.sqrt(float(variances[number])), unseen)

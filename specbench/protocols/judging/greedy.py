@@ -148,9 +148,9 @@ def _finding(forks: list[EngineFork]) -> Finding:
     parted = [fork for fork in ways[SPECULATIVE] if fork.position is not None]
     certain = [fork for fork in parted if fork.cause in (NO_ROUNDING, BY_CHECKPOINT)]
     shown = [fork for fork in parted if fork.cause in (ITSELF, CHUNKING)]
-    rate, _, high = per_thousand(ways[SPECULATIVE])
+    rate, high = per_thousand(ways[SPECULATIVE])
     plain_rate = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None
-    power = f"A rate above {high:.1f} forks a thousand tokens would have shown more (99%)."
+    power = f"A rate above {high:.1f} forks a thousand tokens would have shown more (99%, over texts)."
     beside = "" if plain_rate is None else f", and plain texts from themselves in another batch {plain_rate:.1f}"
     answer = f"Speculative texts part from plain ones {rate:.1f} times a thousand tokens ({len(parted)} texts){beside}"
     verdict = CANNOT_TELL

@@ -119,8 +119,8 @@ def predicted_rows(checkpoint: TextScorer, texts: Sequence[TextCompletion], gamm
     rows = []
     for rule, drafts in (("token", "drawn"), ("argmax", "likeliest")):
         (result,) = replay(trace, rule, [gamma])
-        rate = ratio_of_sums(result.accepted, result.drafted)
-        length = ratio_of_sums(result.accepted + result.steps, result.steps)
+        rate = ratio_of_sums(result.accepted, result.drafted, trace.prompts)
+        length = ratio_of_sums(result.accepted + result.steps, result.steps, trace.prompts)
         ending = f"{PREDICTED}, drafts {drafts}"
         rows.append(_row(f"acceptance rate, {ending}", f"Σa / Σd, replayed with gamma {gamma}", rate))
         rows.append(_row(f"acceptance length, {ending}", f"(Σa + N) / N, replayed with gamma {gamma}", length))
@@ -132,26 +132,30 @@ def _tokens(completion: TextCompletion) -> int:
 
 
 def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> list[SpeedRow]:
-    """Rates of what texts counted, or else of what the server counted for all together."""
+    """Rates of what texts counted, or else of what the server counted for all together.
+
+    Intervals are over prompts: the texts of all rounds have the same ones.
+    """
+    prompts: list[str] | None = [text.request.prompt_id for text in texts]
     counted = {
         name: np.array([text.counters.get(name, math.nan) for text in texts])
         for name in ("drafted", "accepted", "steps")
     }
     if np.isnan(counted["accepted"]).all():
-        counted = {name: np.array([totals.get(name, math.nan)]) for name in counted}
+        counted, prompts = {name: np.array([totals.get(name, math.nan)]) for name in counted}, None
     drafted, accepted, steps = counted.values()
     tokens = np.array([_tokens(text) for text in texts], dtype=float)
     rows = []
     if not np.isnan(drafted + accepted).any() and drafted.sum():
-        rows.append(_row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted)))
+        rows.append(_row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted, prompts)))
         if len(drafted) > 1:
-            rates = accepted[drafted > 0] / drafted[drafted > 0]
-            mean = ratio_of_sums(rates, np.ones(len(rates)))
+            rates = np.divide(accepted, drafted, out=np.zeros(len(drafted)), where=drafted > 0)
+            mean = ratio_of_sums(rates, drafted > 0, prompts)
             rows.append(_row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean))
     if not np.isnan(steps).any() and steps.sum():
-        rows.append(_row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps)))
+        rows.append(_row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps, prompts)))
         if len(steps) == len(tokens):
-            rows.append(_row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps)))
+            rows.append(_row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps, prompts)))
     return [row for row in rows if row is not None]
 
 

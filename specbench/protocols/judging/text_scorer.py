@@ -23,7 +23,8 @@ from specbench.sources import Mode, TextCompletion
 
 BATCH = 32  # texts of a prompt that are scored together
 DOUBT = 10.0  # evidence to one against plain texts, from which on the checkpoint is not the engine's model
-EXCLUDED = {"speculative": math.log(1.9), "plain": math.log(0.1)}  # log factors of a token that the checkpoint excludes
+# Log factors of a text with tokens that the checkpoint excludes; one token that it excludes may come with others.
+EXCLUDED = {"speculative": math.log(1.9), "plain": math.log(0.1)}
 EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)  # of log q - log p
 DRAFTED = "those that the draft makes likelier"
 
@@ -126,10 +127,13 @@ class TextScorer:
         if mode is Mode.SPECULATIVE:
             owed, plain = 0.0, self.texts[Mode.PLAIN]
             for number, factor in enumerate(factors):
-                owed += EXCLUDED["plain"] * (plain[number].excluded if number < len(plain) else 0)
+                owed += EXCLUDED["plain"] * (number < len(plain) and plain[number].excluded > 0)
                 if len(factor):
-                    factors[number] = np.where(np.isposinf(factor), EXCLUDED["speculative"], factor)
+                    excluded = np.isposinf(factor)
+                    factors[number] = np.where(excluded, 0.0, factor)
                     factors[number][0], owed = factors[number][0] + owed, 0.0
+                    if excluded.any():
+                        factors[number][excluded.any(axis=1).argmax()] += EXCLUDED["speculative"]
         return log_wealth(np.concatenate(factors or [np.zeros((0, len(BETS)))]))
 
     def excluded(self, mode: Mode) -> int:

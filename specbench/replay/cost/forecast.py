@@ -1,8 +1,8 @@
 """Tokens a second before anyone decodes: a trace's acceptance times a cost model's step times.
 
-``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in the order of their requests,
-prompts are padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest
-text is done, and each step costs what the model says of the requests still active and the tokens still drafted.
+``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches prompt by prompt, prompts are
+padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest text is done,
+and each step costs what the model says of the requests still active and the tokens still drafted.
 Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs; they do not
 hold what the cost model's shape gets wrong, nor a machine that is faster or slower by the time of the decoding.
 """
@@ -69,12 +69,13 @@ def forecast(
     spread = models[1:] or models
     texts = _texts_by_prompt(trace)
     fed = np.array([prompt_tokens[name] for name in trace.prompts])
+    _, same = np.unique(trace.prompts, return_inverse=True)
     drawn = []
     for _ in range(runs):
         model = spread[int(rng.integers(len(spread)))]
         chosen = [texts[i] for i in rng.integers(len(texts), size=len(texts))]
-        drawn.append(_run(trace, accepted, gamma, batch, model, fed, chosen, rng))
-    central = [_run(trace, accepted, gamma, batch, models[0], fed, texts, rng) for _ in range(max(8, runs // 8))]
+        drawn.append(_run(trace, accepted, gamma, batch, model, fed, same, chosen, rng))
+    central = [_run(trace, accepted, gamma, batch, models[0], fed, same, texts, rng) for _ in range(max(8, runs // 8))]
     tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
     samples = np.array(drawn)
     return Forecast(
@@ -90,8 +91,9 @@ def forecast(
 
 
 def _texts_by_prompt(trace: Trace) -> list[np.ndarray]:
-    names = np.array(trace.prompts)
-    return [np.flatnonzero(names == name) for name in dict.fromkeys(trace.prompts)]
+    """The numbers of the texts of each prompt or conversation."""
+    names = np.array(trace.conversations)
+    return [np.flatnonzero(names == name) for name in dict.fromkeys(trace.conversations)]
 
 
 def _run(
@@ -101,16 +103,22 @@ def _run(
     batch: int,
     model: CostModel,
     prompt_tokens: Int64[np.ndarray, " n"],
+    same_prompt: Int64[np.ndarray, " n"],
     chosen: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> tuple[float, float, float, float, float, float]:
-    """One run over the chosen prompts' texts, first each prompt's first (record.repeated).
+    """One run over the chosen prompts' texts, those of a prompt one after the other, as protocol=predict decodes them.
+
+    Args:
+        prompt_tokens, same_prompt: of each text's prompt, its tokens and a number.
+        chosen: numbers of texts, of each prompt or conversation that was drawn.
 
     Returns:
         tokens, seconds, plain seconds, steps of requests, mean seconds of a step, and of feeding a batch's prompts.
     """
-    samples = range(max(map(len, chosen)))
-    laid_out = [(texts[k], owner) for k in samples for owner, texts in enumerate(chosen) if k < len(texts)]
+    laid_out = [
+        (text, owner * len(same_prompt) + same_prompt[text]) for owner, texts in enumerate(chosen) for text in texts
+    ]
     numbers, owners = np.array(laid_out).T
     taken = simulate(trace, accepted, rng, numbers)  # a text that was drawn twice is decoded twice
     # Everything is [batches, batch]; the last batch is filled up with requests that decode nothing.
