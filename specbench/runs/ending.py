@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.core.errors import SpecbenchError, message_of
-from specbench.core.machine.disk import WriteError
+from specbench.core.machine.disk import WriteError, writing
 from specbench.core.machine.progress import say
 from specbench.reports import Report
 from specbench.runs.plan import LATEST, find_sweep
@@ -76,8 +76,10 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
 def _collect(folder: Path, status: SweepStatus) -> None:
     from specbench.metrics import results
 
+    remedy = f"Free space there: python -m specbench report {shlex.quote(str(folder))} then collects them."
     try:
-        results.collect(folder)
+        with writing(folder, remedy):
+            results.collect(folder)
     except WriteError as error:
         raise SpecbenchError(f"rows stay in the jobs' folders: {error}") from error
     ended = zip(status.plan.jobs, status.states, strict=True)

@@ -360,7 +360,9 @@ def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
     with pytest.raises(SystemExit) as stopped:
         main("gamma_sweep", gamma_sweep.build)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == f"{run / 'report'}: File exists. Copy the run to where a report can be written.\n"
+    error = capsys.readouterr().err
+    assert error.startswith(f"cannot write to {run / 'report'} (File exists). Free space there, make it writable, or")
+    assert "resume" not in error
 
 
 def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:

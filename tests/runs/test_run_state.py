@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.folder import read_rows, report_of
 from specbench.core.errors import ConfigError, SpecbenchError
-from specbench.core.machine.disk import WriteError, beside, clear_temporaries
+from specbench.core.machine.disk import WriteError, beside, clear_temporaries, write_json, writing
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.runs import plan as plans
@@ -349,7 +349,7 @@ def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatc
 
     def full(path: Path, content: object) -> None:
         if needed & {each.name for each in job.iterdir()}:
-            raise WriteError(path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            raise WriteError(path.parent, os.strerror(errno.ENOSPC))
         write(path, content)
 
     monkeypatch.setattr(of_jobs, "write_json", full)
@@ -360,6 +360,18 @@ def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatc
     needed.add("job.json")
     with pytest.raises(WriteError, match="No space left"):
         write_ending(job, written_state(job).ending(Status.FAILED, "another"))
+
+
+def test_what_no_sweep_goes_on_with_has_a_remedy_of_its_own(tmp_path):
+    """Pages and papers named a command that does not write them again."""
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match=r"/file \(Not a directory\)\. Free space there, .* resume=FOLDER\.$"):
+        write_json(tmp_path / "file/x.json", {})
+    with (
+        pytest.raises(WriteError, match=r"/file \(Not a directory\)\. Name another folder\.$"),
+        writing(tmp_path, "Name another folder."),
+    ):
+        write_json(tmp_path / "file/x.json", {})
 
 
 def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_path):
