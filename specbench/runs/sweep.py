@@ -27,19 +27,21 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
-from specbench.core.machine.disk import WriteError, clear_temporaries, locked, write_text
+from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.combinations import combinations, with_every_bug
 from specbench.runs.commandline import Command
-from specbench.runs.identity import APART, identity, together_part
+from specbench.runs.identity import APART, differences, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
-from specbench.runs.state import JobState, Status, read_state, write_state
+from specbench.runs.state import IDENTITY, JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled
+
+MOST_CHANGES = 3  # that a message names
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Composed:
 
     job: PlannedJob
     refusal: str | None = None
+    identity: str = ""  # what its id is a digest of; empty if it cannot run
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,9 @@ class Planner:
             return Composed(job, str(error))
         if resolved["parallel"] != "none":
             choices["ranks"] = str(ranks.size())
-        name, files = identity(resolved, choices)
+        name, files, text = identity(resolved, choices)
         together = together_part(resolved, choices, files)
-        return Composed(dataclasses.replace(job, id=name, files=files, together=together))
+        return Composed(dataclasses.replace(job, id=name, files=files, together=together), identity=text)
 
     def _written(self, wanted: Sequence[Composed]) -> tuple[str, list[dict[str, Any]]]:
         """Writes the plan. Returns its folder and the jobs to launch, as the other ranks of a parallel run get them."""
@@ -155,7 +158,7 @@ class Planner:
                 refused |= self._refused_since(plan, folder)
                 clear_temporaries(folder)
             plan = plan.widened(composed.job for composed in wanted)
-            write_plan(folder, plan)
+            write_plan(folder, plan, {composed.job.id: composed.identity for composed in wanted if composed.identity})
         waiting = []
         for job in plan.jobs:
             place = folder / str(job.number)
@@ -181,12 +184,13 @@ class Planner:
             if now.refusal:
                 refused[job.question] = now.refusal
             elif now.job.id != job.question:
-                keys = sorted(now.job.files.items() ^ job.files.items())
-                what = " and ".join(dict.fromkeys(key for key, _ in keys)) or "the configuration"
+                changes = differences(read_json(folder / str(job.number) / IDENTITY), now.identity, job.files)
+                more = f", and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+                what = ", ".join(changes[:MOST_CHANGES]) + more or "the configuration changed"
                 raise ConfigError(
                     "resume",
                     folder,
-                    f"{what} changed since job {job.number} ({job.label}) was planned (in {plan.started_in})",
+                    f"{what} since job {job.number} ({job.label}) was planned (in {plan.started_in})",
                     "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
                 )
         return refused

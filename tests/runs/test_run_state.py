@@ -333,10 +333,10 @@ def test_a_link_that_a_killed_process_left_is_no_sweep(tmp_path, monkeypatch):
 def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     sweep = sweep_of(tmp_path, JobState("a"))
     (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
-    for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp"):
+    for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp", "identity.json"):
         (sweep / "0" / name).touch()
     clear_attempt(sweep / "0")
-    assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
+    assert sorted(path.name for path in (sweep / "0").iterdir()) == ["identity.json", "job.json"]
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
 
 

@@ -170,3 +170,23 @@ def test_help_does_not_copy_all_schemas_for_each_group(monkeypatch):
     with pytest.raises(SystemExit):
         show(["--help"])
     assert len(copies) < 1000
+
+
+def test_a_sweep_that_cannot_go_on_names_the_keys_that_changed(here):
+    yaml = here / "mine/sampler/warm.yaml"
+    yaml.parent.mkdir(parents=True)
+    yaml.write_text("temperature: 0.9\n")
+    sweep = planned("--config-dir", "mine", "sampler=warm", "gamma=1,2").folder
+    assert len(planned("resume=latest").waiting) == 2
+    yaml.write_text("temperature: 0.5\nstop: [a]\n")
+    changes = 'sampler.stop changed from [] to ["a"], sampler.temperature changed from 0.9 to 0.5'
+    since = re.escape(" since job 0 (gamma=1) was planned")
+    with pytest.raises(ConfigError, match=re.escape(changes) + since):
+        planned("resume=latest")
+    yaml.write_text("temperature: 0.5\ntop_k: 1\ntop_p: 0.5\nmin_p: 0.1\n")
+    with pytest.raises(ConfigError, match=f", and 1 more{since}"):
+        planned("resume=latest")
+    for damaged in ("[1, 2, 3]", "["):
+        (sweep / "0/identity.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=f"the configuration changed{since}"):
+            planned("resume=latest")
