@@ -15,8 +15,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from specbench.analysis.command import main
+from specbench.analysis.decoding import telling
+from specbench.analysis.page import words
 
-from analysis import (
+from specbench.analysis import (
     decode_speed,
     decoding,
     drafters,
@@ -26,9 +29,6 @@ from analysis import (
     temperature_sweep,
     vocabularies,
 )
-from analysis.command import main
-from analysis.decoding import telling
-from analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
@@ -327,7 +327,7 @@ def test_the_command_prints_the_table_and_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
-    monkeypatch.setattr("analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
+    monkeypatch.setattr("specbench.analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
     main("gamma_sweep", gamma_sweep.build)
@@ -374,8 +374,8 @@ def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
 def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
     block = rest.partition("```python\n")[2].partition("```")[0]
-    module = types.ModuleType("analysis.sky")
-    module.__package__ = "analysis"
+    module = types.ModuleType("specbench.analysis.sky")
+    module.__package__ = "specbench.analysis"
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
     text = said(module, write_run(tmp_path, [make_row()]))
     assert "\nIt is **blue**.\n" in text

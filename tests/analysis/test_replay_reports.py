@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import metrics, page, predicted_speedup, replay_sweep
+from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
