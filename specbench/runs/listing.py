@@ -10,6 +10,7 @@ from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.runs.checks import did_you_mean
 from specbench.runs.choices import names
+from specbench.runs.config import GROUPS
 
 EXPERIMENTS = "exp"
 _WIDTH = 150
@@ -27,18 +28,7 @@ COMMANDS = {
     "--hydra-help": "flags of Hydra, completion of the shell among them",
     "--version": "versions of specbench and of what numbers depend on",
 }
-_GROUPS = {
-    "exp": "experiments, each with the question that it answers",
-    "protocol": "what a run measures",
-    "verifier": "the code that accepts and rejects drafted tokens",
-    "drafter": "what proposes tokens",
-    "pair": "the target and the draft model",
-    "workload": "the prompts",
-    "sampler": "how both models sample",
-    "engine": "how a step is run",
-    "source": "the engine under test, which texts are sampled from",
-    "tracking": "where runs are logged",
-}
+_GROUPS = {EXPERIMENTS: "experiments, each with the question that it answers", **GROUPS}
 
 
 def command(arguments: Sequence[str]) -> int:
