@@ -132,7 +132,7 @@ class Planner:
             self.composed[tuple(overrides)] = zlib.compress(kept, 1)
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
-        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
+        job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
             resolved = config.resolved(_without_hydra(composed))
             check_job(resolved)
@@ -155,7 +155,8 @@ class Planner:
             plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
             refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
             if resume is not None:
-                refused |= self._refused_since(plan, folder)
+                plan, refused_since = self._checked_again(plan, folder)
+                refused |= refused_since
                 clear_temporaries(folder)
             plan = plan.widened(composed.job for composed in wanted)
             write_plan(folder, plan, {composed.job.id: composed.identity for composed in wanted if composed.identity})
@@ -172,17 +173,19 @@ class Planner:
                 waiting.append(dataclasses.asdict(job))
         return str(folder), waiting
 
-    def _refused_since(self, plan: Plan, folder: Path) -> dict[str, str]:
-        """Why planned jobs cannot run, by what they ask.
+    def _checked_again(self, plan: Plan, folder: Path) -> tuple[Plan, dict[str, str]]:
+        """Returns the plan, in which refused jobs that can run now have their ids, and why others cannot, by question.
 
         Raises:
             ConfigError: a job of the plan would not be the same any more. Rows of two questions do not mix.
         """
-        refused = {}
+        refused, jobs = {}, []
         for job in plan.jobs:
-            now = self._composed([*job.overrides, *self.extra])
+            now, kept = self._composed([*job.overrides, *self.extra]), job
             if now.refusal:
                 refused[job.question] = now.refusal
+            elif job.question == _id_of_refused(job.overrides):
+                kept = dataclasses.replace(now.job, number=job.number, label=job.label, overrides=job.overrides)
             elif now.job.id != job.question:
                 changes = differences(read_json(folder / str(job.number) / IDENTITY), now.identity, job.files)
                 more = f", and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
@@ -193,7 +196,8 @@ class Planner:
                     f"{what} since job {job.number} ({job.label}) was planned (in {plan.started_in})",
                     "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
                 )
-        return refused
+            jobs.append(kept)
+        return dataclasses.replace(plan, jobs=jobs), refused
 
     def launch(self, sweep: Sweep) -> str | None:
         """Launches the jobs that wait; what becomes of each is in its folder.
@@ -237,6 +241,11 @@ class Planner:
         composed.hydra.overrides.hydra += overrides[-2:]
         composed.hydra.sweep.dir, composed.hydra.sweep.subdir = shared.hydra.sweep.dir, number.partition("=")[2]
         return composed
+
+
+def _id_of_refused(overrides: Sequence[str]) -> str:
+    """The id of a job of which nothing but its words is known, since its configuration is refused."""
+    return identity({}, {"overrides": str(list(overrides))}).name
 
 
 def _search_path(command: Command) -> list[str]:

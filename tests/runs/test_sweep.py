@@ -123,6 +123,24 @@ def test_a_resumed_job_that_cannot_run_any_more_is_refused_and_not_launched(here
     assert "workload.path=prompts.jsonl: cannot be read (no such file)" in read_state(first.folder / "0").reason
 
 
+def test_a_job_that_was_refused_runs_once_it_can(here):
+    """What the message asks for was done, and resume= said that the configuration had changed."""
+    (here / "a.jsonl").write_text('{"prompt": "a"}\n')
+    line = ("workload=file", "workload.path=a.jsonl,b.jsonl", "gamma=1")
+    first = planned(*line)
+    assert [job.number for job in first.waiting] == [0]
+    (here / "b.jsonl").write_text('{"prompt": "b"}\n')
+    for arguments in (("threads=1",), line):  # the second time by what it asks now, and no job is added
+        again = planned("resume=latest", *arguments)
+        assert [(job.number, job.overrides[-2]) for job in again.waiting] == [
+            (0, "workload.path=a.jsonl"),
+            (1, "workload.path=b.jsonl"),
+        ]
+    (here / "b.jsonl").write_text('{"prompt": "c"}\n')
+    with pytest.raises(ConfigError, match=r"the content of workload\.path changed since job 1 "):
+        planned("resume=latest")
+
+
 def test_a_folder_of_configurations_is_searched_beside_those_that_hydra_is_told_of(here):
     for folder, name in (("mine", "a"), ("yours", "b")):
         (here / folder / "verifier").mkdir(parents=True)
