@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from textwrap import shorten
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
@@ -63,7 +64,8 @@ def listing(group: str | None = None) -> str:
 def _of_group(group: str) -> str:
     choices = names(group)
     width = max(map(len, choices), default=0)
-    lines = [_cut(f"  {name:{width}}  {described(group, name)}") for name in choices]
+    room = _WIDTH - width - 4
+    lines = [f"  {name:{width}}  {shorten(described(group, name), room, placeholder=' ...')}" for name in choices]
     return "\n".join([f"{'+' if group == EXPERIMENTS else ''}{group}=  {_GROUPS[group]}", *lines])
 
 
@@ -71,10 +73,6 @@ def described(group: str, name: str) -> str:
     """The first sentence of a choice's yaml; of an experiment its question."""
     comments = re.findall(r"^# ?(.*)$", (CONF / group / f"{name}.yaml").read_text(), flags=re.MULTILINE)
     return next((comment for comment in comments if not comment.startswith(("@package", "python -m"))), "")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rpartition(' ')[0]} ..."
 
 
 def check_command(word: str) -> None:
