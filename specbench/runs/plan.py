@@ -104,15 +104,15 @@ def write_plan(sweep: Path, plan: Plan, identities: Mapping[str, str] = {}) -> N
     """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises WriteError.
 
     Args:
-        identities: what a job's id is a digest of, by id; written if the job is new.
+        identities: what ids are digests of, by question; written if a job's folder lacks it.
     """
     for job in plan.jobs:
         folder = sweep / str(job.number)
         with writing(sweep):
             folder.mkdir(exist_ok=True)
+        if job.question in identities and not (folder / IDENTITY).exists():
+            write_text(folder / IDENTITY, identities[job.question])
         if not (folder / STATE).exists():
-            if job.question in identities:
-                write_text(folder / IDENTITY, identities[job.question])
             write_state(folder, JobState(job.id))
     write_json(sweep / PLAN, dataclasses.asdict(plan))
 

@@ -153,13 +153,14 @@ class Planner:
         exp = str(hydra.runtime.choices.get("exp") or "adhoc")
         with locked(folder / LOCK):  # while one process changes the plan, others wait
             plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
-            refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
+            again = [] if resume is None else self._composed_again(plan, folder)
             if resume is not None:
-                plan, refused_since = self._checked_again(plan, folder)
-                refused |= refused_since
+                plan = dataclasses.replace(plan, jobs=[composed.job for composed in again])
                 clear_temporaries(folder)
+            refused = {composed.job.question: composed.refusal for composed in (*wanted, *again) if composed.refusal}
+            identities = {one.job.question: one.identity for one in (*wanted, *again) if one.identity}
             plan = plan.widened(composed.job for composed in wanted)
-            write_plan(folder, plan, {composed.job.id: composed.identity for composed in wanted if composed.identity})
+            write_plan(folder, plan, identities)
         waiting = []
         for job in plan.jobs:
             place = folder / str(job.number)
@@ -173,20 +174,19 @@ class Planner:
                 waiting.append(dataclasses.asdict(job))
         return str(folder), waiting
 
-    def _checked_again(self, plan: Plan, folder: Path) -> tuple[Plan, dict[str, str]]:
-        """Returns the plan, in which refused jobs that can run now have their ids, and why others cannot, by question.
+    def _composed_again(self, plan: Plan, folder: Path) -> list[Composed]:
+        """The jobs of a plan, of which those that were refused and can run now have their ids.
 
         Raises:
             ConfigError: a job of the plan would not be the same any more. Rows of two questions do not mix.
         """
-        refused, jobs = {}, []
+        again = []
         for job in plan.jobs:
             now, kept = self._composed([*job.overrides, *self.extra]), job
-            if now.refusal:
-                refused[job.question] = now.refusal
-            elif job.question == _id_of_refused(job.overrides):
-                kept = dataclasses.replace(now.job, number=job.number, label=job.label, overrides=job.overrides)
-            elif now.job.id != job.question:
+            if not now.refusal and job.question == _id_of_refused(job.overrides):
+                own = {"id": now.job.id + job.id.removeprefix(job.question), "number": job.number, "label": job.label}
+                kept = dataclasses.replace(now.job, overrides=job.overrides, **own)
+            elif not now.refusal and now.job.id != job.question:
                 changes = differences(read_json(folder / str(job.number) / IDENTITY), now.identity, job.files)
                 more = f", and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
                 what = ", ".join(changes[:MOST_CHANGES]) + more or "the configuration changed"
@@ -196,8 +196,8 @@ class Planner:
                     f"{what} since job {job.number} ({job.label}) was planned (in {plan.started_in})",
                     "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
                 )
-            jobs.append(kept)
-        return dataclasses.replace(plan, jobs=jobs), refused
+            again.append(dataclasses.replace(now, job=kept))
+        return again
 
     def launch(self, sweep: Sweep) -> str | None:
         """Launches the jobs that wait; what becomes of each is in its folder.

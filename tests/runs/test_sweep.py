@@ -139,6 +139,7 @@ def test_a_job_that_was_refused_runs_once_it_can(here):
     (here / "b.jsonl").write_text('{"prompt": "c"}\n')
     with pytest.raises(ConfigError, match=r"the content of workload\.path changed since job 1 "):
         planned("resume=latest")
+    assert (first.folder / "1/identity.json").exists()
 
 
 def test_a_folder_of_configurations_is_searched_beside_those_that_hydra_is_told_of(here):
