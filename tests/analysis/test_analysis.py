@@ -15,9 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from specbench.analysis.command import main
-from specbench.analysis.decoding import telling
-from specbench.analysis.page import words
 
 from specbench.analysis import (
     decode_speed,
@@ -29,9 +26,13 @@ from specbench.analysis import (
     temperature_sweep,
     vocabularies,
 )
+from specbench.analysis.command import main
+from specbench.analysis.decoding import telling
+from specbench.analysis.folder import read_rows
+from specbench.analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
-from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, STEP_SCHEMA, STEPS, RunRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
 from specbench.reports.writing import write
@@ -145,6 +146,21 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     latex = (tmp_path / "report/table.tex").read_text(encoding="utf-8")
     assert "block\\_rule" in latex
     assert "50\\%\\&more" in latex
+
+
+def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: Path) -> None:
+    """Without it they are the row's, as in all other tests here: the log's reader got numpy's int for a gamma."""
+    run = write_run(tmp_path, [make_row(gamma=2)])
+    labels = {"category": "", "turn": 1, "num_draft_tokens": 2, "draft_depth": 2}
+    steps = [
+        {"prompt": f"p{i % 4}", "conversation": f"p{i % 4}", "step": i, "num_accepted": i % 3, "num_emitted": i % 3 + 1}
+        for i in range(15)
+    ]
+    write_rows(run / "0" / STEPS, [{**step, **labels} for step in steps], STEP_SCHEMA)
+    joint, conditional = gamma_sweep._estimates(run, read_rows(run).iloc[0])
+    assert [estimate.value for estimate in joint] == pytest.approx([10 / 15, 5 / 15])
+    assert [estimate.value for estimate in conditional] == pytest.approx([10 / 15, 5 / 10])
+    assert all(estimate.low < estimate.value < estimate.high for estimate in (*joint, *conditional))
 
 
 def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 from markupsafe import Markup
+
 from specbench.analysis.gamma_sweep import ClosedForm
 from specbench.analysis.page import page, words
-
 from specbench.core.errors import ArgumentError
 from specbench.reports import Table
 from specbench.reports.markdown import literal, strong

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
-from specbench.analysis.flawed_zoo import sensitivity_table
 
+from specbench.analysis.flawed_zoo import sensitivity_table
 from specbench.core.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus

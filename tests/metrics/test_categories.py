@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from specbench.analysis.page import words
 
 from specbench.analysis import decoding as analysis
+from specbench.analysis.page import words
 from specbench.core.machine import progress
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from specbench.analysis.folder import read_rows
 
 from specbench.analysis import gamma_sweep, verifier_latency
+from specbench.analysis.folder import read_rows
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.disk import WriteError
 from specbench.reports import Picture, Report, Section, Table, html

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from specbench.analysis.folder import read_rows, report_of
 
+from specbench.analysis.folder import read_rows, report_of
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.disk import WriteError, beside, clear_temporaries, write_json, writing
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
