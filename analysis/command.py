@@ -40,9 +40,6 @@ def main(exp: str, build: Callable[..., Report], several: bool = False) -> None:
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}. Copy the run to where a report can be written.", file=sys.stderr)
-        sys.exit(2)
     try:
         for table in report.tables[:1]:
             print(f"{markdown.table(table.shown)}\n")

@@ -73,7 +73,7 @@ def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | No
     """Rates by position of a run, with their intervals if its step log is there."""
     steps = read_table(run_dir, STEPS, remedy=None)
     if len(steps) and (steps["job"] == row["job"]).any():
-        return position_estimates(steps[steps["job"] == row["job"]], row["gamma"])
+        return position_estimates(steps[steps["job"] == row["job"]], int(row["gamma"]))
     return [
         [None if rate is None or pd.isna(rate) else Estimate(rate, math.nan, math.nan) for rate in row[name]]
         for name in ("joint_rates", "conditional_rates")

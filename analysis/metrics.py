@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +21,8 @@ from specbench.reports.cells import plain
 from .folder import read_rows, read_table
 from .page import Shown, page
 
-DEFINITIONS = (*METRICS, *POSITION_METRICS)
+LEFT = ("definition", "formula", "owner")
+Names = tuple[str, ...]  # of definitions
 
 
 def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
@@ -38,31 +41,61 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
 
 
 def build(run_dir: Path) -> Report:
-    """The definitions, their values for every run, the disagreements, and the sources."""
-    runs = [(name, gamma, steps, all_metrics(steps, gamma)) for name, gamma, steps in named_runs(run_dir)]
-    values = pd.DataFrame({"metric": [m.name for m in METRICS], "formula": [m.formula for m in METRICS]})
-    values["owner"] = [m.owner for m in METRICS]
-    for name, _, _, metrics in runs:
-        values[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in metrics["value"]]
-    opposed = opposite_rankings([(name, metrics) for name, _, _, metrics in runs])
-    shown: dict[str, Shown] = {"values": Table("values", values, left=("metric", "formula", "owner"))}
-    positions = []
-    for number, (name, gamma, steps, _) in enumerate(runs):
-        if gamma > 0:
-            table = f"positions_{number}"
-            positions.append((table, name))
-            shown[table] = _positions(table, gamma, steps)
-    return page(None, "metrics", shown, positions=positions, opposed=opposed, definitions=DEFINITIONS)
+    """The definitions, their values for every run, the disagreements, and the sources.
+
+    Runs that no definition tells apart are shown as one. Definitions without a value are left out.
+    """
+    names, numbers = defaultdict[str, list[str]](list), {}
+    for name, gamma, steps in named_runs(run_dir):
+        metrics, positions = all_metrics(steps, gamma), _positions(gamma, steps)
+        key = f"{metrics.to_json()} {positions.to_json()}"
+        names[key].append(name)
+        numbers[key] = metrics, positions
+    runs = [(" and ".join(names[key]), *of_run) for key, of_run in numbers.items()]
+    values = pd.DataFrame({name: metrics["value"] for name, metrics, _ in runs}).dropna(how="all")
+    kept = [METRICS[number] for number in values.index]
+    table = pd.DataFrame([(metric.name, metric.formula, metric.owner) for metric in kept], columns=list(LEFT))
+    for name in values:
+        table[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in values[name]]
+    shown: dict[str, Shown] = {"values": Table("values", table, left=LEFT)}
+    by_position = {f"positions_{i}": (name, lines) for i, (name, _, lines) in enumerate(runs) if len(lines.columns) > 3}
+    shown |= {place: Table(place, lines, left=LEFT) for place, (_, lines) in by_position.items()}
+    distinct = values.drop_duplicates().index  # of definitions that agree on every run the first
+    return page(
+        None,
+        "metrics",
+        shown,
+        positions=[(place, name) for place, (name, _) in by_position.items()],
+        opposed=_opposed([(name, metrics.loc[distinct]) for name, metrics, _ in runs]),
+        definitions=[*kept, *(POSITION_METRICS if by_position else ())],
+    )
 
 
-def _positions(table: str, gamma: int, steps: pd.DataFrame) -> Table:
+def _positions(gamma: int, steps: pd.DataFrame) -> pd.DataFrame:
+    """The rates by position; without such columns if nothing was drafted."""
     log = StepLog.of(steps, gamma)
-    lines = [
-        {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
+    return pd.DataFrame(
+        dict(zip(LEFT, (metric.name, metric.formula, metric.owner), strict=True))
         | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
         for metric in POSITION_METRICS
-    ]
-    return Table(table, pd.DataFrame(lines), left=("rate", "formula", "owner"))
+    )
+
+
+def _opposed(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[Names, Names, str]]:
+    """Each disagreement once: the definitions of one order, those of the other, and the pairs of runs.
+
+    Args:
+        runs: of opposite_rankings.
+    """
+    disagreements = pd.DataFrame(opposite_rankings(runs), columns=["first", "second", "up", "down"])
+    pairs: dict[tuple[Names, Names], list[str]] = {}
+    for _, lines in disagreements.groupby(["first", "second"], sort=False):
+        first, second = lines[["first", "second"]].iloc[0]
+        up, down = tuple(lines["up"].unique()), tuple(lines["down"].unique())
+        if (down, up) in pairs:
+            up, down, first, second = down, up, second, first
+        pairs.setdefault((up, down), []).append(f"{first} against {second}")
+    return [(up, down, "; ".join(against)) for (up, down), against in pairs.items()]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import console, say
 from specbench.core.machine.signals import Interrupted, interruptible
-from specbench.runs import config, listing
+from specbench.runs import listing
 from specbench.runs.commandline import check_encoding, explained, parse_command, show
 from specbench.runs.sweep import Planner, Sweep
 
@@ -54,7 +54,6 @@ def run(arguments: list[str]) -> int:
         if command.shows:
             if arguments in (["-h"], ["--help"]):
                 print(f"{listing.overview()}\n")
-            config.register()
             show(arguments)
             return 0
         planner = Planner(command)

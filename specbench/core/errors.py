@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
 
@@ -19,16 +20,12 @@ class SpecbenchError(Exception):
 
         An exception's own way calls the class with the message alone, and subclasses ask for other arguments.
         """
-        return _without_init, (type(self), *self.args), vars(self)
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # ty: ignore[missing-attribute]
 
 
 def message_of(error: BaseException) -> str:
     """The message of an error, with its type in front if it is not one of specbench's own."""
     return str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
-
-
-def _without_init(kind: type[SpecbenchError], *args: object) -> SpecbenchError:
-    return kind.__new__(kind, *args)
 
 
 class ConfigError(SpecbenchError):

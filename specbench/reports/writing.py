@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from specbench.core.machine.disk import writing
 from specbench.reports import html, markdown
 from specbench.reports.latex.floats import tabular
 from specbench.reports.latex.numbers import Typed
@@ -27,18 +28,22 @@ def write(report: Report, run_dir: Path) -> Path:
 
     Returns:
         The path of report.md.
+
+    Raises:
+        WriteError: the folder cannot be written.
     """
     folder = run_dir / REPORT
-    folder.mkdir(parents=True, exist_ok=True)
-    for table in report.tables:
-        _write_table(folder, table)
-    for name, frame in report.data.items():
-        write_csv(frame, folder / f"{name}.csv")
-    for picture in report.pictures:
-        save(picture.figure, folder / "figures", picture.name)
     path = folder / "report.md"
-    path.write_text(markdown.render(report), encoding="utf-8")
-    path.with_suffix(".html").write_text(html.render(report), encoding="utf-8")
+    with writing(folder, "Free space there, make it writable, or copy the run to where a report can be written."):
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in report.tables:
+            _write_table(folder, table)
+        for name, frame in report.data.items():
+            write_csv(frame, folder / f"{name}.csv")
+        for picture in report.pictures:
+            save(picture.figure, folder / "figures", picture.name)
+        path.write_text(markdown.render(report), encoding="utf-8")
+        path.with_suffix(".html").write_text(html.render(report), encoding="utf-8")
     return path
 
 

@@ -9,12 +9,12 @@ import argparse
 import itertools
 import os
 import re
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.core.errors import ConfigError, SpecbenchError, message_of
+from specbench.core.errors import ConfigError, message_of
+from specbench.core.machine.disk import writing
 from specbench.core.machine.progress import say
 from specbench.metrics import results
 from specbench.reports import Report, html
@@ -26,6 +26,7 @@ from specbench.runs.reporting import analysis_of
 from specbench.runs.status import SweepStatus
 
 INDEX, PAGES = "index.html", OUTPUTS / "pages"
+ELSEWHERE = "Free space there or make it writable, or name another folder by --to."
 NO_ANALYSIS = "no analysis of this name, and none that fits its rows"
 
 
@@ -55,13 +56,14 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
         to: the folder of the pages, which can be moved or published as a whole.
 
     Raises:
-        ConfigError: a folder that is not there, no sweep in any of them, or pages that cannot be written.
+        ConfigError: a folder that is not there, or no sweep in any of them.
+        WriteError: the pages cannot be written.
     """
     folders = list(folders)
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError("FOLDER", folder, "no such folder", "Name folders with sweeps, such as outputs.")
-    with _writing(to):
+    with writing(to, ELSEWHERE):
         to.mkdir(parents=True, exist_ok=True)
     sweeps = [path for folder in folders for path in _sweeps(folder, to)]
     entries: list[Entry] = []
@@ -72,25 +74,16 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
             "FOLDER", ", ".join(map(str, folders)), "no sweep in it", "Run python -m specbench +exp=NAME."
         )
     index, page = to / INDEX, html.page("index.html.j2", title="Experiments", entries=entries)
-    with _writing(to):
+    with writing(to, ELSEWHERE):
         index.write_text(page, encoding="utf-8")
     return index
-
-
-@contextmanager
-def _writing(to: Path) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        problem = f"pages cannot be written there ({error.strerror or error})"
-        raise ConfigError("--to", to, problem, "Name another folder, or free space.") from error
 
 
 def command(arguments: list[str]) -> int:
     """The command line; says where the index lies.
 
     Raises:
-        ConfigError: as :func:`write_pages`.
+        SpecbenchError: as :func:`write_pages`.
     """
     parser = argparse.ArgumentParser(prog="python -m specbench pages", description="Pages of many experiments.")
     folders = "folders with sweeps (default: outputs)"
@@ -131,7 +124,7 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         numbered = (f"{stem}_{number}" for number in itertools.count(2))
         folder = to / next(candidate for candidate in itertools.chain([stem], numbered) if candidate not in taken)
         write(report, folder)
-    except SpecbenchError as error:
+    except ConfigError as error:
         return Entry(name, "", exp, "", trouble=str(error))
     except Exception as error:  # one faulty sweep must not hide the others
         say(f"{sweep}: {message_of(error)}", style="bold red")

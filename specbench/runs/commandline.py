@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
+from hydra._internal import config_loader_impl
 from hydra._internal.utils import get_args_parser  # of the flags that hydra.main takes
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,9 +23,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.files import is_text
 from specbench.runs.checks import check_override, did_you_mean
 from specbench.runs.choices import keys, names
-from specbench.runs.config import GROUPS, OPEN_GROUPS, Config
+from specbench.runs.config import GROUPS, OPEN_GROUPS, Config, register
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed, values_of
 from specbench.runs.plan import find_sweep, read_plan
+from specbench.runs.yamls import Yamls
 
 QUOTES = "Write key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
 
@@ -126,6 +128,8 @@ def show(arguments: Sequence[str]) -> None:
     # Hydra names the program as it was started, and shells complete only the command of an installed package.
     sys.argv = ["specbench", *(part for word in words for part in spelled_out(word))]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and explained says them
+    register()
+    config_loader_impl.ConfigRepository = Yamls  # ty: ignore[invalid-assignment]  # help copies it for each group
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(show)()
 
 

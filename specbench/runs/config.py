@@ -28,7 +28,17 @@ WORKLOAD_FILES = "Give a UTF-8 file of JSON lines, a parquet file, or the folder
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
 # Groups whose yamls name a class (_target_), which may be a user's own, and its arguments.
 OPEN_GROUPS = ("drafter", "verifier", "engine", "protocol", "source")
-GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking", "source")
+GROUPS = {
+    "protocol": "what a run measures",
+    "verifier": "the code that accepts and rejects drafted tokens",
+    "drafter": "what proposes tokens",
+    "pair": "the target and the draft model",
+    "workload": "the prompts",
+    "sampler": "how both models sample",
+    "engine": "how a step is run",
+    "source": "the engine under test, which texts are sampled from",
+    "tracking": "where runs are logged",
+}
 NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 
 

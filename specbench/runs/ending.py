@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.core.errors import SpecbenchError, message_of
-from specbench.core.machine.disk import WriteError
+from specbench.core.machine.disk import writing
 from specbench.core.machine.progress import say
 from specbench.reports import Report
 from specbench.runs.plan import LATEST, find_sweep
@@ -76,10 +76,9 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
 def _collect(folder: Path, status: SweepStatus) -> None:
     from specbench.metrics import results
 
-    try:
+    again = f"python -m specbench report {shlex.quote(str(folder))} collects them"
+    with writing(folder, f"Free space there; rows stay in the jobs' folders, and {again}."):
         results.collect(folder)
-    except WriteError as error:
-        raise SpecbenchError(f"rows stay in the jobs' folders: {error}") from error
     ended = zip(status.plan.jobs, status.states, strict=True)
     done = [str(job.number) for job, state in ended if state.status is Status.DONE]
     if lost := [number for number in done if not (folder / number / results.RESULTS).exists()]:

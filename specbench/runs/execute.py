@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.core.machine.disk import WriteError, write_json, write_text
+from specbench.core.machine.disk import OF_JOBS, WriteError, write_json, write_text, writing
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
@@ -220,11 +220,9 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     settings = _settings_columns(config, job, context, resolved, ignored)
     columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(device), **settings}
     row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
-    try:
-        if tracked is not None:
+    if tracked is not None:
+        with writing(job.folder, f"{OF_JOBS} What was measured: {outcome.headline}."):
             write_tables(job.folder, row, outcome)
-    except WriteError as error:
-        raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
     return outcome
 
 

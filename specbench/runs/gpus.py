@@ -24,7 +24,7 @@ def jobs_at_once(jobs: int, device: str) -> int:
     """How many jobs joblib is to run at once on this machine: as asked, but on GPUs no more than there are.
 
     Args:
-        asked: as in joblib: -1 is one a core, -2 one less, and so on.
+        jobs: as in joblib: -1 is one a core, -2 one less, and so on.
         device: as configured.
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from specbench.core.machine.files import clipped
 from specbench.metrics.run_row import leaves
 from specbench.runs.config import OPEN_GROUPS  # any key of theirs may name a file
 
@@ -31,8 +32,16 @@ def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict
     return {**settings, "choices": {key: value for key, value in choices.items() if key not in (*APART, "exp")}}
 
 
-def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The name of a job, a digest of its settings, and what the files that it reads hold (a digest by key).
+class Identity(NamedTuple):
+    """The name of a job, what the files that it reads hold (a digest by key), and what the name is a digest of."""
+
+    name: str
+    files: dict[str, str]
+    text: str
+
+
+def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> Identity:
+    """What determines a job's numbers: its settings, and the content of its files.
 
     Args:
         resolved, choices: see :func:`settings_of`.
@@ -41,7 +50,32 @@ def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[s
     named = settings.pop("choices")
     paths = {key: _path(key, value) for key, value in leaves(settings)}
     files = {key: digest(path) for key, path in paths.items() if path is not None}
-    return _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode()), files
+    text = json.dumps([settings, named, files], sort_keys=True, default=str)
+    return Identity(_hash(text.encode()), files, text)
+
+
+def differences(before: Any, now: str, files: Mapping[str, str]) -> list[str]:
+    """What has changed in an identity, such as "gamma changed from 4 to 5"; choices first.
+
+    Args:
+        before: what the JSON of its text held; None, or anything else, if a sweep has none, since it is older.
+        now: its text.
+        files: digests of before.
+    """
+    after = json.loads(now)
+    if not (isinstance(before, list) and len(before) == 3 and all(isinstance(part, dict) for part in before)):
+        before = [*after[:2], files]
+    old, new = ({**choices, **dict(leaves(settings))} for settings, choices, _ in (before, after))
+    changed = [key for key in {**old, **new} if (key in old, old.get(key)) != (key in new, new.get(key))]
+    read = dict.fromkeys(key for key, _ in sorted(before[2].items() ^ after[2].items()) if key not in changed)
+    return [
+        *(f"{key} changed from {_value(old, key)} to {_value(new, key)}" for key in changed),
+        *(f"the content of {key} changed" for key in read),
+    ]
+
+
+def _value(values: Mapping[str, Any], key: str) -> str:
+    return clipped(json.dumps(values[key], ensure_ascii=False), 80) if key in values else "nothing"
 
 
 def together_part(resolved: Mapping[str, Any], choices: Mapping[str, str], files: Mapping[str, str]) -> dict[str, Any]:

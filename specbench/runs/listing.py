@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from textwrap import shorten
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.runs.checks import did_you_mean
 from specbench.runs.choices import names
+from specbench.runs.config import GROUPS
 
 EXPERIMENTS = "exp"
 _WIDTH = 150
@@ -27,18 +29,7 @@ COMMANDS = {
     "--hydra-help": "flags of Hydra, completion of the shell among them",
     "--version": "versions of specbench and of what numbers depend on",
 }
-_GROUPS = {
-    "exp": "experiments, each with the question that it answers",
-    "protocol": "what a run measures",
-    "verifier": "the code that accepts and rejects drafted tokens",
-    "drafter": "what proposes tokens",
-    "pair": "the target and the draft model",
-    "workload": "the prompts",
-    "sampler": "how both models sample",
-    "engine": "how a step is run",
-    "source": "the engine under test, which texts are sampled from",
-    "tracking": "where runs are logged",
-}
+_GROUPS = {EXPERIMENTS: "experiments, each with the question that it answers", **GROUPS}
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -73,7 +64,8 @@ def listing(group: str | None = None) -> str:
 def _of_group(group: str) -> str:
     choices = names(group)
     width = max(map(len, choices), default=0)
-    lines = [_cut(f"  {name:{width}}  {described(group, name)}") for name in choices]
+    room = _WIDTH - width - 4
+    lines = [f"  {name:{width}}  {shorten(described(group, name), room, placeholder=' ...')}" for name in choices]
     return "\n".join([f"{'+' if group == EXPERIMENTS else ''}{group}=  {_GROUPS[group]}", *lines])
 
 
@@ -81,10 +73,6 @@ def described(group: str, name: str) -> str:
     """The first sentence of a choice's yaml; of an experiment its question."""
     comments = re.findall(r"^# ?(.*)$", (CONF / group / f"{name}.yaml").read_text(), flags=re.MULTILINE)
     return next((comment for comment in comments if not comment.startswith(("@package", "python -m"))), "")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rpartition(' ')[0]} ..."
 
 
 def check_command(word: str) -> None:

@@ -6,16 +6,16 @@ import dataclasses
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.disk import WriteError, beside, read_json, write_json, writing
+from specbench.core.machine.disk import WriteError, beside, read_json, write_json, write_text, writing
 from specbench.runs.overrides import labels_of
-from specbench.runs.state import STATE, JobState, write_state
+from specbench.runs.state import IDENTITY, STATE, JobState, write_state
 
 PLAN, LOCK, LATEST = "plan.json", "plan.lock", "latest"
 OUTPUTS = Path("outputs")
@@ -100,12 +100,18 @@ def read_plan(sweep: Path) -> Plan | None:
     return plan if sound and all(isinstance(text, str) for text in texts) else None
 
 
-def write_plan(sweep: Path, plan: Plan) -> None:
-    """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises WriteError."""
+def write_plan(sweep: Path, plan: Plan, identities: Mapping[str, str] = {}) -> None:
+    """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises WriteError.
+
+    Args:
+        identities: what ids are digests of, by question; written if a job's folder lacks it.
+    """
     for job in plan.jobs:
         folder = sweep / str(job.number)
         with writing(sweep):
             folder.mkdir(exist_ok=True)
+        if job.question in identities and not (folder / IDENTITY).exists():
+            write_text(folder / IDENTITY, identities[job.question])
         if not (folder / STATE).exists():
             write_state(folder, JobState(job.id))
     write_json(sweep / PLAN, dataclasses.asdict(plan))

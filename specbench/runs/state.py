@@ -21,6 +21,7 @@ from specbench.core.machine.journal import TOGETHER
 from specbench.sources.contract import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
+IDENTITY = "identity.json"  # of the plan: what the job's id is a digest of (identity.py)
 PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment
 
 
@@ -142,7 +143,7 @@ def clear_attempt(folder: Path) -> None:
     """
     with writing(folder):
         for entry in folder.iterdir():
-            if entry.name in (STATE, LOCK, SAMPLED) or entry.stem == Path(TOGETHER).stem:
+            if entry.name in (STATE, LOCK, IDENTITY, SAMPLED) or entry.stem == Path(TOGETHER).stem:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)

@@ -46,15 +46,9 @@ class SweepStatus:
     def sentence(self) -> str:
         """Such as ``7 of 12 jobs done, 3 running, 2 failed``."""
         parts = [f"{self.count(Status.DONE)} of {len(self.states)} jobs done"]
-        for status, words in (
-            (Status.RUNNING, "running"),
-            (Status.PLANNED, "not started"),
-            (Status.FAILED, "failed"),
-            (Status.DIED, "died"),
-            (Status.SKIPPED, "skipped"),
-        ):
+        for status in (Status.RUNNING, Status.PLANNED, Status.FAILED, Status.DIED, Status.SKIPPED):
             if number := self.count(status):
-                parts.append(f"{number} {words}")
+                parts.append(f"{number} {'not started' if status is Status.PLANNED else status}")
         return ", ".join(parts)
 
     def partial(self) -> str:

@@ -27,19 +27,21 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
-from specbench.core.machine.disk import WriteError, clear_temporaries, locked, write_text
+from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.combinations import combinations, with_every_bug
 from specbench.runs.commandline import Command
-from specbench.runs.identity import APART, identity, together_part
+from specbench.runs.identity import APART, differences, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
-from specbench.runs.state import JobState, Status, read_state, write_state
+from specbench.runs.state import IDENTITY, JobState, Status, read_state, write_state
 from specbench.runs.yamls import Yamls, pickled
+
+MOST_CHANGES = 3  # that a message names
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Composed:
 
     job: PlannedJob
     refusal: str | None = None
+    identity: str = ""  # what its id is a digest of; empty if it cannot run
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class Planner:
             self.composed[tuple(overrides)] = zlib.compress(kept, 1)
         chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
         choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
-        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
+        job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
             resolved = config.resolved(_without_hydra(composed))
             check_job(resolved)
@@ -138,9 +141,9 @@ class Planner:
             return Composed(job, str(error))
         if resolved["parallel"] != "none":
             choices["ranks"] = str(ranks.size())
-        name, files = identity(resolved, choices)
+        name, files, text = identity(resolved, choices)
         together = together_part(resolved, choices, files)
-        return Composed(dataclasses.replace(job, id=name, files=files, together=together))
+        return Composed(dataclasses.replace(job, id=name, files=files, together=together), identity=text)
 
     def _written(self, wanted: Sequence[Composed]) -> tuple[str, list[dict[str, Any]]]:
         """Writes the plan. Returns its folder and the jobs to launch, as the other ranks of a parallel run get them."""
@@ -150,12 +153,14 @@ class Planner:
         exp = str(hydra.runtime.choices.get("exp") or "adhoc")
         with locked(folder / LOCK):  # while one process changes the plan, others wait
             plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
-            refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
+            again = [] if resume is None else self._composed_again(plan, folder)
             if resume is not None:
-                refused |= self._refused_since(plan, folder)
+                plan = dataclasses.replace(plan, jobs=[composed.job for composed in again])
                 clear_temporaries(folder)
+            refused = {composed.job.question: composed.refusal for composed in (*wanted, *again) if composed.refusal}
+            identities = {one.job.question: one.identity for one in (*wanted, *again) if one.identity}
             plan = plan.widened(composed.job for composed in wanted)
-            write_plan(folder, plan)
+            write_plan(folder, plan, identities)
         waiting = []
         for job in plan.jobs:
             place = folder / str(job.number)
@@ -169,27 +174,30 @@ class Planner:
                 waiting.append(dataclasses.asdict(job))
         return str(folder), waiting
 
-    def _refused_since(self, plan: Plan, folder: Path) -> dict[str, str]:
-        """Why planned jobs cannot run, by what they ask.
+    def _composed_again(self, plan: Plan, folder: Path) -> list[Composed]:
+        """The jobs of a plan, of which those that were refused and can run now have their ids.
 
         Raises:
             ConfigError: a job of the plan would not be the same any more. Rows of two questions do not mix.
         """
-        refused = {}
+        again = []
         for job in plan.jobs:
-            now = self._composed([*job.overrides, *self.extra])
-            if now.refusal:
-                refused[job.question] = now.refusal
-            elif now.job.id != job.question:
-                keys = sorted(now.job.files.items() ^ job.files.items())
-                what = " and ".join(dict.fromkeys(key for key, _ in keys)) or "the configuration"
+            now, kept = self._composed([*job.overrides, *self.extra]), job
+            if not now.refusal and job.question == _id_of_refused(job.overrides):
+                own = {"id": now.job.id + job.id.removeprefix(job.question), "number": job.number, "label": job.label}
+                kept = dataclasses.replace(now.job, overrides=job.overrides, **own)
+            elif not now.refusal and now.job.id != job.question:
+                changes = differences(read_json(folder / str(job.number) / IDENTITY), now.identity, job.files)
+                more = f", and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+                what = ", ".join(changes[:MOST_CHANGES]) + more or "the configuration changed"
                 raise ConfigError(
                     "resume",
                     folder,
-                    f"{what} changed since job {job.number} ({job.label}) was planned (in {plan.started_in})",
+                    f"{what} since job {job.number} ({job.label}) was planned (in {plan.started_in})",
                     "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
                 )
-        return refused
+            again.append(dataclasses.replace(now, job=kept))
+        return again
 
     def launch(self, sweep: Sweep) -> str | None:
         """Launches the jobs that wait; what becomes of each is in its folder.
@@ -233,6 +241,11 @@ class Planner:
         composed.hydra.overrides.hydra += overrides[-2:]
         composed.hydra.sweep.dir, composed.hydra.sweep.subdir = shared.hydra.sweep.dir, number.partition("=")[2]
         return composed
+
+
+def _id_of_refused(overrides: Sequence[str]) -> str:
+    """The id of a job of which nothing but its words is known, since its configuration is refused."""
+    return identity({}, {"overrides": str(list(overrides))}).name
 
 
 def _search_path(command: Command) -> list[str]:

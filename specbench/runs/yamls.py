@@ -7,13 +7,14 @@ import pickle
 from typing import Any
 
 from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_search_path import ConfigSearchPath
 
 
 class Yamls(ConfigRepository):
     """Hydra's repository with a memory: reading and copying yamls is half of every composition."""
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
+    def __init__(self, config_search_path: ConfigSearchPath):
+        super().__init__(config_search_path)
         self.results: dict[str, bytes] = {}
 
     def __deepcopy__(self, _: object) -> Yamls:

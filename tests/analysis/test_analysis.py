@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import (
+from specbench.analysis import (
     decode_speed,
     decoding,
     drafters,
@@ -26,12 +26,13 @@ from analysis import (
     temperature_sweep,
     vocabularies,
 )
-from analysis.command import main
-from analysis.decoding import telling
-from analysis.page import words
+from specbench.analysis.command import main
+from specbench.analysis.decoding import telling
+from specbench.analysis.folder import read_rows
+from specbench.analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
-from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, STEP_SCHEMA, STEPS, RunRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
 from specbench.reports.writing import write
@@ -145,6 +146,21 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     latex = (tmp_path / "report/table.tex").read_text(encoding="utf-8")
     assert "block\\_rule" in latex
     assert "50\\%\\&more" in latex
+
+
+def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: Path) -> None:
+    """Without it they are the row's, as in all other tests here: the log's reader got numpy's int for a gamma."""
+    run = write_run(tmp_path, [make_row(gamma=2)])
+    labels = {"category": "", "turn": 1, "num_draft_tokens": 2, "draft_depth": 2}
+    steps = [
+        {"prompt": f"p{i % 4}", "conversation": f"p{i % 4}", "step": i, "num_accepted": i % 3, "num_emitted": i % 3 + 1}
+        for i in range(15)
+    ]
+    write_rows(run / "0" / STEPS, [{**step, **labels} for step in steps], STEP_SCHEMA)
+    joint, conditional = gamma_sweep._estimates(run, read_rows(run).iloc[0])
+    assert [estimate.value for estimate in joint] == pytest.approx([10 / 15, 5 / 15])
+    assert [estimate.value for estimate in conditional] == pytest.approx([10 / 15, 5 / 10])
+    assert all(estimate.low < estimate.value < estimate.high for estimate in (*joint, *conditional))
 
 
 def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
@@ -327,7 +343,7 @@ def test_the_command_prints_the_table_and_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
-    monkeypatch.setattr("analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
+    monkeypatch.setattr("specbench.analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
     main("gamma_sweep", gamma_sweep.build)
@@ -360,7 +376,9 @@ def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
     with pytest.raises(SystemExit) as stopped:
         main("gamma_sweep", gamma_sweep.build)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == f"{run / 'report'}: File exists. Copy the run to where a report can be written.\n"
+    error = capsys.readouterr().err
+    assert error.startswith(f"cannot write to {run / 'report'} (File exists). Free space there, make it writable, or")
+    assert "resume" not in error
 
 
 def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
@@ -372,8 +390,8 @@ def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
 def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
     block = rest.partition("```python\n")[2].partition("```")[0]
-    module = types.ModuleType("analysis.sky")
-    module.__package__ = "analysis"
+    module = types.ModuleType("specbench.analysis.sky")
+    module.__package__ = "specbench.analysis"
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
     text = said(module, write_run(tmp_path, [make_row()]))
     assert "\nIt is **blue**.\n" in text

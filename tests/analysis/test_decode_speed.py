@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis import decode_speed
+from specbench.analysis import decode_speed
 from specbench.metrics.results import write_rows
 from specbench.protocols.against import BASELINE_SCHEMA, BaselineRow
 from tests.helpers.made_up_rows import make_row, said, table_of, write_run

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from matplotlib.text import Text
 
-from analysis import drafters
+from specbench.analysis import drafters
 from specbench.metrics.results import CATEGORIES, write_rows
 from specbench.protocols.categories import CATEGORY_SCHEMA
 from specbench.reports import markdown

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from analysis import engines
+from specbench.analysis import engines
 from specbench.core.errors import ConfigError
 from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
 from specbench.metrics.results import schema_of, write_rows

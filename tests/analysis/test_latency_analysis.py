@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import verifier_agreement, verifier_latency
+from specbench.analysis import verifier_agreement, verifier_latency
 from specbench.benchmark.tables import (
     AGREEMENT,
     AGREEMENT_SCHEMA,

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 
-from analysis.gamma_sweep import ClosedForm
-from analysis.page import page, words
+from specbench.analysis.gamma_sweep import ClosedForm
+from specbench.analysis.page import page, words
 from specbench.core.errors import ArgumentError
 from specbench.reports import Table
 from specbench.reports.markdown import literal, strong

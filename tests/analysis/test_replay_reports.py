@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import metrics, page, predicted_speedup, replay_sweep
+from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
+from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
@@ -160,10 +161,16 @@ def test_a_folder_of_another_experiment_is_named(tmp_path):
 
 
 def test_the_page_of_definitions(tmp_path):
-    """Two runs that pooled and per-request rates rank oppositely; the page says so, and shows each run's numbers."""
-    run = write_run(tmp_path / "run", [make_row(gamma=2, job=0), make_row(gamma=2, job=1, verifier="naive")])
+    """Two runs that pooled and per-request rates rank oppositely; the page says so, and shows each run's numbers.
+
+    A third has the log of the first: a line for each pair of definitions and runs told of it again and again.
+    """
+    run = write_run(
+        tmp_path / "run",
+        [make_row(gamma=2, job=i, verifier=name) for i, name in enumerate(("masked", "naive", "block"))],
+    )
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
-    for job, lines in enumerate(logs):
+    for job, lines in enumerate((*logs, logs[0])):
         labels = {"category": "", "conversation": "a", "turn": 1}
         rows = [
             {
@@ -182,9 +189,17 @@ def test_the_page_of_definitions(tmp_path):
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14
     assert "- **mean acceptance length**: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text
-    assert (
-        "verifier masked against verifier naive: the second is higher by **acceptance rate, mean of requests**" in text
+    ranked = text.partition("## Where definitions rank runs differently\n")[2].partition("\n## ")[0]
+    (line,) = [line for line in ranked.splitlines() if line.startswith("- ")]
+    higher, lower = line.removesuffix(": verifier masked and verifier block against verifier naive").split(
+        ", and lower"
     )
+    assert "**acceptance rate, mean of requests**" in higher
+    assert "**acceptance rate**" in lower
+    assert "**block efficiency**" not in ranked  # which has the formula of one that is named
+    one, two = (all_metrics(pd.read_parquet(run / job / STEPS), 2) for job in "01")
+    ((_, _, against),) = metrics._opposed([("a", one), ("b", two), ("c", one)])
+    assert against == "a against b; c against b"
     empty = write_run(tmp_path / "empty", [make_row()])
     with pytest.raises(ConfigError, match=r"no steps\.parquet"):
         metrics.build(empty)

@@ -2,7 +2,7 @@
 
 import json
 
-from analysis import parameters, structured
+from specbench.analysis import parameters, structured
 from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
 from tests.helpers.made_up_rows import frame, make_row, said, table_of, write_run

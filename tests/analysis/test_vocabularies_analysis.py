@@ -1,6 +1,6 @@
 """The report of +exp=vocabularies: what drafts with tokenizers of their own accept, and those without."""
 
-from analysis import vocabularies
+from specbench.analysis import vocabularies
 from tests.helpers.made_up_rows import make_row, said, table_of, write_run
 
 

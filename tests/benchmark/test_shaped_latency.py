@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analysis import verifier_latency
+from specbench.analysis import verifier_latency
 from specbench.benchmark import synthetic
 from specbench.benchmark.check import WrongResultError, check
 from specbench.benchmark.synthetic import Case, make_case

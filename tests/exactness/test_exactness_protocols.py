@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from analysis.flawed_zoo import sensitivity_table
+from specbench.analysis.flawed_zoo import sensitivity_table
 from specbench.core.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.settings import SUITES

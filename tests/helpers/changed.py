@@ -30,7 +30,7 @@ def files_for(paths: Iterable[str], root: Path = ROOT) -> list[Path]:
             room = root / "tests" / (inner[0] if len(inner) > 1 else "api")
             found |= {each for each in room.glob("test_*.py") if _is_of(each, path)}
         elif top == "analysis":
-            found |= {each for each in (root / "tests" / "analysis").glob("test_*.py") if _is_of(each, path)}
+            found |= {each for each in (root / "tests/analysis").glob("test_*.py") if _is_of(each, "specbench" / path)}
         elif top == "conf":
             found.add(root / "tests/tree/test_conf.py")
         elif path.suffix == ".md":

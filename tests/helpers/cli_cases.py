@@ -40,7 +40,6 @@ SWAPPED = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(LIKELIER)}"}
 REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
 BAD_INPUT = [
     # Hydra's own messages
-    Case("unknown key", ("gama=3",), ("gama=3: no such key. Did you mean gamma?", "--help")),
     Case("a text for a list of texts", ("sampler.stop=abc",), ("sampler.stop=abc", "It takes a list: write key=[a,b]")),
     Case(
         "unknown key of a component",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis import decoding
+from specbench.analysis import decoding
 from specbench.core.machine.progress import console
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.results import STEP_SCHEMA, STEPS, read_jobs, write_rows

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import decoding as analysis
-from analysis.page import words
+from specbench.analysis import decoding as analysis
+from specbench.analysis.page import words
 from specbench.core.machine import progress
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt

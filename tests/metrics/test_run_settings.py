@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import gamma_sweep
+from specbench.analysis import gamma_sweep
 from specbench.metrics.results import RESULTS, read_results
 from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.page import words
-from analysis.replay_sweep import width_ratios
+from specbench.analysis.page import words
+from specbench.analysis.replay_sweep import width_ratios
 from specbench.replay.agreement import agreement
 from specbench.replay.renewal import replay
 from specbench.replay.summary import replay_rows

@@ -14,9 +14,10 @@ import pytest
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from analysis import gamma_sweep, verifier_latency
-from analysis.folder import read_rows
+from specbench.analysis import gamma_sweep, verifier_latency
+from specbench.analysis.folder import read_rows
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.machine.disk import WriteError
 from specbench.reports import Picture, Report, Section, Table, html
 from specbench.reports.markdown import bullets, code, escape, lines, strong
 from specbench.reports.writing import write
@@ -200,5 +201,5 @@ def test_folders_with_nothing_to_show_are_named(tmp_path: Path) -> None:
 def test_pages_that_cannot_be_written_name_the_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for to in (tmp_path / "file", tmp_path / "file" / "pages"):
-        with pytest.raises(ConfigError, match=r"--to=.*: pages cannot be written there \(.+\)\. Name another folder"):
+        with pytest.raises(WriteError, match=r"^cannot write to .* \(.+\)\. Free space .* or name another .* --to\.$"):
             write_pages([tmp_path], to)

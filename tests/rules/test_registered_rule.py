@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import specbench
-from analysis import gamma_sweep, verifier_latency
+from specbench.analysis import gamma_sweep, verifier_latency
 from specbench.core.errors import ArgumentError
 from specbench.exactness.trials.judge import Judge
 from specbench.protocols.agreement import AgreementProtocol

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.folder import read_rows, report_of
+from specbench.analysis.folder import read_rows, report_of
 from specbench.core.errors import ConfigError, SpecbenchError
-from specbench.core.machine.disk import WriteError, beside, clear_temporaries
+from specbench.core.machine.disk import WriteError, beside, clear_temporaries, write_json, writing
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.runs import plan as plans
@@ -55,32 +55,23 @@ def sweep_of(folder: Path, *states: JobState) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("config", "choices"),
-    [
-        ({**CONFIG, "threads": 2}, CHOICES),
-        ({**CONFIG, "tracking": {"mode": "online"}}, CHOICES),
-        ({**CONFIG, "share_machine": True}, CHOICES),
-        (dict(reversed(CONFIG.items())), {**CHOICES, "exp": "gamma_sweep"}),
-    ],
-    ids=["threads", "tracking", "neighbours", "experiment and order"],
-)
-def test_a_job_is_known_whatever_does_not_change_its_numbers(config, choices):
-    assert identity(config, choices) == identity(CONFIG, CHOICES)
+SAME = [
+    ({**CONFIG, "threads": 2}, CHOICES),
+    ({**CONFIG, "tracking": {"mode": "online"}}, CHOICES),
+    ({**CONFIG, "share_machine": True}, CHOICES),
+    (dict(reversed(CONFIG.items())), {**CHOICES, "exp": "gamma_sweep"}),
+]
+OTHER = [
+    ({**CONFIG, "gamma": 5}, CHOICES),
+    ({**CONFIG, "seed": 1}, CHOICES),
+    ({**CONFIG, "verifier": {"bits": 8}}, CHOICES),
+    (CONFIG, {**CHOICES, "verifier": "naive"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("config", "choices"),
-    [
-        ({**CONFIG, "gamma": 5}, CHOICES),
-        ({**CONFIG, "seed": 1}, CHOICES),
-        ({**CONFIG, "verifier": {"bits": 8}}, CHOICES),
-        (CONFIG, {**CHOICES, "verifier": "naive"}),
-    ],
-    ids=["gamma", "seed", "argument", "name in the rows"],
-)
-def test_a_job_is_another_where_its_rows_would_be(config, choices):
-    assert identity(config, choices)[0] != identity(CONFIG, CHOICES)[0]
+def test_a_job_is_another_where_its_rows_would_be():
+    assert all(identity(*job) == identity(CONFIG, CHOICES) for job in SAME)
+    assert not any(identity(*job).name == identity(CONFIG, CHOICES).name for job in OTHER)
 
 
 def test_the_content_of_files_belongs_to_a_job(tmp_path):
@@ -333,10 +324,10 @@ def test_a_link_that_a_killed_process_left_is_no_sweep(tmp_path, monkeypatch):
 def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     sweep = sweep_of(tmp_path, JobState("a"))
     (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
-    for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp"):
+    for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp", "identity.json"):
         (sweep / "0" / name).touch()
     clear_attempt(sweep / "0")
-    assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
+    assert sorted(path.name for path in (sweep / "0").iterdir()) == ["identity.json", "job.json"]
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
 
 
@@ -349,7 +340,7 @@ def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatc
 
     def full(path: Path, content: object) -> None:
         if needed & {each.name for each in job.iterdir()}:
-            raise WriteError(path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            raise WriteError(path.parent, os.strerror(errno.ENOSPC))
         write(path, content)
 
     monkeypatch.setattr(of_jobs, "write_json", full)
@@ -360,6 +351,18 @@ def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatc
     needed.add("job.json")
     with pytest.raises(WriteError, match="No space left"):
         write_ending(job, written_state(job).ending(Status.FAILED, "another"))
+
+
+def test_what_no_sweep_goes_on_with_has_a_remedy_of_its_own(tmp_path):
+    """Pages and papers named a command that does not write them again."""
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match=r"/file \(Not a directory\)\. Free space there, .* resume=FOLDER\.$"):
+        write_json(tmp_path / "file/x.json", {})
+    with (
+        pytest.raises(WriteError, match=r"/file \(Not a directory\)\. Name another folder\.$"),
+        writing(tmp_path, "Name another folder."),
+    ):
+        write_json(tmp_path / "file/x.json", {})
 
 
 def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_path):

@@ -1,18 +1,19 @@
 """What a command is planned as, before anything is launched."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
 from specbench.runs.combinations import combinations
-from specbench.runs.commandline import parse_command
+from specbench.runs.commandline import parse_command, show
 from specbench.runs.state import Status, read_state
 from specbench.runs.sweep import Planner, Sweep
 
@@ -122,6 +123,25 @@ def test_a_resumed_job_that_cannot_run_any_more_is_refused_and_not_launched(here
     assert "workload.path=prompts.jsonl: cannot be read (no such file)" in read_state(first.folder / "0").reason
 
 
+def test_a_job_that_was_refused_runs_once_it_can(here):
+    """What the message asks for was done, and resume= said that the configuration had changed."""
+    (here / "a.jsonl").write_text('{"prompt": "a"}\n')
+    line = ("workload=file", "workload.path=a.jsonl,b.jsonl", "gamma=1")
+    first = planned(*line)
+    assert [job.number for job in first.waiting] == [0]
+    (here / "b.jsonl").write_text('{"prompt": "b"}\n')
+    for arguments in (("threads=1",), line):  # the second time by what it asks now, and no job is added
+        again = planned("resume=latest", *arguments)
+        assert [(job.number, job.overrides[-2]) for job in again.waiting] == [
+            (0, "workload.path=a.jsonl"),
+            (1, "workload.path=b.jsonl"),
+        ]
+    (here / "b.jsonl").write_text('{"prompt": "c"}\n')
+    with pytest.raises(ConfigError, match=r"the content of workload\.path changed since job 1 "):
+        planned("resume=latest")
+    assert (first.folder / "1/identity.json").exists()
+
+
 def test_a_folder_of_configurations_is_searched_beside_those_that_hydra_is_told_of(here):
     for folder, name in (("mine", "a"), ("yours", "b")):
         (here / folder / "verifier").mkdir(parents=True)
@@ -158,3 +178,34 @@ def test_jobs_run_as_they_were_planned_and_are_composed_once(here, monkeypatch):
             job.hydra.job.num = job.hydra.job.id = found["hydra"].job.num
             job.hydra.runtime.output_dir = found["hydra"].runtime.output_dir
         assert OmegaConf.create(found) == job
+
+
+def test_help_does_not_copy_all_schemas_for_each_group(monkeypatch):
+    """Hydra copied them a hundred times, 5,000 mappings, which took a second of CPU; now it copies 222."""
+    copies, copy = [], DictConfig.__deepcopy__
+    monkeypatch.setattr(DictConfig, "__deepcopy__", lambda *args: copies.append(1) or copy(*args))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit):
+        show(["--help"])
+    assert len(copies) < 1000
+
+
+def test_a_sweep_that_cannot_go_on_names_the_keys_that_changed(here):
+    yaml = here / "mine/sampler/warm.yaml"
+    yaml.parent.mkdir(parents=True)
+    yaml.write_text("temperature: 0.9\n")
+    sweep = planned("--config-dir", "mine", "sampler=warm", "gamma=1,2").folder
+    assert len(planned("resume=latest").waiting) == 2
+    yaml.write_text("temperature: 0.5\nstop: [a]\n")
+    changes = 'sampler.stop changed from [] to ["a"], sampler.temperature changed from 0.9 to 0.5'
+    since = re.escape(" since job 0 (gamma=1) was planned")
+    with pytest.raises(ConfigError, match=re.escape(changes) + since):
+        planned("resume=latest")
+    yaml.write_text("temperature: 0.5\ntop_k: 1\ntop_p: 0.5\nmin_p: 0.1\n")
+    with pytest.raises(ConfigError, match=f", and 1 more{since}"):
+        planned("resume=latest")
+    for damaged in ("[1, 2, 3]", "["):
+        (sweep / "0/identity.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=f"the configuration changed{since}"):
+            planned("resume=latest")

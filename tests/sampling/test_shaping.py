@@ -15,7 +15,7 @@ from transformers import (
 )
 
 import specbench
-from analysis import parameters
+from specbench.analysis import parameters
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import rows_along
 from specbench.kernels import launch, launch_shape, launch_tally

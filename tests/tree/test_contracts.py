@@ -84,3 +84,11 @@ def test_of_many_calls_the_first_and_some_later_ones_are_checked():
         except jaxtyping.TypeCheckError:
             refused += 1
     assert refused == shape_checks.FIRST + 2
+
+
+def test_tests_import_analyses_by_the_package_whose_types_are_checked():
+    """A function of gamma_sweep got numpy's int for an int, and no test saw it."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 200
+    unchecked = r"^\s*(from|import) analysis\b"
+    assert not [path.name for path in files if re.search(unchecked, path.read_text(encoding="utf-8"), re.MULTILINE)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import replay_sweep
+from specbench.analysis import replay_sweep
 from tests.helpers.cli_cases import AS_SLOW_CODE, CUT
 from tests.helpers.command_lines import Ran, fenced, run_once
 from tests.helpers.made_up_rows import said

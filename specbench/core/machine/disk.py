@@ -15,29 +15,39 @@ from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
 
+# For jobs, which write the most: a sweep of which nothing can be written goes on later.
+OF_JOBS = "Free space there, make it writable or put it back; what is missing then runs with resume=FOLDER."
+
 
 class WriteError(SpecbenchError):
     """A file that could not be written: a full disk, a folder that is read-only or has gone.
 
-    Attributes:
+    Args:
+        place: the folder or file.
         reason: of the system, such as "No space left on device".
+        remedy: a sentence.
     """
 
-    def __init__(self, place: Path, error: OSError):
-        self.reason = error.strerror or str(error)
-        remedy = "Put it back" if isinstance(error, FileNotFoundError) else "Free space there or make it writable"
-        super().__init__(
-            f"cannot write to {place} ({self.reason}). {remedy}; what is missing then runs with resume=FOLDER."
-        )
+    def __init__(self, place: Path, reason: str, remedy: str = OF_JOBS):
+        self.place, self.reason = place, reason
+        super().__init__(f"cannot write to {place} ({reason}). {remedy}")
 
 
 @contextmanager
-def writing(place: Path) -> Generator[None]:
-    """Makes the system's errors WriteErrors that name the place."""
+def writing(place: Path, remedy: str = "") -> Generator[None]:
+    """Makes the system's errors WriteErrors that name the place.
+
+    Args:
+        remedy: of these errors, and of WriteErrors of the block; without one that of a job.
+    """
     try:
         yield
     except OSError as error:
-        raise WriteError(place, error) from error
+        raise WriteError(place, error.strerror or str(error), remedy or OF_JOBS) from error
+    except WriteError as error:
+        if not remedy:
+            raise
+        raise WriteError(error.place, error.reason, remedy) from error
 
 
 @contextmanager
@@ -77,7 +87,7 @@ def locked(file: Path, seconds: float = -1) -> Generator[None]:
     except Timeout:
         raise
     except OSError as error:
-        raise WriteError(file.parent, error) from error
+        raise WriteError(file.parent, error.strerror or str(error)) from error
     try:
         yield
     finally:

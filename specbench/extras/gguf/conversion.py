@@ -52,7 +52,7 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     _check_all_used(model, source)
     weights.check_values(model, source)
     plain = _without_quantisation(model)
-    with writing(out):
+    with writing(out, "Free space there, or name another folder by --out."):
         out.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:

@@ -90,19 +90,17 @@ def write(files: Mapping[str, bytes], out: Path) -> list[str]:
         raise ConfigError("--out", out, f"{foreign[0]} is not as specbench paper wrote it", remedy)
     digests = {path: earlier[path] if path in kept else [_digest(content)] for path, content in files.items()}
     both = {path: earlier.get(path, []) + digests.get(path, []) for path in {**earlier, **digests}}
-    with writing(out):
+    with writing(out, "Free space there or make it writable, or name another folder by --out."):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(out / MANIFEST, {"files": both})  # if this is killed, files are as they were or as they are to be
-    for path, content in files.items():
-        if path not in kept:
-            with writing(out):
+        write_json(out / MANIFEST, {"files": both})  # if this is killed, files are as they were or as they are to be
+        for path, content in files.items():
+            if path not in kept:
                 (out / path).parent.mkdir(exist_ok=True)
-            with beside(out / path) as temporary:
-                temporary.write_bytes(content)
-    for path in set(earlier) - set(files):
-        with writing(out):
+                with beside(out / path) as temporary:
+                    temporary.write_bytes(content)
+        for path in set(earlier) - set(files):
             (out / path).unlink(missing_ok=True)
-    write_json(out / MANIFEST, {"files": digests})
+        write_json(out / MANIFEST, {"files": digests})
     return kept
 
 

@@ -56,7 +56,7 @@ class Columns:
             names = [column for column in KNOWN[role] if first.get(column) is not None]
             return names[0] if names else KNOWN[role][0]
 
-        return Columns(*(chosen(role) for role in ("turns", "prompt", "messages", "id", "category")))
+        return Columns(**{role: chosen(role) for role in KNOWN})
 
     def of_line(self, config: ColumnsConfig, row: Mapping[str, Any]) -> Columns:
         """These, but that a guess goes by the row itself where it lacks the column: logs mix requests of several kinds.
