@@ -122,6 +122,7 @@ def test_seeds_that_are_ignored_are_named():
         (engines.OneTooMany(), LIMIT),
         (engines.Several("copies"), COPIES),
         (engines.OverrunsStops(), STOP),
+        (engines.HalfStops(), STOP),
         (engines.Several("too few"), COPIES),
     ],
 )
@@ -131,6 +132,15 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
     assert checks(outcome)[check, Mode.PLAIN].failures == 0
     assert outcome.failure is not None
+
+
+def test_a_text_that_rounding_forks_before_its_stop_string_refutes_nothing():
+    """Its own greedy text, beside others, was another one: this says nothing of stop strings."""
+    outcome = judged(engines.RoundsAlone())
+    row = checks(outcome)[STOP, Mode.SPECULATIVE]
+    assert (row.cases, row.failures, row.detail) == (0, 0, "not checked: no text came to its stop string")
+    assert checks(outcome)[STOP, Mode.PLAIN].cases > 0
+    assert outcome.failure is None
 
 
 def test_an_engine_that_refuses_several_texts_is_judged_without_them():

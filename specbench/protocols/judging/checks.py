@@ -135,16 +135,34 @@ def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mod
         sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
         request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
         (completion,) = sampler.complete([request], mode, "stop strings")
-        end, cases = text.index(stop), cases + 1
-        whole = (
-            completion.text.startswith(text[: end + len(stop)])
-            and len(words_of(completion.text[end + len(stop) :])) < 2
-        )
-        if (
-            not whole and completion.text.rstrip() != text[:end].rstrip()
-        ):  # an engine may end with the stop string's token
+        ends_there = _ends_at(stop, completion.text, text)
+        cases += ends_there is not None
+        if ends_there is False:
             wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}")
-    return CheckRow(STOP, mode, cases, len(wrong), wrong[0] if wrong else "")
+    detail = wrong[0] if wrong else "" if cases else "not checked: no text came to its stop string"
+    return CheckRow(STOP, mode, cases, len(wrong), detail)
+
+
+def _ends_at(stop: str, shown: str, text: str) -> bool | None:
+    """Returns whether a text ended at its stop string; None if it forked from the text without one before that.
+
+    Rounding forks texts at temperature 0 in another batch. Where such a text should end is unknown, unless it shows the
+    stop string and goes on.
+
+    Args:
+        shown: the text that the engine returned for this stop string.
+        text: the one that it returned without, which holds the stop string.
+    """
+    begin = text[: text.index(stop)]
+    _, has_stop, behind = shown.partition(stop)
+    if has_stop and len(words_of(behind)) >= 2:  # an engine may end with the stop string's token
+        return False
+    if begin.startswith(shown.rstrip()):
+        return shown.rstrip() == begin.rstrip()
+    rest = shown.removeprefix(begin)
+    if shown.startswith(begin) and (rest.startswith(stop) or stop.startswith(rest)):
+        return rest.startswith(stop)
+    return None
 
 
 def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]:
