@@ -219,6 +219,15 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     assert done.calls == 0
 
 
+def test_a_resumed_job_takes_no_texts_of_another_engine(tmp_path):
+    with pytest.raises(SpecbenchError, match="the server is down"):
+        judged(engines.Fails(101), tmp_path, texts=160)
+    mended = engines.Several()
+    mended.engine = "made up 2"
+    with pytest.raises(ConfigError, match=r"source=made up 2: .* has texts of made up 1.* Start that engine to resume"):
+        judged(mended, tmp_path, texts=160)
+
+
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     live = judged(engines.Biased(0.35), tmp_path)
     source = FileSource(str(tmp_path / SAMPLED))
