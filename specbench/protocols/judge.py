@@ -115,7 +115,7 @@ class JudgeProtocol:
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        source = _checked(context)
+        source = _checked(context, self.target)
         source.open()
         try:
             judgement = self._judged(context, source)
@@ -198,7 +198,7 @@ class JudgeProtocol:
         return TextScorer(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
 
 
-def _checked(context: RunContext) -> Source:
+def _checked(context: RunContext, target: str | None) -> Source:
     """The source. Raises ConfigError for none, and for parts of the command line that it would ignore."""
     source = context.source
     if source is None:
@@ -210,6 +210,9 @@ def _checked(context: RunContext) -> Source:
         ("sampler.processors", context.processors, "", "does not run them"),
     ):
         if value != usual:
+    if target is not None and getattr(source, "chat", False):
+        problem = "with source.chat=true the server's chat template makes other prompts than the checkpoint reads"
+        raise ConfigError("protocol.target", target, problem, "Leave it out, or leave source.chat out.")
             raise ConfigError(key, value, f"the engine under test {problem}", "Leave it out, or use source=specbench.")
     return source
 
@@ -225,12 +228,13 @@ def _scope(
     )
     engine = f"{sampler.source.engine} ({method})" if method else sampler.source.engine
     return [
-        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, {template} chat template",
         "all of them are in texts.jsonl, but for those that were timed",
         f"distributions are compared on texts of {limits.length} tokens; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
         f"empty texts that nothing ended: {sampler.empty:,}",
     ]
+    template = "to which the server applied its" if getattr(sampler.source, "chat", False) else "sent without a"
 
 
 def _figure(rows: Sequence[BiasRow], confidence: float, title: str) -> Figure | None:

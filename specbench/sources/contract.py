@@ -28,7 +28,7 @@ class TextRequest:
 
     Attributes:
         prompt_id: names the prompt; requests of one prompt share it.
-        prompt: as text; sent as it is, without a chat template.
+        prompt: as text; sent as it is, without a chat template of ours.
         token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
         sampling: ``ignore_eos`` in it keeps texts going behind the model's own stop tokens, where the source can.
         seed: given to engines that take one.

@@ -228,6 +228,14 @@ def test_a_resumed_job_takes_no_texts_of_another_engine(tmp_path):
         judged(mended, tmp_path, texts=160)
 
 
+def test_a_server_that_applies_a_chat_template_is_not_held_against_a_checkpoint():
+    source: Any = engines.Engine()
+    source.chat = True
+    assert "to which the server applied its chat template" in judged(source, texts=2).documents["certificate.md"]
+    with pytest.raises(ConfigError, match=r"protocol\.target=embedded:target: with source\.chat=true"):
+        judged(source, target="embedded:target")
+
+
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     live = judged(engines.Biased(0.35), tmp_path)
     source = FileSource(str(tmp_path / SAMPLED))
