@@ -112,6 +112,8 @@ class Source(Protocol):
 
         Raises:
             SpecbenchError: a request that the engine refuses, or a reply that cannot be read.
+            OutageError: the engine stopped answering, or fails by itself. Any other error may be taken for a refusal of
+                this request, such as one at temperature 0, after which the engine is judged without it.
         """
         ...
 

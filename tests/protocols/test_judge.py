@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
+from specbench.core.errors import ArgumentError, ConfigError, OutageError, SpecbenchError
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
@@ -217,6 +217,32 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     done = engines.Several()
     judged(done, tmp_path, **few)
     assert done.calls == 0
+
+
+class Down(engines.Several):
+    """Stops answering after some texts."""
+
+    def __init__(self, after: int):
+        super().__init__()
+        self.after = after
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        self.after -= 1
+        if self.after < 0:
+            raise OutageError("source.url", "http://127.0.0.1:8081", "cannot be reached", "Start the server.")
+        return super().one(request, mode)
+
+
+def test_an_engine_that_stops_answering_gets_no_certificate_whatever_was_asked_last(tmp_path, capsys):
+    """It would say "not refuted" of an engine that dies at temperature 0, and no job would be left to resume."""
+    few: dict[str, Any] = {"texts": 2, "rounds": 1}
+    judged(sound := Down(10**6), **few)
+    texts = 10**6 - sound.after
+    for after in range(0, texts, texts // 12):
+        (folder := tmp_path / str(after)).mkdir()
+        with pytest.raises(OutageError, match="cannot be reached"):
+            judged(Down(after), folder, **few)
+    assert f"resume={tmp_path} goes on from them." in capsys.readouterr().err
 
 
 def test_a_resumed_job_takes_no_texts_of_another_engine(tmp_path):

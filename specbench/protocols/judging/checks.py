@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import parting
 from specbench.exactness.two_sample.pairs import words_of
@@ -80,6 +80,8 @@ def _tried(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Check
         return CheckRow(check, mode, 0, 0, "not checked: it takes no seeds")
     try:
         return ask(mode)
+    except OutageError:
+        raise
     except SpecbenchError as error:
         return CheckRow(check, mode, 0, 0, f"not checked: {error}")
 
@@ -180,7 +182,7 @@ def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]
         requests = [sampler.request(prompt, "several", LENGTH, mode) for prompt in prompts]
         try:
             texts = [sampler.several(request, SEVERAL, mode, "several") for request in requests]
-        except SpecbenchError as error:  # llama-server takes an n of at most its -np
+        except SpecbenchError as error:  # llama-server takes an n of at most its -np; an outage ends the next check
             return [CheckRow(COPIES, one, 0, 0, f"not checked: {error}") for one in Mode]
         wrong = [len(some) for some in texts if len(some) != SEVERAL]
         distinct[mode] = {len({text.token_ids or text.text for text in some}) for some in texts}
