@@ -43,6 +43,10 @@ class ConfigError(SpecbenchError):
         self.key, self.value = key, value
 
 
+class OutageError(ConfigError):
+    """An engine that stopped answering, or fails by itself. The job fails as well, so that it can be resumed."""
+
+
 class NotInstalledError(ConfigError):
     """A choice that needs an optional package; a sweep goes on without it and does not fail for it."""
 

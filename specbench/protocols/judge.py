@@ -7,6 +7,7 @@ certificate. The command fails if the engine is refuted.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -14,7 +15,7 @@ from typing import ClassVar
 from matplotlib.figure import Figure
 
 from specbench.core.checks import check_count, check_seconds
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
@@ -35,6 +36,7 @@ from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunC
 from specbench.protocols.settings import Ignored, check_chance
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
+from specbench.sources.contract import SAMPLED
 
 SCHEMAS = {
     FINDINGS: FindingRow,
@@ -115,10 +117,15 @@ class JudgeProtocol:
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        source = _checked(context)
+        source = _checked(context, self.target)
         source.open()
         try:
             judgement = self._judged(context, source)
+        except SpecbenchError:
+            if context.folder is not None and (texts := context.folder / SAMPLED).exists():
+                command = f"python -m specbench resume={shlex.quote(str(context.folder.parent))}"
+                say(f"Texts sampled so far are in {texts}. {command} goes on from them.")
+            raise
         finally:
             source.close()
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
@@ -198,11 +205,14 @@ class JudgeProtocol:
         return TextScorer(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
 
 
-def _checked(context: RunContext) -> Source:
+def _checked(context: RunContext, target: str | None) -> Source:
     """The source. Raises ConfigError for none, and for parts of the command line that it would ignore."""
     source = context.source
     if source is None:
         raise ConfigError("source", None, "protocol=judge judges an engine", "Name one, such as source=llama_server.")
+    if target is not None and getattr(source, "chat", False):
+        problem = "with source.chat=true the server's chat template makes other prompts than the checkpoint reads"
+        raise ConfigError("protocol.target", target, problem, "Leave it out, or leave source.chat out.")
     if getattr(source, "of_run", False):
         return source
     for key, value, usual, problem in (
@@ -224,8 +234,9 @@ def _scope(
         for name, value in changed.items()
     )
     engine = f"{sampler.source.engine} ({method})" if method else sampler.source.engine
+    template = "to which the server applied its" if getattr(sampler.source, "chat", False) else "sent without a"
     return [
-        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, {template} chat template",
         "all of them are in texts.jsonl, but for those that were timed",
         f"distributions are compared on texts of {limits.length} tokens; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",

@@ -5,10 +5,13 @@ distributed as p. So for text sampled from the target, acceptance can be worked 
 a block which starts at a token accepts at least i tokens, given the text, is a closed form of log p and log q
 (survival.py), and where blocks start follows from it by a renewal equation (renewal.py). No token is decoded and no
 accept/reject noise is left.
+
+From Python, call ``specbench.replay(trace, rule, gammas)``: ``help(specbench.replay.call.replay)`` has its arguments.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -23,6 +26,13 @@ class _Room(ModuleType):
         from specbench.replay.call import replay
 
         return replay(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The function's, for notebooks and editors."""
+        from specbench.replay.call import replay
+
+        return inspect.signature(replay)
 
 
 sys.modules[__name__].__class__ = _Room

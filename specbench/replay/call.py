@@ -30,7 +30,8 @@ def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int
         ``accepted``.
 
     Raises:
-        ArgumentError: an unknown rule, no gamma at all, a number in place of several, or one outside 0 to 64.
+        ArgumentError: what is no trace, an unknown rule, no gamma at all, a number in place of several, or one outside
+            0 to 64.
         ConfigError: a file that is no trace, or a gamma that is no whole number from 0.
 
     Example:
@@ -45,6 +46,9 @@ def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int
         raise ArgumentError("gammas: empty; give numbers from 0 to 64, such as [1, 2, 4]")
     if max(gammas) > LARGEST_GAMMA:
         raise ArgumentError(f"gammas: {max(gammas)} is outside 0..{LARGEST_GAMMA}")
+    if not isinstance(trace, Trace | str | Path):
+        problem = "give what specbench.record returns, or the path of a file"
+        raise ArgumentError(f"trace: a {type(trace).__name__}; {problem}")
     if not isinstance(trace, Trace):
         trace = read_any(Path(trace))
     return renewal.replay(trace, rule, gammas)

@@ -28,7 +28,7 @@ class TextRequest:
 
     Attributes:
         prompt_id: names the prompt; requests of one prompt share it.
-        prompt: as text; sent as it is, without a chat template.
+        prompt: as text; sent as it is, without a chat template of ours.
         token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
         sampling: ``ignore_eos`` in it keeps texts going behind the model's own stop tokens, where the source can.
         seed: given to engines that take one.
@@ -112,6 +112,8 @@ class Source(Protocol):
 
         Raises:
             SpecbenchError: a request that the engine refuses, or a reply that cannot be read.
+            OutageError: the engine stopped answering, or fails by itself. Any other error may be taken for a refusal of
+                this request, such as one at temperature 0, after which the engine is judged without it.
         """
         ...
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, OutageError
 from specbench.sources.values import is_token_ids
 
 RETRIED = (429, 502, 503, 504)  # too many requests, or a server that is still loading its model
@@ -24,6 +24,10 @@ class StatusError(ConfigError):
     """A server's refusal, with its HTTP status."""
 
     status = 0
+
+
+class FaultError(StatusError, OutageError):
+    """A status that is the server's fault and not the request's: 429, after the last attempt, or 500 and above."""
 
 
 class Server:
@@ -62,7 +66,8 @@ class Server:
 
         Raises:
             StatusError: the server refuses.
-            ConfigError: it cannot be reached, takes too long, or replies anything but JSON of bounded size.
+            OutageError: it cannot be reached, takes too long, is too busy, or replies status 500 or above.
+            ConfigError: it replies anything but JSON of bounded size.
         """
         content = self._reply(path, body)
         try:
@@ -87,6 +92,9 @@ class Server:
     def error(self, problem: str, remedy: str) -> ConfigError:
         return ConfigError(self.key, self.url, problem, remedy)
 
+    def outage(self, problem: str, remedy: str) -> OutageError:
+        return OutageError(self.key, self.url, problem, remedy)
+
     def shown(self, content: bytes | str) -> str:
         """The beginning of a reply, without the key, for messages."""
         text = content if isinstance(content, str) else content[: 4 * SHOWN].decode(errors="replace")
@@ -108,7 +116,7 @@ class Server:
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
                 if last:
                     problem = f"{path} broke off {attempt + 1} times ({self._words(error)})"
-                    raise self.error(problem, "See the server's own log.") from error
+                    raise self.outage(problem, "See the server's own log.") from error
                 status, headers = 503, httpx.Headers()
             if status < 300:
                 return content
@@ -137,10 +145,10 @@ class Server:
                         raise httpx.ReadTimeout("")
                 return reply.status_code, reply.headers, bytes(content)
         except (httpx.ConnectError, UnicodeError) as error:  # UnicodeError: a host that no DNS can name
-            raise self.error(f"cannot be reached ({error})", START) from error
+            raise self.outage(f"cannot be reached ({error})", START) from error
         except httpx.TimeoutException as error:
             problem = f"{path} gave no whole reply in {self.timeout:g} s"
-            raise self.error(problem, "Raise source.timeout, or lower source.concurrency.") from error
+            raise self.outage(problem, "Raise source.timeout, or lower source.concurrency.") from error
         except (httpx.DecodingError, httpx.LocalProtocolError) as error:
             raise self.error(f"{path} cannot be exchanged ({self._words(error)})", START) from error
 
@@ -152,7 +160,8 @@ class Server:
             words = content[: 4 * SHOWN].decode(errors="replace")
         problem = f"{path} replied status {status}: {self.shown(str(words))}"
         remedy = "Set the variable that source.api_key names." if status in (401, 403) else "See the server's own log."
-        refusal = StatusError(self.key, self.url, problem, remedy)
+        kind = FaultError if status in RETRIED or status >= 500 else StatusError
+        refusal = kind(self.key, self.url, problem, remedy)
         refusal.status = status
         return refusal
 

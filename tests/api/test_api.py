@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def test_every_public_name_is_there_and_is_what_type_checkers_are_told():
         assert getattr(specbench, name).__doc__ or name == "__version__"
     with pytest.raises(AttributeError, match="no attribute 'verifyy'"):
         specbench.verifyy  # noqa: B018
+
+
+def test_notebooks_show_the_arguments_of_replay_which_is_a_room_as_well():
+    from specbench.replay import call
+
+    assert inspect.signature(specbench.replay) == inspect.signature(call.replay)
+    assert "help(specbench.replay.call.replay)" in (specbench.replay.__doc__ or "")
 
 
 @pytest.mark.parametrize("before", ["", "import specbench.replay.trace; ", "from specbench import replay; "])

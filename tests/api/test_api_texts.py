@@ -268,6 +268,14 @@ def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
     assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("trace", [None, 3, [(1, -0.5)], {"target": 1}])
+def test_replay_names_what_is_no_trace(trace):
+    """Such as the texts that decode returned, which have no log-probabilities of a draft."""
+    with pytest.raises(ArgumentError, match=rf"^trace: a {type(trace).__name__}; give what specbench\.record returns"):
+        specbench.replay(trace, "token", [1])
+
+
 @pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65], 4], ids=str)
 @pytest.mark.usefixtures("unchecked")
 def test_replay_names_wrong_gammas(gammas):

@@ -180,6 +180,32 @@ class OverrunsStops(Engine):
         return dataclasses.replace(super().one(without, mode), request=request)
 
 
+class HalfStops(Engine):
+    """Shows the first character of the stop string when it speculates."""
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        found, stop = super().one(request, mode), "".join(request.sampling.stop)
+        half = stop[:1] if mode is Mode.SPECULATIVE else ""
+        return dataclasses.replace(found, text=found.text + half)
+
+
+class RoundsAlone(Engine):
+    """Takes another first token at temperature 0 if it speculates for a single request, as rounding may have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alone = False
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        self.alone = len(requests) == 1 and mode is Mode.SPECULATIVE
+        return super().complete(requests, mode)
+
+    def probs(self, prompt: str, before: list[int], temperature: float, mode: Mode) -> np.ndarray:
+        probs = super().probs(prompt, before, temperature, mode)
+        forks = self.alone and temperature == 0 and not before
+        return np.roll(probs, VOCABULARY // 2) if forks else probs
+
+
 class ZeroLogprobs(Engine):
     """Returns 0 for the log-probabilities of drafted tokens."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
+from specbench.core.errors import ArgumentError, ConfigError, OutageError, SpecbenchError
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
@@ -122,6 +122,7 @@ def test_seeds_that_are_ignored_are_named():
         (engines.OneTooMany(), LIMIT),
         (engines.Several("copies"), COPIES),
         (engines.OverrunsStops(), STOP),
+        (engines.HalfStops(), STOP),
         (engines.Several("too few"), COPIES),
     ],
 )
@@ -131,6 +132,15 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
     assert checks(outcome)[check, Mode.PLAIN].failures == 0
     assert outcome.failure is not None
+
+
+def test_a_text_that_rounding_forks_before_its_stop_string_refutes_nothing():
+    """Its own greedy text, beside others, was another one: this says nothing of stop strings."""
+    outcome = judged(engines.RoundsAlone())
+    row = checks(outcome)[STOP, Mode.SPECULATIVE]
+    assert (row.cases, row.failures, row.detail) == (0, 0, "not checked: no text came to its stop string")
+    assert checks(outcome)[STOP, Mode.PLAIN].cases > 0
+    assert outcome.failure is None
 
 
 def test_an_engine_that_refuses_several_texts_is_judged_without_them():
@@ -207,6 +217,49 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     done = engines.Several()
     judged(done, tmp_path, **few)
     assert done.calls == 0
+
+
+class Down(engines.Several):
+    """Stops answering after some texts."""
+
+    def __init__(self, after: int):
+        super().__init__()
+        self.after = after
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        self.after -= 1
+        if self.after < 0:
+            raise OutageError("source.url", "http://127.0.0.1:8081", "cannot be reached", "Start the server.")
+        return super().one(request, mode)
+
+
+def test_an_engine_that_stops_answering_gets_no_certificate_whatever_was_asked_last(tmp_path, capsys):
+    """It would say "not refuted" of an engine that dies at temperature 0, and no job would be left to resume."""
+    few: dict[str, Any] = {"texts": 2, "rounds": 1}
+    judged(sound := Down(10**6), **few)
+    texts = 10**6 - sound.after
+    for after in range(0, texts, texts // 12):
+        (folder := tmp_path / str(after)).mkdir()
+        with pytest.raises(OutageError, match="cannot be reached"):
+            judged(Down(after), folder, **few)
+    assert f"resume={tmp_path} goes on from them." in capsys.readouterr().err
+
+
+def test_a_resumed_job_takes_no_texts_of_another_engine(tmp_path):
+    with pytest.raises(SpecbenchError, match="the server is down"):
+        judged(engines.Fails(101), tmp_path, texts=160)
+    mended = engines.Several()
+    mended.engine = "made up 2"
+    with pytest.raises(ConfigError, match=r"source=made up 2: .* has texts of made up 1.* Start that engine to resume"):
+        judged(mended, tmp_path, texts=160)
+
+
+def test_a_server_that_applies_a_chat_template_is_not_held_against_a_checkpoint():
+    source: Any = engines.Engine()
+    source.chat = True
+    assert "to which the server applied its chat template" in judged(source, texts=2).documents["certificate.md"]
+    with pytest.raises(ConfigError, match=r"protocol\.target=embedded:target: with source\.chat=true"):
+        judged(source, target="embedded:target")
 
 
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):

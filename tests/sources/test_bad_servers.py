@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, OutageError
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Mode
 from specbench.sources.http import MEBIBYTE
@@ -80,16 +80,19 @@ def test_a_plain_server_that_drafts_is_refused(complete):
         (Raw(b" " * (MEBIBYTE + 1)), r"replied more than 1 MiB\. .*source\.most_megabytes"),
         (Raw(b'{"error": {"message": "too long"}}', 400), r"status 400: 'too long'\. See the server's own log"),
         (Raw(b"full", 429), r"status 429: 'full'"),
+        (Raw(b'{"error": "engine is dead"}', 500), r"status 500: 'engine is dead'\. See the server's own log"),
         (Raw(b'{"error": "no key"}', 401), r"status 401: 'no key'\. Set the variable that source\.api_key names"),
         (Raw(headers={"Content-Length": "100"}), r"/completion broke off 1 times \(RemoteProtocolError"),
         (Raw(b"plain", headers={"Content-Encoding": "gzip"}), r"/completion cannot be exchanged \(DecodingError"),
         (Raw(b"[]"), r"returned 0 texts for prompt 'abc', and the request was for 1"),
     ],
-    ids=["html", "deep", "text", "large", "400", "429", "401", "short", "no gzip", "no texts"],
+    ids=["html", "deep", "text", "large", "400", "429", "500", "401", "short", "no gzip", "no texts"],
 )
 def test_a_server_that_misbehaves_is_named(reply, message, complete):
-    with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}"):
+    with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}") as error:
         complete({**llama(), "/completion": lambda _: reply}, most_megabytes=1)
+    outage = message.startswith(("status 429", "status 500", "/completion broke off"))
+    assert isinstance(error.value, OutageError) == outage
 
 
 def test_a_reply_without_end_is_left_early(complete):
@@ -150,14 +153,14 @@ def test_a_server_that_is_down_is_named_with_what_starts_it():
     with serving({}) as server:
         url = server.url
     source = LlamaServerSource(url)
-    with pytest.raises(ConfigError, match=rf"^source\.url={url}: cannot be reached .*Start the server \(conf/source"):
+    with pytest.raises(OutageError, match=rf"^source\.url={url}: cannot be reached .*Start the server \(conf/source"):
         source.open()
 
 
 @pytest.mark.parametrize(("pause", "timeout"), [(0.6, 0.2), (0.1, 0.3)], ids=["silent", "byte by byte"])
 def test_a_reply_that_takes_too_long_is_given_up(pause, timeout, complete):
     """Also one of which something comes in time, again and again."""
-    with pytest.raises(ConfigError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
+    with pytest.raises(OutageError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
         complete({**llama(), "/completion": lambda _: Raw(b" " * 20, pause=pause)}, timeout=timeout)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import (
     BY_CHECKPOINT,
@@ -52,6 +52,8 @@ def judge_greedy(
         plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
         requests = [sampler.request(p, 0, length, "", greedy) for p in prompts]
         speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
+    except OutageError:
+        raise
     except SpecbenchError as error:
         return not_asked(QUESTION, f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
@@ -80,6 +82,8 @@ def _again(
     try:
         requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
         return [sampler.complete([request], Mode.PLAIN, "greedy, again")[0] for request in requests][::-1]
+    except OutageError:
+        raise
     except SpecbenchError:
         return []
 
@@ -138,6 +142,8 @@ def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> 
         before = (*(prompt.token_ids or ids), *text[:-1])
         request = sampler.request(JudgedPrompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
         (following,) = sampler.complete([request], Mode.PLAIN, "fork, the next token")
+    except OutageError:
+        raise
     except SpecbenchError:
         return UNKNOWN
     return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN

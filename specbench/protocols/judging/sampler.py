@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -72,6 +72,7 @@ class Sampler:
         self.earlier: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
         if self.path is not None and self.path.exists():
             lines = read_lines(self.path, partial=True)
+            _check_engine(self.path, lines, source.engine)
             with writing(self.path), self.path.open("w", encoding="utf-8") as file:  # without a line that was cut off
                 file.writelines(json.dumps(line) + "\n" for line in lines)
             for line in lines:
@@ -162,6 +163,14 @@ class Sampler:
         if self.path is not None and completions:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.writelines(line_of(completion, question, self.source.engine) for completion in completions)
+
+
+def _check_engine(path: Path, lines: Sequence[dict[str, Any]], engine: str) -> None:
+    """Raises ConfigError if another engine, or another release of it, sampled one of an earlier attempt's texts."""
+    others = {line["engine"] for line in lines if line.get("engine", engine) != engine}
+    if others:
+        problem = f"{path} has texts of {', '.join(sorted(others))}, and one certificate is of one engine"
+        raise ConfigError("source", engine, problem, "Start that engine to resume, or judge this one in a new run.")
 
 
 def _key(line: dict[str, Any]) -> str:

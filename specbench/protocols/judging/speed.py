@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
@@ -81,6 +81,8 @@ def judge_speed(
                     side = 0 if mode is Mode.SPECULATIVE else 2
                     times[side : side + 2, number, place] = sum(map(_tokens, completions)), seconds
                     texts[mode] += completions
+    except OutageError:
+        raise
     except SpecbenchError as error:
         return not_asked(QUESTION, f"The source cannot be timed ({error}).")
     totals = {name: value - before.get(name, 0.0) for name, value in _totals(sampler).items()}
