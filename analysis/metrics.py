@@ -10,11 +10,11 @@ import pandas as pd
 
 from specbench.core.errors import SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
-from specbench.metrics.ratios import StepLog
+from specbench.metrics.ratios import StepLog, rates_by_position
 from specbench.metrics.results import STEPS
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, markdown
-from specbench.reports.cells import plain
+from specbench.reports.cells import number, plain
 
 from .folder import read_rows, read_table
 from .page import Shown, page
@@ -43,25 +43,24 @@ def build(run_dir: Path) -> Report:
     values = pd.DataFrame({"metric": [m.name for m in METRICS], "formula": [m.formula for m in METRICS]})
     values["owner"] = [m.owner for m in METRICS]
     for name, _, _, metrics in runs:
-        values[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in metrics["value"]]
+        values[name] = metrics["value"].map(lambda value: number(value, ".4f"))
     opposed = opposite_rankings([(name, metrics) for name, _, _, metrics in runs])
     shown: dict[str, Shown] = {"values": Table("values", values, left=("metric", "formula", "owner"))}
     positions = []
-    for number, (name, gamma, steps, _) in enumerate(runs):
+    for place, (name, gamma, steps, _) in enumerate(runs):
         if gamma > 0:
-            table = f"positions_{number}"
+            table = f"positions_{place}"
             positions.append((table, name))
             shown[table] = _positions(table, gamma, steps)
     return page(None, "metrics", shown, positions=positions, opposed=opposed, definitions=DEFINITIONS)
 
 
 def _positions(table: str, gamma: int, steps: pd.DataFrame) -> Table:
-    log = StepLog.of(steps, gamma)
-    lines = [
-        {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
-        | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
-        for metric in POSITION_METRICS
-    ]
+    log, lines = StepLog.of(steps, gamma), []
+    for metric in POSITION_METRICS:
+        rates = enumerate(rates_by_position(log, metric.formula), start=1)
+        line = {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
+        lines.append(line | {str(i): number(rate, ".3f") for i, rate in rates})
     return Table(table, pd.DataFrame(lines), left=("rate", "formula", "owner"))
 
 
