@@ -26,7 +26,7 @@ from specbench.metrics.findings import (
 from specbench.metrics.results import schema_of
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number
-from specbench.reports.plots import judge as plots
+from specbench.reports.plots import comparisons as plots
 
 from .command import main
 from .folder import read_rows, read_table

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specbench.protocols import shared
+from specbench.protocols import scoring
 from specbench.protocols.record import recorded
-from specbench.protocols.shared import shared_fields
+from specbench.protocols.scoring import shared_fields
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.contexts import model_context
@@ -26,5 +26,5 @@ def test_texts_that_were_scored_are_not_scored_again(monkeypatch):
     expected = shared_fields(context, completions)
     assert 0.01 < expected["shared_mass"] < 0.99
     scored = recorded(context, requests, completions).columns
-    monkeypatch.setattr(shared, "logits_along", None)
+    monkeypatch.setattr(scoring, "logits_along", None)
     assert shared_fields(context, completions, scored) == pytest.approx(expected, abs=1e-5)
