@@ -40,10 +40,9 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
 def build(run_dir: Path) -> Report:
     """The definitions, their values for every run, the disagreements, and the sources."""
     runs = [(name, gamma, steps, all_metrics(steps, gamma)) for name, gamma, steps in named_runs(run_dir)]
-    values = pd.DataFrame({"metric": [m.name for m in METRICS], "formula": [m.formula for m in METRICS]})
-    values["owner"] = [m.owner for m in METRICS]
+    values = pd.DataFrame([(m.name, m.formula, m.owner) for m in METRICS], columns=["metric", "formula", "owner"])
     for name, _, _, metrics in runs:
-        values[name] = metrics["value"].map(lambda value: number(value, ".4f"))
+        values[name] = [number(value, ".4f") for value in metrics]
     opposed = opposite_rankings([(name, metrics) for name, _, _, metrics in runs])
     shown: dict[str, Shown] = {"values": Table("values", values, left=("metric", "formula", "owner"))}
     positions = []

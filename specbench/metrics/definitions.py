@@ -173,15 +173,13 @@ def latency_columns(times: RequestTimes) -> dict[str, float | None]:
     }
 
 
-def all_metrics(steps: pd.DataFrame, gamma: int) -> pd.DataFrame:
-    """Every metric of METRICS for one run: name, owner, formula, value (NaN where undefined)."""
+def all_metrics(steps: pd.DataFrame, gamma: int) -> pd.Series:
+    """Every metric of METRICS for one run, by name; NaN where undefined."""
     log = StepLog.of(steps, gamma)
-    return pd.DataFrame(
-        [{"name": m.name, "owner": m.owner, "formula": m.formula, "value": ratio(log, m.formula)} for m in METRICS]
-    ).astype({"value": float})
+    return pd.Series({metric.name: ratio(log, metric.formula) for metric in METRICS}, dtype=float)
 
 
-def opposite_rankings(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[str, ...]]:
+def opposite_rankings(runs: Sequence[tuple[str, pd.Series]]) -> list[tuple[str, ...]]:
     """Pairs of runs that two metrics rank differently: (first, second, metric of one order, metric of the other).
 
     Args:
@@ -189,8 +187,8 @@ def opposite_rankings(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[st
     """
     pairs = []
     for (first, a), (second, b) in combinations(runs, 2):
-        difference = b["value"] - a["value"]
-        sign = np.sign(difference).where(difference.abs() > 1e-9 * a["value"].abs(), 0)  # else a tie but for rounding
-        higher, lower = a["name"][sign > 0], a["name"][sign < 0]
+        difference = b - a
+        sign = np.where(difference.abs() > 1e-9 * a.abs(), np.sign(difference), 0)  # else a tie but for rounding
+        higher, lower = a.index[sign > 0], a.index[sign < 0]
         pairs += [(first, second, str(up), str(down)) for up in higher for down in lower]
     return pairs
