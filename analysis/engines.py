@@ -1,6 +1,6 @@
 """Do engines write the same texts with speculation as without? One line a run of protocol=judge.
 
-Instead of folders it takes the certificates of runs, certificate.json, and makes the same table and figure of them.
+A line is what the run's certificate says, certificate.json. Instead of folders it takes such files.
 """
 
 from __future__ import annotations
@@ -13,23 +13,13 @@ import pandas as pd
 
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS
-from specbench.metrics.findings import (
-    DIFFERENCE,
-    FINDINGS,
-    OF_CHECKPOINT,
-    OF_GREEDY,
-    OF_TEXTS,
-    REFUTED,
-    SHARES,
-    FindingRow,
-)
-from specbench.metrics.results import schema_of
+from specbench.metrics.findings import DIFFERENCE, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, SHARES
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number
-from specbench.reports.plots import judge as plots
+from specbench.reports.plots import comparisons as plots
 
 from .command import main
-from .folder import read_rows, read_table
+from .folder import read_rows
 from .page import page
 from .parameters import parameters_of
 
@@ -45,11 +35,13 @@ def build(run_dir: Path, *others: Path) -> Report:
     files = [path for path in (run_dir, *others) if path.is_file()]
     if files and len(files) <= len(others):
         raise ConfigError("RUN_DIR", files[0], "a file beside folders", "Give certificates alone, or folders alone.")
-    parts = [certified(path) for path in files] or [judged(folder) for folder in (run_dir, *others)]
+    parts = [pd.DataFrame(map(certified, files))] if files else [judged(folder) for folder in (run_dir, *others)]
     lines = pd.concat(parts, ignore_index=True)
+    lines["name"] = lines["engine_under_test"].map(short) + ", " + lines["method"] + ", " + lines["asks"]
     if files:  # runs that differ in their models alone have the name of their file as well
-        twice, stems = lines["name"].duplicated(keep=False), lines["certificate"].str.removesuffix(".json")
-        lines["name"] = lines["name"].where(~twice, lines["name"] + " (" + stems + ")")
+        twice = lines["name"].duplicated(keep=False)
+        lines["name"] = lines["name"].where(~twice, lines["name"] + [f" ({path.stem})" for path in files])
+        lines["certificate"] = [path.name for path in files]
     rows = Table("table", table(lines), lines, left=("engine", "method", "texts"))
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
     shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)}
@@ -57,78 +49,58 @@ def build(run_dir: Path, *others: Path) -> Report:
     return page(None if files else run_dir, "engines", shown, results=lines, refuted=refuted)
 
 
-def certified(path: Path) -> pd.DataFrame:
-    """The line of a certificate. Raises ConfigError for another file."""
+def judged(run_dir: Path) -> pd.DataFrame:
+    """The rows of a sweep, each with what its certificate says."""
+    rows = read_rows(run_dir, "source")
+    lines = rows.join(pd.DataFrame([certified(run_dir / str(job) / "certificate.json") for job in rows["job"]]))
+    return lines.assign(asks=[parameters_of(row) for _, row in rows.iterrows()])
+
+
+def certified(path: Path) -> dict[str, Any]:
+    """What a certificate says: the engine, its method and parameters, the verdicts of its findings by question, and the
+    numbers that the table and the figure show.
+
+    Where a checkpoint scored the texts, differences of both ways in shares of sets of tokens are drawn in the place of
+    classes, since a faulty engine may take other tokens of the same class.
+
+    Raises:
+        ConfigError: another file, or none.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        sampling, findings = content["sampling"], pd.DataFrame(content["findings"]).assign(engine=content["engine"])
-        shares = [row for rows in findings["rows"] for row in rows.get(SHARES, ())]
-        findings["numbers"] = findings["numbers"].map(json.dumps)
+        engine, sampling, findings = content["engine"], content["sampling"], content["findings"]
+        by_question = {finding["question"]: finding for finding in findings}
+        shares = [row for finding in findings for row in finding["rows"].get(SHARES, ()) if row["mode"] == DIFFERENCE]
+        temperature = f"T={sampling['temperature']:g}"
     except (OSError, ValueError, LookupError, TypeError) as error:
         remedy = "Give certificate.json of a run of protocol=judge."
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
     changed = {name: value for name, value in sampling.items() if name != "temperature" and value != DEFAULTS[name]}
     cuts = [f"{name}={value:g}" if isinstance(value, int | float) else name for name, value in changed.items()]
-    asks, how = " ".join([f"T={sampling['temperature']:g}", *cuts]), content.get("method") or NONE
-    finding = finding_columns(findings, pd.DataFrame([row for row in shares if row["mode"] == DIFFERENCE]))
-    name = f"{short(content['engine'])}, {how}, {asks}"
-    return pd.DataFrame([{**finding, "method": how, "asks": asks, "name": name, "certificate": path.name}])
-
-
-def judged(run_dir: Path) -> pd.DataFrame:
-    """The rows of a sweep with the verdicts and numbers of each run's findings."""
-    rows = read_rows(run_dir, "source")
-    findings = read_table(
-        run_dir, FINDINGS, schema=schema_of(FindingRow), remedy="Give the folder of a run of protocol=judge."
-    )
-    shares = read_table(run_dir, SHARES, remedy=None)
-    differences = shares[shares["mode"] == DIFFERENCE] if len(shares) else pd.DataFrame(columns=["job"])
-    of_jobs = ((findings[findings["job"] == job], differences[differences["job"] == job]) for job in rows["job"])
-    lines = rows.join(pd.DataFrame([finding_columns(*of_job) for of_job in of_jobs], index=rows.index))
-    lines["method"] = [method_of(row) for _, row in rows.iterrows()]
-    lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
-    lines["name"] = lines["engine_under_test"].map(short) + ", " + lines["method"] + ", " + lines["asks"]
-    return lines
-
-
-def method_of(row: pd.Series) -> str:
-    """How the engine speculated, by its source's settings; our own decoder, by its verifier."""
-    source = (json.loads(row["config"]) if isinstance(row["config"], str) else {}).get("source") or {}
-    verifier = row["verifier"] if isinstance(row["verifier"], str) else None
-    return str(source.get("method") or verifier or NONE)
-
-
-def short(engine: str) -> str:
-    """The first words of an engine's name and version, for the figure."""
-    return " ".join(engine.split()[:2])
-
-
-def finding_columns(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
-    """The verdicts of a run's findings by question, and the numbers that the table and the figure show.
-
-    Args:
-        shares: differences of both ways in shares of sets of tokens, where a checkpoint scored them; they are drawn in
-            the place of classes, since a faulty engine may take other tokens of the same class.
-    """
-    by_question = {row["question"]: row for _, row in findings.iterrows()}
     answers = {name: by_question.get(question, {}) for name, question in QUESTIONS.items()}
-    numbers = {name: json.loads(answer.get("numbers", "{}")) for name, answer in answers.items()}
-    texts, scored = numbers["texts"], numbers["scored"]
+    texts, scored, greedy = (answer.get("numbers", {}) for answer in answers.values())
     return {
-        "engine_under_test": next(iter(findings["engine"]), NONE),
+        "engine_under_test": engine,
         **{f"{name}_verdict": answer.get("verdict") for name, answer in answers.items()},
-        "refuted": bool((findings["verdict"] == REFUTED).any()),
+        "refuted": any(finding["verdict"] == REFUTED for finding in findings),
         "sampled": texts.get("texts"),
         "nats": texts.get("nats_a_token"),
         "log10_evidence": texts.get("log10_evidence"),
         "log10_evidence_scored": scored.get("log10_evidence"),
         "observed": texts.get("observed"),
         "bound": texts.get("bound"),
-        "drawn": float(shares["difference"].abs().max()) if len(shares) else texts.get("observed"),
-        "drawn_bound": float(shares["bound"].max()) if len(shares) else texts.get("bound"),
+        "drawn": max((abs(row["difference"]) for row in shares), default=texts.get("observed")),
+        "drawn_bound": max((row["bound"] for row in shares), default=texts.get("bound")),
         "bound_scored": scored.get("bound"),
-        "forks": numbers["greedy"].get("forks_per_thousand"),
+        "forks": greedy.get("forks_per_thousand"),
+        "method": content.get("method") or NONE,
+        "asks": " ".join([temperature, *cuts]),
     }
+
+
+def short(engine: str) -> str:
+    """The first words of an engine's name and version, for the figure."""
+    return " ".join(engine.split()[:2])
 
 
 def table(lines: pd.DataFrame) -> pd.DataFrame:

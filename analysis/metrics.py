@@ -12,11 +12,11 @@ import pandas as pd
 
 from specbench.core.errors import SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
-from specbench.metrics.ratios import StepLog
+from specbench.metrics.ratios import StepLog, rates_by_position
 from specbench.metrics.results import STEPS
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, markdown
-from specbench.reports.cells import plain
+from specbench.reports.cells import number, plain
 
 from .folder import read_rows, read_table
 from .page import Shown, page
@@ -52,11 +52,11 @@ def build(run_dir: Path) -> Report:
         names[key].append(name)
         numbers[key] = metrics, positions
     runs = [(" and ".join(names[key]), *of_run) for key, of_run in numbers.items()]
-    values = pd.DataFrame({name: metrics["value"] for name, metrics, _ in runs}).dropna(how="all")
-    kept = [METRICS[number] for number in values.index]
+    values = pd.DataFrame({name: metrics for name, metrics, _ in runs}).reindex([m.name for m in METRICS]).dropna(how="all")
+    kept = [metric for metric in METRICS if metric.name in values.index]
     table = pd.DataFrame([(metric.name, metric.formula, metric.owner) for metric in kept], columns=list(LEFT))
     for name in values:
-        table[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in values[name]]
+        table[name] = [number(value, ".4f") for value in values[name]]
     shown: dict[str, Shown] = {"values": Table("values", table, left=LEFT)}
     by_position = {f"positions_{i}": (name, lines) for i, (name, _, lines) in enumerate(runs) if len(lines.columns) > 3}
     shown |= {place: Table(place, lines, left=LEFT) for place, (_, lines) in by_position.items()}
@@ -76,12 +76,12 @@ def _positions(gamma: int, steps: pd.DataFrame) -> pd.DataFrame:
     log = StepLog.of(steps, gamma)
     return pd.DataFrame(
         dict(zip(LEFT, (metric.name, metric.formula, metric.owner), strict=True))
-        | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
+        | {str(i): number(rate, ".3f") for i, rate in enumerate(rates_by_position(log, metric.formula), start=1)}
         for metric in POSITION_METRICS
     )
 
 
-def _opposed(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[Names, Names, str]]:
+def _opposed(runs: Sequence[tuple[str, pd.Series]]) -> list[tuple[Names, Names, str]]:
     """Each disagreement once: the definitions of one order, those of the other, and the pairs of runs.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
-from specbench.metrics.ratios import StepLog, conditional_rates, joint_rates
+from specbench.metrics.ratios import CONDITIONAL, JOINT, StepLog, rates_by_position
 
 
 def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
@@ -34,7 +34,7 @@ def position_rates(steps: pd.DataFrame, gamma: int) -> tuple[list[float | None],
         conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
     """
     log = StepLog.of(steps, gamma)
-    return joint_rates(log), conditional_rates(log)
+    return rates_by_position(log, JOINT), rates_by_position(log, CONDITIONAL)
 
 
 def position_estimates(steps: pd.DataFrame, gamma: int) -> tuple[list[Estimate | None], list[Estimate | None]]:

@@ -1,4 +1,4 @@
-"""The ratios that acceptance metrics are, counted over one step log; whose each is, definitions.py says.
+"""The ratios that acceptance metrics are, by their formulas; definitions.py says whose each is.
 
 A step log has a line a verification and request (results.STEP_SCHEMA). For step s: d_s tokens drafted
 (num_draft_tokens), a_s of them accepted (num_accepted, before a stop token cut the block), e_s emitted (num_emitted, at
@@ -11,11 +11,13 @@ stands for it. What tells definitions apart:
 - whether a block that holds the end of the text counts as verified (a + 1) or as emitted (e);
 - whether steps are pooled or requests averaged.
 
-``None`` is a ratio that the log leaves undefined. All values are tokens a step, or shares from 0 to 1.
+A ratio here is what its numerator and its denominator count in each step. Both are summed over all steps, or over those
+of each request. ``None`` is a ratio that the log leaves undefined. All values are tokens a step, or shares from 0 to 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +27,11 @@ from scipy.optimize import brentq
 from specbench.metrics.theory import expected_tokens
 
 Value = float | None
+Counted = np.ndarray | int
+OVER_REQUESTS = "mean over requests of "
+JOINT, CONDITIONAL = "#{a>=i} / #{d>=i}", "#{a>=i} / #{d>=i, a>=i-1}"
+FULL_DRAFTS = "1 + mean of a where d = gamma"
+ALPHA = f"(1 - alpha^(gamma+1)) / (1 - alpha) = {FULL_DRAFTS}"
 
 
 @dataclass(frozen=True)
@@ -50,151 +57,65 @@ class StepLog:
 
     @property
     def drafting(self) -> np.ndarray:
-        """Which steps drafted at all."""
-        return self.drafted > 0
+        """1 for steps that drafted at all, 0 for others."""
+        return (self.drafted > 0).astype(np.int64)
 
-    def by_request(self, values: np.ndarray) -> np.ndarray:
-        """Sums over the steps of each request."""
-        return np.bincount(self.request, weights=values)
-
-    def steps_by_request(self) -> np.ndarray:
-        """Number of steps of each request."""
-        return np.bincount(self.request)
+    @property
+    def full(self) -> np.ndarray:
+        """1 for steps whose draft has gamma tokens, 0 for those that were cut short by a length limit."""
+        return (self.depth == self.gamma).astype(np.int64)
 
 
-def _ratio(top: int | np.integer, bottom: int | np.integer) -> Value:
-    return float(top / bottom) if bottom > 0 else None
+RATIOS: dict[str, Callable[[StepLog], tuple[Counted, Counted]]] = {
+    # Lengths: tokens a step
+    "(Σa + N) / N": lambda log: (log.accepted + 1, 1),
+    "Σa / N": lambda log: (log.accepted, 1),
+    "Σe / N": lambda log: (log.emitted, 1),
+    "1 + Σa / #{d>0}": lambda log: (log.accepted + log.drafting, log.drafting),
+    FULL_DRAFTS: lambda log: ((log.accepted + 1) * log.full, log.full),
+    # Rates: a share of what was drafted, or of what a step could emit
+    "Σa / Σd": lambda log: (log.accepted, log.drafted),
+    "Σa / (N gamma)": lambda log: (log.accepted, log.gamma),
+    "(Σe - N) / (N gamma)": lambda log: (log.emitted - 1, log.gamma),
+    "(Σa + N) / (N (gamma + 1))": lambda log: (log.accepted + 1, log.gamma + 1),
+    "(Σa + #{d>0}) / (#{d>0} (gamma + 1))": lambda log: (log.accepted + log.drafting, log.drafting * (log.gamma + 1)),
+    "(Σa + #{d>0}) / (Σd + #{d>0})": lambda log: (log.accepted + log.drafting, log.drafted + log.drafting),
+    "Σa / Σ(a + [a<d])": lambda log: (log.accepted, log.accepted + (log.accepted < log.depth)),
+    "#{e=d+1, d>0} / #{d>0}": lambda log: (log.drafting * (log.emitted == log.depth + 1), log.drafting),
+}
+BY_POSITION: dict[str, Callable[[StepLog, int], tuple[Counted, Counted]]] = {  # i = 1..gamma in the block
+    JOINT: lambda log, i: (log.accepted >= i, log.depth >= i),
+    "#{a>=i} / #{d>0}": lambda log, i: (log.accepted >= i, log.drafting),
+    "#{e>i} / N": lambda log, i: (log.emitted > i, 1),
+    CONDITIONAL: lambda log, i: (log.accepted >= i, (log.depth >= i) & (log.accepted >= i - 1)),
+    "#{e>i} / #{e>=i}": lambda log, i: (log.emitted > i, log.emitted >= i),
+}
 
 
-def _mean_of_ratios(top: np.ndarray, bottom: np.ndarray) -> Value:
-    defined = bottom > 0
-    return float((top[defined] / bottom[defined]).mean()) if defined.any() else None
+def ratio(log: StepLog, formula: str) -> Value:
+    """A ratio of RATIOS, or its mean over requests, where those with a denominator of 0 are left out; or ALPHA."""
+    if formula == ALPHA:
+        return _implied_alpha(log)
+    top, bottom = RATIOS[formula.removeprefix(OVER_REQUESTS)](log)
+    units = log.request if formula.startswith(OVER_REQUESTS) else np.zeros_like(log.request)
+    return _mean_of_ratios(top, bottom, units)
 
 
-# --- Lengths: tokens a step ---
+def rates_by_position(log: StepLog, formula: str) -> list[Value]:
+    """A ratio of BY_POSITION at each position i = 1..gamma."""
+    one = np.zeros_like(log.request)
+    return [_mean_of_ratios(*BY_POSITION[formula](log, i), one) for i in range(1, log.gamma + 1)]
 
 
-def acceptance_length(log: StepLog) -> Value:
-    """(sum a + N) / N: every step counts, also steps that drafted nothing, and blocks as verified."""
-    return _ratio(log.accepted.sum() + len(log.accepted), len(log.accepted))
+def _mean_of_ratios(top: Counted, bottom: Counted, units: np.ndarray) -> Value:
+    tops, bottoms = (np.bincount(units, weights=np.broadcast_to(counted, units.shape)) for counted in (top, bottom))
+    defined = bottoms > 0
+    return float((tops[defined] / bottoms[defined]).mean()) if defined.any() else None
 
 
-def accepted_per_step(log: StepLog) -> Value:
-    """sum a / N: without the token after the block."""
-    return _ratio(log.accepted.sum(), len(log.accepted))
-
-
-def emitted_per_step(log: StepLog) -> Value:
-    """sum e / N: what the text gained, blocks cut at its end counted by what was kept."""
-    return _ratio(log.emitted.sum(), len(log.emitted))
-
-
-def mean_request_emitted(log: StepLog) -> Value:
-    """Mean over requests of sum e / N."""
-    return _mean_of_ratios(log.by_request(log.emitted), log.steps_by_request())
-
-
-def drafting_steps_length(log: StepLog) -> Value:
-    """1 + sum a / n: steps that drafted nothing are no drafts."""
-    accepted = _ratio(log.accepted.sum(), log.drafting.sum())
-    return None if accepted is None else 1 + accepted
-
-
-def mean_request_length(log: StepLog) -> Value:
-    """Mean over requests of 1 + sum a / n; requests that drafted nothing left out."""
-    accepted = _mean_of_ratios(log.by_request(log.accepted), log.by_request(log.drafting))
-    return None if accepted is None else 1 + accepted
-
-
-def full_drafts_length(log: StepLog) -> Value:
-    """1 + mean of a where d = gamma: drafts cut short by a length limit left out."""
-    full = log.depth == log.gamma
-    return 1 + float(log.accepted[full].mean()) if full.any() else None
-
-
-# --- Rates: a share of what was drafted, or of what a step could emit ---
-
-
-def draft_acceptance_rate(log: StepLog) -> Value:
-    """sum a / sum d: tokens behind a rejection count as drafted and not accepted."""
-    return _ratio(log.accepted.sum(), log.drafted.sum())
-
-
-def mean_request_rate(log: StepLog) -> Value:
-    """Mean over requests of sum a / sum d; requests that drafted nothing left out."""
-    return _mean_of_ratios(log.by_request(log.accepted), log.by_request(log.drafted))
-
-
-def nominal_rate(log: StepLog) -> Value:
-    """sum a / (N gamma): every step counts as gamma drafted tokens."""
-    return _ratio(log.accepted.sum(), len(log.accepted) * log.gamma)
-
-
-def mean_request_nominal_rate(log: StepLog) -> Value:
-    """Mean over requests of (sum e - N) / (N gamma): accepted tokens told from the length of the text."""
-    steps = log.steps_by_request()
-    return _mean_of_ratios(log.by_request(log.emitted) - steps, steps * log.gamma)
-
-
-def slots_filled(log: StepLog) -> Value:
-    """(sum a + N) / (N (gamma + 1)): the token after the block on both sides."""
-    return _ratio(log.accepted.sum() + len(log.accepted), len(log.accepted) * (log.gamma + 1))
-
-
-def drafting_slots_filled(log: StepLog) -> Value:
-    """(sum a + n) / (n (gamma + 1)): the same over the steps that drafted."""
-    steps = log.drafting.sum()
-    return _ratio(log.accepted.sum() + steps, steps * (log.gamma + 1))
-
-
-def mean_request_slots_filled(log: StepLog) -> Value:
-    """Mean over requests of (sum a + n) / (sum d + n); requests that drafted nothing left out."""
-    steps = log.by_request(log.drafting)
-    return _mean_of_ratios(log.by_request(log.accepted) + steps, log.by_request(log.drafted) + steps)
-
-
-def tested_rate(log: StepLog) -> Value:
-    """sum a / sum (a + [a < d]): of the tokens whose predecessors were all accepted. An estimate of alpha."""
-    return _ratio(log.accepted.sum(), (log.accepted + (log.accepted < log.depth)).sum())
-
-
-def implied_alpha(log: StepLog) -> Value:
-    """The alpha in [0, 1] at which (1 - alpha^(gamma+1)) / (1 - alpha) is the acceptance length of full drafts."""
-    length = full_drafts_length(log)
+def _implied_alpha(log: StepLog) -> Value:
+    """The alpha in [0, 1] at which the geometric series is the acceptance length of full drafts."""
+    length = ratio(log, FULL_DRAFTS)
     if length is None or log.gamma == 0:
         return None
     return float(brentq(lambda alpha: expected_tokens(alpha, log.gamma) - length, 0.0, 1.0, xtol=1e-15))
-
-
-def whole_drafts(log: StepLog) -> Value:
-    """#{e = d + 1, d > 0} / n: drafts that went into the text whole, and the bonus token behind them."""
-    return _ratio((log.drafting & (log.emitted == log.depth + 1)).sum(), log.drafting.sum())
-
-
-# --- Rates by position i = 1..gamma in the block ---
-
-
-def joint_rates(log: StepLog) -> list[Value]:
-    """#{a >= i} / #{d >= i}: of the blocks that drafted i tokens."""
-    return [_ratio((log.accepted >= i).sum(), (log.depth >= i).sum()) for i in range(1, log.gamma + 1)]
-
-
-def joint_rates_of_all_drafts(log: StepLog) -> list[Value]:
-    """#{a >= i} / n: drafts cut short lower it at late positions."""
-    return [_ratio((log.accepted >= i).sum(), log.drafting.sum()) for i in range(1, log.gamma + 1)]
-
-
-def joint_rates_of_all_steps(log: StepLog) -> list[Value]:
-    """#{e > i} / N: the share of steps that put more than i tokens into the text, whatever they drafted."""
-    return [_ratio((log.emitted > i).sum(), len(log.emitted)) for i in range(1, log.gamma + 1)]
-
-
-def conditional_rates(log: StepLog) -> list[Value]:
-    """#{a >= i} / #{d >= i, a >= i - 1}: of the blocks that reached position i."""
-    reached = [(log.depth >= i) & (log.accepted >= i - 1) for i in range(1, log.gamma + 1)]
-    return [_ratio((log.accepted >= i).sum(), tested.sum()) for i, tested in enumerate(reached, start=1)]
-
-
-def conditional_rates_of_all_steps(log: StepLog) -> list[Value]:
-    """#{e > i} / #{e >= i}: of the steps that put i tokens into the text, whether they drafted another or not."""
-    return [_ratio((log.emitted > i).sum(), (log.emitted >= i).sum()) for i in range(1, log.gamma + 1)]

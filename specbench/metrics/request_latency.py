@@ -40,6 +40,9 @@ def output_token_ms(times: RequestTimes) -> np.ndarray:
     return MS * np.median(spans, axis=0)
 
 
+LATENCIES = {"first token - start": first_token_ms, "(end - first token) / (tokens - 1)": output_token_ms}
+
+
 def statistics(values: np.ndarray) -> dict[str, float | None]:
     """Returns mean, median (p50) and 99th percentile (p99, interpolated linearly); None if there are no values."""
     if not len(values):

@@ -56,8 +56,8 @@ from specbench.protocols.rounds import (
     TimedRounds,
     warm_rounds,
 )
+from specbench.protocols.scoring import shared_fields
 from specbench.protocols.settings import NOTHING, Ignored
-from specbench.protocols.shared import shared_fields
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE, Trace
 from specbench.reports.plots import decode as plots

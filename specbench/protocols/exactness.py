@@ -50,12 +50,7 @@ class ExactnessProtocol:
 
     needs_models = False
 
-    def __init__(
-        self,
-        suite: str = "default",
-        inputs_seed: int | None = None,
-        **settings: Any,
-    ):
+    def __init__(self, suite: str = "default", inputs_seed: int | None = None, **settings: Any):
         self.suite, self.settings = suite, settings_of(suite, **settings)
         self.inputs_seed = (
             None if inputs_seed is None else check_count("protocol.inputs_seed", inputs_seed, 0, LARGEST_SEED)

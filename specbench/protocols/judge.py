@@ -34,7 +34,7 @@ from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import Ignored, check_chance
-from specbench.reports.plots import judge as plots
+from specbench.reports.plots import comparisons as plots
 from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED
 

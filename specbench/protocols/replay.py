@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +19,6 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_chance, check_drafting, check_gammas
-from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan, rules_compared
 from specbench.replay.plausible import warning
@@ -28,6 +27,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
 from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace
+from specbench.replay.values import SAMPLER, sampler_of
 from specbench.reports.plots import replay as plots
 from specbench.rules import replayable
 
@@ -121,6 +121,40 @@ def check_pair(trace: Trace, pair: tuple[str, str] | None, path: Path) -> None:
     if pair is not None and pair != (target, draft):
         problem = f"a replay loads no models, and the trace {path} is of target {target} and draft {draft}"
         raise ConfigError("pair", " and ".join(pair), problem, "Leave pair out, or give a trace of that pair.")
+
+
+def check_sampler(
+    trace: Trace, wanted: Mapping[str, float | int], path: str | Path, processors: str = "", shaping: str = ""
+) -> None:
+    """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
+    if trace.identity.shaping != shaping:
+        recorded, other = (json.loads(text or "{}") for text in (trace.identity.shaping, shaping))
+        name = next(name for name in sorted({*recorded, *other}) if recorded.get(name) != other.get(name))
+        raise ConfigError(
+            f"sampler.{name}",
+            other.get(name, "off"),
+            f"the trace {path} was sampled with {name} {recorded.get(name, 'off')}",
+            "Give the same to replay it, or record another trace.",
+        )
+    if trace.identity.processors != processors:
+        raise ConfigError(
+            "sampler.processors",
+            processors or "[]",
+            f"the trace {path} was sampled with {trace.identity.processors or 'none'}",
+            "Name the same ones to replay it, or record another trace.",
+        )
+    recorded, other = trace.identity.sampler, sampler_of(wanted)
+    if recorded["temperature"] == other["temperature"] == 0:
+        return  # greedy, whatever else is said
+    for name in SAMPLER:
+        if recorded[name] != other[name]:
+            raise ConfigError(
+                f"sampler.{name}",
+                wanted[name],
+                f"the trace {path} was sampled with {name} {recorded[name]:g}, and one sampler's acceptance is not "
+                "another's",
+                f"Add sampler.{name}={recorded[name]:g} to replay it, or record another trace.",
+            )
 
 
 def described(trace: Trace, path: Path, doubt: str | None) -> str:

@@ -1,8 +1,12 @@
-"""One teacher-forced pass of both models over texts: the columns of a trace."""
+"""One teacher-forced pass of both models over texts: the columns of a trace.
+
+Of a pair with different vocabularies also how much of the target its draft can say: the target's probability of the
+tokens that both have. Token-level intersection accepts a drafted token with this probability at most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +17,11 @@ from torch import Tensor
 
 from specbench.core.machine.progress import track
 from specbench.core.types import LogitRows
-from specbench.decoding import logits_along, rows_along
+from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.support import default_tolerance, support_edge
+from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.models import CachedModel
-from specbench.protocols.model_context import ModelContext, in_groups
+from specbench.protocols.model_context import ModelContext, in_groups, unit_of
 from specbench.protocols.prechecks import no_probabilities
 from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams
@@ -168,3 +173,33 @@ def trace_table(
         LIMIT: np.repeat(limits, counts),
     }
     return pa.Table.from_pydict(written, schema=schema)
+
+
+def shared_fields(
+    context: ModelContext, completions: Sequence[Completion], scored: Sequence[Mapping[str, Tensor]] | None = None
+) -> dict[str, Any]:
+    """RunRow's columns of what is shared; none for a pair of one vocabulary.
+
+    Args:
+        scored: the columns of each text, if it was scored (score_texts); the target scores it here if not.
+    """
+    translation = context.pair.translation
+    if translation is None:
+        return {}
+    shared = translation.shared.to(context.device)
+    if scored is None:
+        sums = [_mass(context, completion, shared) for completion in completions]
+    else:
+        sums = [float(of_text["shared"].double().sum()) for of_text in scored]
+    tokens = np.array([len(completion.token_ids) for completion in completions])
+    mass = ratio_of_sums(np.array(sums), tokens, [unit_of(completion.request) for completion in completions])
+    assert mass is not None, "every text has a token"
+    return {"shared_tokens": int(shared.sum()), **columns("shared_mass", mass)}
+
+
+@torch.inference_mode()
+def _mass(context: ModelContext, completion: Completion, shared: Tensor) -> float:
+    """The target's probability of the tokens ``shared`` [V], summed over the places of a text."""
+    prompt, text = completion.request.prompt, completion.token_ids
+    rows = rows_along(logits_along(context.target, [prompt], [text])[0], completion.request.sampling, prompt, text)
+    return float(rows.probs()[:, shared].sum())

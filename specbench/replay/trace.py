@@ -35,16 +35,7 @@ from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
-from specbench.replay.values import (
-    KEY,
-    Where,
-    check_tokens,
-    check_values,
-    names,
-    numbers,
-    place_of,
-    sampler_of,
-)
+from specbench.replay.values import KEY, Where, check_tokens, check_values, names, numbers, place_of, sampler_of
 
 TRACE = "trace.parquet"
 VERSION = 1

@@ -435,3 +435,15 @@ def test_latency_is_shown_where_rows_have_it(tmp_path, module):
     assert {line["TPOT mean"] for line in lines} == {"13.00"}
     assert len({tuple(line.values()) for line in lines}) == len(gamma_rows())  # each row is told from the others
     assert "## Latency" not in said(module, write_run(tmp_path / "old", gamma_rows(engine="eager")))
+
+
+def test_drafts_of_the_targets_vocabulary_alone_are_reported(tmp_path):
+    """A sweep that was narrowed to them had no report, and ended with exit status 1."""
+    text = said(vocabularies, write_run(tmp_path, [make_row(exp="vocabularies")]))
+    assert "No draft of this run has a vocabulary of its own." in text
+    assert [row["shared tokens"] for row in table_of(text)] == ["all"]
+
+
+def test_runs_of_one_draft_are_told_apart(tmp_path):
+    rows = [make_row(job=job, gamma=gamma, exp="vocabularies") for job, gamma in enumerate((2, 4))]
+    assert [row["gamma"] for row in table_of(said(vocabularies, write_run(tmp_path, rows)))] == ["2", "4"]

@@ -51,14 +51,6 @@ def test_drafters_stand_beside_each_other_in_each_category(tmp_path):
     assert "synthetic" not in text
 
 
-def test_latencies_are_shown_where_rows_have_them(tmp_path):
-    assert "Latency" not in [each.heading for each in drafters.build(folder(tmp_path / "none")).sections]
-    times = {f"{each}_{name}_ms": 2.5 for each in ("mean", "p50", "p99") for name in ("ttft", "tpot")}
-    report = drafters.build(folder(tmp_path / "timed", **times))
-    shown = next(each.shown for each in report.tables if each.name == "latency")
-    assert shown["TTFT mean"].tolist() == ["2.50", "2.50"]
-
-
 def test_without_times_there_is_no_figure(tmp_path):
     assert len(drafters.build(folder(tmp_path / "timed")).pictures) == 1
     untimed = dict.fromkeys(GAINS, (1.0, None))

@@ -7,8 +7,7 @@ import pytest
 
 from specbench.analysis import engines
 from specbench.core.errors import ConfigError
-from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
-from specbench.metrics.results import schema_of, write_rows
+from specbench.metrics.findings import OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED
 from specbench.reports import markdown
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import make_row, table_of, write_run
@@ -16,26 +15,21 @@ from tests.helpers.made_up_rows import make_row, table_of, write_run
 
 def sweep(folder, source, runs):
     """A sweep of runs: method, the verdict of each question, and the bound of both ways."""
-    rows = [
-        make_row(
-            job=job,
-            exp="engines",
-            source=source,
-            config=json.dumps({"source": {"method": method}}),
-            verifier="masked" if source == "specbench" else None,
-        )
-        for job, (method, _, _) in enumerate(runs)
-    ]
+    rows = [make_row(job=job, exp="engines", source=source) for job in range(len(runs))]
     write_run(folder, rows, empirical=False)
-    for job, (_, verdicts, bound) in enumerate(runs):
+    for job, (method, verdicts, bound) in enumerate(runs):
         numbers = [
             {"texts": 1000, "nats_a_token": 2.0, "log10_evidence": 7.25, "observed": 0.01, "bound": bound},
             {"log10_evidence": 0.5, "bound": 0.012},
             {"forks_per_thousand": 3.5},
         ]
-        asked = zip((OF_TEXTS, OF_CHECKPOINT, OF_GREEDY), verdicts, numbers, strict=True)
-        found = [FindingRow(f"{source} 1.0", *each, "", json.dumps(own)) for *each, own in asked if each[1]]
-        write_rows(folder / str(job) / FINDINGS, found, schema_of(FindingRow))
+        findings = [
+            {"question": question, "verdict": verdict, "numbers": own, "rows": {}}
+            for question, verdict, own in zip((OF_TEXTS, OF_CHECKPOINT, OF_GREEDY), verdicts, numbers, strict=True)
+            if verdict
+        ]
+        content = {"engine": f"{source} 1.0", "method": method, "sampling": {"temperature": 1.0}, "findings": findings}
+        (folder / str(job) / "certificate.json").write_text(json.dumps(content))
     return folder
 
 
@@ -43,7 +37,7 @@ def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
     sound, fine = ("not refuted",) * 3, "not refuted"
     one = sweep(tmp_path / "a", "openvino", [("draft", (REFUTED, None, fine), 0.3), ("lookup", sound, 0.04)])
     other = sweep(tmp_path / "b", "llama_server", [(None, sound, None)])
-    own = sweep(tmp_path / "c", "specbench", [(None, sound, 0.02)])
+    own = sweep(tmp_path / "c", "specbench", [("masked", sound, 0.02)])
     report = engines.build(one, other, own)
     text = markdown.render(report)
     assert "1 of 4 runs refute their engine:** openvino 1.0, draft (T=1)." in text
@@ -83,5 +77,5 @@ def test_files_that_are_no_certificates_are_refused(tmp_path):
 
 def test_a_folder_of_another_protocol_is_refused(tmp_path):
     write_run(tmp_path, [make_row(job=0, source="openvino")], empirical=False)
-    with pytest.raises(ConfigError, match=f"no {FINDINGS} in its jobs"):
+    with pytest.raises(ConfigError, match=r"0/certificate\.json: no certificate of an engine .*of protocol=judge"):
         engines.build(tmp_path)

@@ -20,6 +20,7 @@ from specbench.benchmark.tables import (
     LATENCY_SAMPLES,
     LATENCY_SAMPLES_SCHEMA,
     LATENCY_SCHEMA,
+    LatencySample,
 )
 from specbench.core.errors import ConfigError
 from specbench.exactness.differential import ComparisonRow
@@ -63,26 +64,9 @@ def make_case(**changes: Any) -> dict[str, Any]:
 
 def run_row(job: int, verifier: str, protocol: str) -> results.RunRow:
     """results.parquet's row of a job without models."""
-    names = ("pair", "target", "draft", "drafter", "workload", "prompts", "max_new_tokens")
-    kept = {
-        name: getattr(make_row(), name)
-        for name in (
-            "created",
-            "version",
-            "commit",
-            "hardware",
-            "threads",
-            "python",
-            "torch",
-            "transformers",
-            "sampler",
-        )
-    }
-    return results.RunRow(
-        exp=f"verifier_{protocol}", job=job, protocol=protocol, device="cuda", dtype="bfloat16", temperature=0.8,
-        top_k=0, top_p=1.0, min_p=0.0, verifier=verifier, lossless=True, gamma=4, batch_size=64, seed=0,
-        **dict.fromkeys(names), **kept,
-    )  # fmt: skip
+    nothing = dict.fromkeys(("pair", "target", "draft", "drafter", "workload", "prompts", "max_new_tokens", "speedup"))
+    changes = {"device": "cuda", "dtype": "bfloat16", "temperature": 0.8, "batch_size": 64, **nothing}
+    return make_row(exp=f"verifier_{protocol}", job=job, protocol=protocol, verifier=verifier, **changes)
 
 
 def write_run(folder: Path, **changes: Any) -> Path:
@@ -100,14 +84,10 @@ def write_run(folder: Path, **changes: Any) -> Path:
                         **{**setting, **(changes if name == "fused" else {})},
                     )
                 )  # fmt: skip
-                samples += [
-                    {"case": case, "round": number, "microseconds": us + extra, "plain_microseconds": None}
-                    for number in range(2)
-                    for extra in (-0.1, 0.0, 0.1)
-                ]
+                samples += [LatencySample(case, i, us + extra) for i in range(2) for extra in (-0.1, 0.0, 0.1)]
         if name == "masked":
             rows[3]["skipped"], rows[3]["median_us"] = "the device's memory does not hold it", None
-            samples = [each for each in samples if each["case"] != 3]
+            samples = [sample for sample in samples if sample.case != 3]
         (folder / str(job)).mkdir(parents=True)
         write_rows(folder / str(job) / LATENCY, rows, LATENCY_SCHEMA)
         write_rows(folder / str(job) / LATENCY_SAMPLES, samples, LATENCY_SAMPLES_SCHEMA)
@@ -223,7 +203,6 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DIFFERENCES_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, "fused", "agreement")], RESULT_SCHEMA)
-    results.collect(tmp_path)
     text = said(verifier_agreement, tmp_path)
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text

@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
-from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
+from specbench.metrics.results import STEP_SCHEMA, STEPS, StepRow, write_rows
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
 
@@ -140,15 +140,8 @@ def test_joint_tests_in_words():
 
 
 def test_time_is_added_up():
-    timings = pd.DataFrame(
-        [
-            {"job": 0, "what": "sampling", "gamma": np.nan, "seconds": 2.0},
-            {"job": 0, "what": "scoring", "gamma": np.nan, "seconds": 1.0},
-            {"job": 0, "what": "replay", "gamma": np.nan, "seconds": 0.5},
-            {"job": 0, "what": "decode", "gamma": 1.0, "seconds": 20.0},
-            {"job": 0, "what": "decode", "gamma": 2.0, "seconds": 15.0},
-        ]
-    )
+    timings = pd.DataFrame({"job": 0, "what": ["sampling", "scoring", "replay", "decode", "decode"]})
+    timings = timings.assign(gamma=[None, None, None, 1, 2], seconds=[2.0, 1.0, 0.5, 20.0, 15.0])
     text = words("replay_sweep.saved", timings, 3)
     assert "replaying 3 settings 0.50 s, against 35.0 s of decoding 2 of them: a share of 0.100" in text
 
@@ -171,19 +164,7 @@ def test_the_page_of_definitions(tmp_path):
     )
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
     for job, lines in enumerate((*logs, logs[0])):
-        labels = {"category": "", "conversation": "a", "turn": 1}
-        rows = [
-            {
-                "prompt": p,
-                "step": i,
-                "num_draft_tokens": d,
-                "num_accepted": a,
-                "num_emitted": e,
-                "draft_depth": d,
-                **labels,
-            }
-            for i, (p, d, a, e) in enumerate(lines)
-        ]
+        rows = [StepRow(p, i, d, a, e, d) for i, (p, d, a, e) in enumerate(lines)]
         write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
     text = said(metrics, run)
     assert "0.7500" in text  # 12 / 16

@@ -3,7 +3,7 @@
 import json
 
 from specbench.analysis import parameters, structured
-from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
+from specbench.metrics.results import TEXT_SCHEMA, TEXTS, TextRow, write_rows
 from specbench.sampling import SamplingParams
 from tests.helpers.made_up_rows import frame, make_row, said, table_of, write_run
 
@@ -27,11 +27,8 @@ def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
     ]  # fmt: skip
     write_run(tmp_path, rows, empirical=False)
     for job, (first, second, finished) in enumerate(COMPLETIONS.values()):
-        texts = [
-            {"prompt": name, "text": "", "completion": text, "tokens": 3, "finished": how}
-            | {"stop_reason": None, "category": None, "conversation": name, "turn": 1}
-            for name, text, how in (("p", first, "stop"), ("q", second, finished))
-        ]
+        ends = (("p", first, "stop"), ("q", second, finished))
+        texts = [TextRow(name, "", text, 3, how, conversation=name) for name, text, how in ends]
         write_rows(tmp_path / str(job) / TEXTS, texts, TEXT_SCHEMA)
     text = said(structured, tmp_path)
     found = {(row["sampler"], row["gamma"]): row for row in table_of(text)}
@@ -57,8 +54,7 @@ def test_greedy_texts_are_held_to_plain_ones_of_their_own_length(tmp_path):
     ]
     write_run(tmp_path, rows, empirical=False)
     for job, (length, _) in enumerate(jobs):
-        text = {"prompt": "p", "text": "", "completion": "ab"[:length], "tokens": length, "finished": "length"}
-        text |= {"stop_reason": None, "category": None, "conversation": "p", "turn": 1}
+        text = TextRow("p", "", "ab"[:length], length, "length", conversation="p")
         write_rows(tmp_path / str(job) / TEXTS, [text], TEXT_SCHEMA)
     found = table_of(said(structured, tmp_path))
     told = [(row["max_new_tokens"], row["gamma"], row["as plain"]) for row in found]

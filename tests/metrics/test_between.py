@@ -10,7 +10,7 @@ import pytest
 from specbench.analysis import decoding
 from specbench.core.machine.progress import console
 from specbench.metrics.acceptance import totals_by_prompt
-from specbench.metrics.results import STEP_SCHEMA, STEPS, read_jobs, write_rows
+from specbench.metrics.results import STEP_SCHEMA, STEPS, StepRow, read_jobs, write_rows
 from specbench.replay.trace import TRACE
 from specbench.reports.between import tokens_a_step
 from specbench.runs.ending import tell
@@ -27,11 +27,10 @@ def sweep(folder: Path, accepted: dict[str, list[list[int]]], **changes: Any) ->
     write_run(folder, rows, empirical=False)
     for job, prompts in enumerate(accepted.values()):
         steps = [
-            {"prompt": f"p{number}", "step": step, "num_draft_tokens": 4, "num_accepted": count,
-             "num_emitted": count + 1, "draft_depth": 4, "category": "", "conversation": None, "turn": 1}
+            StepRow(f"p{number}", step, 4, count, count + 1, 4)
             for number, counts in enumerate(prompts)
             for step, count in enumerate(counts)
-        ]  # fmt: skip
+        ]
         write_rows(folder / str(job) / STEPS, steps, STEP_SCHEMA)
     return folder
 

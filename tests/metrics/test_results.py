@@ -11,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import WriteError
 from specbench.metrics import results
-from specbench.metrics.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
+from specbench.metrics.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow, StepRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
 EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "bool | None": None}
@@ -29,9 +29,7 @@ def example_row(**changes: object) -> RunRow:
 
 
 def step(**changes: object) -> dict[str, object]:
-    numbers = {"num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3, "draft_depth": 4}
-    labels = {"category": "", "conversation": "a", "turn": 1}
-    return {"prompt": "a", "step": 0, **numbers, **labels} | changes
+    return dataclasses.asdict(StepRow("a", 0, 4, 2, 3, 4)) | changes
 
 
 def names_in(folder: Path) -> list[str]:

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from specbench.models import Pair
+from specbench.protocols import scoring
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.record import record, repeated
-from specbench.protocols.scoring import columns_of, score_texts
+from specbench.protocols.record import record, recorded, repeated
+from specbench.protocols.scoring import columns_of, score_texts, shared_fields
 from specbench.rules.block.masked import BlockVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.contexts import model_context
+from tests.helpers.vocabularies import letter_pair
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,22 @@ def test_a_recording_is_the_plain_text_with_its_scores(context):
     assert np.isfinite(trace.columns["log_p"]).all()
     assert kept.seconds_sampling > 0
     assert kept.seconds_scoring > 0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_texts_that_were_scored_are_not_scored_again(monkeypatch):
+    """How much of a target a draft of another vocabulary can say is the same from a trace as from a pass of its own.
+
+    Ragged texts, two of them in a batch. Catches another model's probabilities, and those of another token.
+    """
+    pair = letter_pair(["a", "b", "ab", "ba", "aba"], ["a", "b", "ab"])
+    sampling = SamplingParams(temperature=0.7)
+    requests = make_requests(pair, 3, sampling)
+    settings = {"sampling": sampling, "gamma": 2, "dtype": torch.float64, "names": ("T", "D")}
+    context = model_context(pair, requests=requests, **settings)
+    completions = context.decoder(0).run(requests)
+    expected = shared_fields(context, completions)
+    assert 0.01 < expected["shared_mass"] < 0.99
+    scored = recorded(context, requests, completions).columns
+    monkeypatch.setattr(scoring, "logits_along", None)
+    assert shared_fields(context, completions, scored) == pytest.approx(expected, abs=1e-5)

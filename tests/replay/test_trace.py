@@ -13,8 +13,8 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import write_rows
+from specbench.protocols.replay import check_sampler
 from specbench.protocols.scoring import columns_of, trace_table
-from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import OPTIONAL, read_trace, trace_schema
 from specbench.sampling import RowParams, SamplingParams, logit_rows

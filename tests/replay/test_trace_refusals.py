@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.replay.asked import check_sampler
+from specbench.protocols.replay import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import read_trace, trace_schema
 from tests.helpers.markov_pair import IDENTITY

@@ -125,10 +125,7 @@ def test_numbers_of_sentences_are_named_by_their_words() -> None:
     assert defined["x/at_most_at_gamma"] == "3"
     same = Numbers()
     words("gamma 1, 2", "x", same)
-    assert re.findall(r"\{(x/\S*)\}\{", same.render()) == [
-        "x/gamma",
-        "x/gamma/2",
-    ]
+    assert re.findall(r"\{(x/\S*)\}\{", same.render()) == ["x/gamma", "x/gamma/2"]
 
 
 def test_where_something_is_written_down_is_no_measurement() -> None:

@@ -21,7 +21,7 @@ from specbench.decoding import rows_along
 from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
-from specbench.replay.asked import check_sampler
+from specbench.protocols.replay import check_sampler
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, launches, logit_rows, resolve, where
 from specbench.sampling.batch import Batch

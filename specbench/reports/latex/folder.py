@@ -26,10 +26,7 @@ def pages(column: float, wide: float, font: str) -> dict[str, Page]:
         font: a family that matplotlib finds.
     """
     mathtext = {"DejaVu Sans": "dejavusans", "DejaVu Serif": "dejavuserif"}.get(font, "stix")
-    return {
-        "column": Page(column, font, mathtext, filled=True),
-        "wide": Page(wide, font, mathtext, filled=True),
-    }
+    return {"column": Page(column, font, mathtext, filled=True), "wide": Page(wide, font, mathtext, filled=True)}
 
 
 def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], version: str) -> dict[str, bytes]:

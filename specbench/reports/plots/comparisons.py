@@ -1,11 +1,15 @@
-"""Figures that compare engines, drafters and sampling parameters. ``results`` has the columns of results.RunRow."""
+"""Figures that compare engines, drafters and sampling parameters. ``results`` has the columns of results.RunRow.
+
+The last ones are of engines under test: how far their two ways of decoding are apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
@@ -13,6 +17,7 @@ from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_orde
 from specbench.reports.plots.style import GREY, left_label, panels, style, with_legend
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
+Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
 SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "tokens a step"}
 
 
@@ -95,3 +100,33 @@ def acceptance_by_sampler(results: pd.DataFrame, bases: Collection[str]) -> Figu
         axes.set(xlabel=label)
         axes.set_yticks(places, list(results["series"]))
     return figure
+
+
+@style()
+def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "") -> Figure:
+    """Difference a token in the shares of classes, by position and by prompt: observed, noise included, and bounded."""
+    figure, (left, right) = panels(2, 2, (0.5, 3.6), margin=0.4, sharey=False)
+    _bars(left, by_position, confidence, "position in the text")
+    _bars(right, by_prompt, confidence, "prompt")
+    left.set_title(title, parse_math=False)
+    return with_legend(figure, columns=2)
+
+
+@style()
+def engines(bars: Bars, confidence: float) -> Figure:
+    """Largest difference a token in shares of sets of tokens, by engine and method: observed, and bounded."""
+    figure, (axes,) = panels(1, 1, (1.0, 1.5 + 0.25 * len(bars)), margin=0.4)
+    _bars(axes, bars, confidence, "")
+    axes.set_xlabel("difference a token in shares of tokens")
+    return with_legend(figure, columns=2)
+
+
+def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:
+    names, observed, bounds = zip(*bars, strict=True) if bars else ((), (), ())
+    places = np.arange(len(names))[::-1]
+    axes.barh(places, bounds, color="#d5e6f3", label=f"at most ({confidence:.0%} confidence)")
+    axes.plot(observed, places, "o", color=BLUE, markersize=4, label="observed, noise included")
+    axes.axvline(0, color=GREY, linewidth=0.6)
+    axes.set_yticks(places, names, fontsize=6 if len(names) > 20 else 7)
+    axes.set(xlabel="total variation a token, of classes", ylabel=label, xlim=(0, None))
+    axes.grid(axis="x")
