@@ -74,7 +74,10 @@ LLAMA_REPLIES = {
     "a text": (completing(Raw(b'"text"')), "has no truncated that can be read"),
     "large": (completing(Raw(b" " * (MEBIBYTE + 1))), r"replied more than 1 MiB\. .*source\.most_megabytes"),
     # Announced and sent; no more than a little above the limit is read.
-    "without end": (completing(Raw(b"x" * 100 * MEBIBYTE)), "replied more than 1 MiB"),
+    "without end": (
+        llama() | {"/completion": lambda _: Raw(b"x" * 100 * MEBIBYTE)},
+        "replied more than 1 MiB",
+    ),
     "400": (
         completing(Raw(b'{"error": {"message": "too long"}}', 400)),
         r"status 400: 'too long'\. See the server's own log",
