@@ -59,7 +59,7 @@ def outcomes(
 ) -> list[tuple[float, np.ndarray]]:
     """Returns, for each number of accepted tokens of a draft, its probability and the law [V] of the token behind them.
 
-    The rules "token" and "block" as the papers write them.
+    The rules as the papers write them: "token" (Leviathan et al., arXiv 2211.17192), "block" (Sun et al., 2403.10444).
     """
     before = (last, *draft)
     ratios = [p[a, b] / q[a, b] for a, b in itertools.pairwise(before)]
@@ -77,9 +77,9 @@ def outcomes(
             h = 1.0 if i == 0 else pis[i] if i == len(draft) else h
             chances.insert(0, left * h)
             left *= 1 - h
-    weights = [np.maximum(pi * p[token] - q[token], 0) for pi, token in zip(pis, before, strict=True)]
-    weights[-1] = p[before[-1]]
-    return [(chance, each / (each.sum() or 1.0)) for chance, each in zip(chances, weights, strict=True)]
+    residuals = [np.maximum(pi * p[token] - q[token], 0) for pi, token in zip(pis, before, strict=True)]
+    residuals[-1] = p[before[-1]]
+    return [(chance, weights / (weights.sum() or 1.0)) for chance, weights in zip(chances, residuals, strict=True)]
 
 
 class MarkovModel(CachedModel):

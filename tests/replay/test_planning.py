@@ -33,7 +33,7 @@ def once_and_twice():
 
 def test_samples_of_a_prompt_are_resampled_together(once_and_twice):
     """The interval must not shrink."""
-    (a,), (b,) = (lengths_with_intervals(each, replay(each, "token", [3])) for each in once_and_twice)
+    (a,), (b,) = (lengths_with_intervals(trace, replay(trace, "token", [3])) for trace in once_and_twice)
     assert (a.low, a.value, a.high) == pytest.approx((b.low, b.value, b.high))
 
 

@@ -18,7 +18,7 @@ from specbench.sources.openai import OpenAiSource
 from tests.helpers.text_servers import VLLM_COUNTERS, Raw, VllmCounters, llama, request, serving
 
 DRAFTED = {"drafted": VLLM_COUNTERS["drafted"]}
-asking_for_logprobs = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
+LOGPROBS_WANTED = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
 
 
 def completing(reply: Any) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def restarted() -> dict[str, Any]:
 
 
 def complete(
-    kind: type, replies: dict[str, Any], asked: Any = None, mode: Mode = Mode.SPECULATIVE, **given: Any
+    kind: type, replies: dict[str, Any], wanted: Any = None, mode: Mode = Mode.SPECULATIVE, **given: Any
 ) -> None:
     """Asks a server with these replies for a text."""
     with serving(replies) as server:
         source = kind(server.url, plain_url=server.url, **{"retries": 0, **given})
         source.open()
-        source.complete([asked or request(ids=(7, 8))], mode)
+        source.complete([wanted or request(ids=(7, 8))], mode)
 
 
 LLAMA_REPLIES = {
@@ -137,7 +137,7 @@ def test_log_probabilities_that_are_no_numbers_are_named(kind, logprob):
     replies = llama(completion_probabilities=[{"logprob": logprob}])
     replies |= openai(choices=[{"text": "a", "logprobs": {"token_logprobs": [logprob]}}])
     with pytest.raises(ConfigError, match=r"logprobs? that can be read"):
-        complete(kind, replies, asking_for_logprobs)
+        complete(kind, replies, LOGPROBS_WANTED)
 
 
 def test_an_empty_text_that_the_model_ended_is_a_text():
@@ -187,9 +187,9 @@ def test_another_number_of_texts_than_was_requested_is_named(kind, count, replie
         source = kind(server.url)
         source.open()
         message = rf"returned {replies} texts for prompt 'abc', and the request was for {count}"
-        asked = source.complete if count == 1 else lambda given, mode: source.choices(*given, count, mode)
+        call = source.complete if count == 1 else lambda given, mode: source.choices(*given, count, mode)
         with pytest.raises(ConfigError, match=message):
-            asked([request()], Mode.SPECULATIVE)
+            call([request()], Mode.SPECULATIVE)
 
 
 def test_a_server_that_is_down_is_named_with_what_starts_it():
