@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import inspect
+import os
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -26,13 +27,16 @@ Step = tuple[Draft, LogitRows, Streams]
 
 
 @pytest.fixture
-def programs_by_themselves(monkeypatch):
-    """Each has one tile. A launch that never ends takes the process along, with a traceback."""
+def programs_by_themselves(monkeypatch, capfd):
+    """Each has one tile. A launch that never ends takes the process along, with a traceback where pytest prints."""
     for name, value in {"TARGET_PROGRAMS": 10_000, "SCORE_CHUNK": 1, "EMIT_CHUNK": 1}.items():
         monkeypatch.setattr(launch, name, value)
-    faulthandler.dump_traceback_later(LIMIT, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with capfd.disabled():
+        printed = os.fdopen(os.dup(2), "w")
+    with printed:
+        faulthandler.dump_traceback_later(LIMIT, exit=True, file=printed)
+        yield
+        faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass(frozen=True)
