@@ -1,7 +1,5 @@
 """``specbench.from_accept``: an accept function of one request as a verifier. test_verifiers.py has it among others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Python API: names that import nothing heavy, batches of plain tensors, certificates of functions."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -421,33 +419,29 @@ def accept_nothing(p: Any, q: Any, token_ids: Any, uniforms: Any) -> tuple[int, 
     return 0, 0
 
 
+REPEATED = {
+    "a name": ("mine", {"rule": "token"}),
+    "a Rule of this tree": (
+        "mine",
+        {"rule": TOKEN, "lossless": False, "suite": "deep", "gamma": np.int8(2), "draws": np.int64(7)},
+    ),
+    "a Rule of one's own": (
+        "mine",
+        {"rule": Rule(name="own-rule", title="own"), "dtype": "bfloat16", "batch_size": 3, "seed": 5},
+    ),
+    "sampling": (
+        "mine",
+        {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, logit_bias={3: 1.5}), "device": "cpu"},
+    ),
+    "settings": ("masked", {"seconds": 60, "stop_when_caught": False}),
+    "an object": ("object", {"suite": "default"}),
+    "a module's": (verify_masked, {"rule": "token"}),
+    "accept": (specbench.from_accept(accept_nothing, rule="token", lossless=False, arrays="torch"), {}),
+}
+
+
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("verifier", "arguments"),
-    [
-        ("mine", {"rule": "token"}),
-        ("mine", {"rule": TOKEN, "lossless": False, "suite": "deep", "gamma": np.int8(2), "draws": np.int64(7)}),
-        ("mine", {"rule": Rule(name="own-rule", title="own"), "dtype": "bfloat16", "batch_size": 3, "seed": 5}),
-        (
-            "mine",
-            {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, logit_bias={3: 1.5}), "device": "cpu"},
-        ),
-        ("masked", {"seconds": 60, "stop_when_caught": False}),
-        ("object", {"suite": "default"}),
-        (verify_masked, {"rule": "token"}),
-        (specbench.from_accept(accept_nothing, rule="token", lossless=False, arrays="torch"), {}),
-    ],
-    ids=[
-        "a name",
-        "a Rule of this tree",
-        "a Rule of one's own",
-        "sampling",
-        "settings",
-        "an object",
-        "a module's",
-        "accept",
-    ],
-)
+@pytest.mark.parametrize(("verifier", "arguments"), REPEATED.values(), ids=REPEATED.keys())
 def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, verifier, arguments):
     """Pasted, with the object as ``verifier`` and a Rule under its name, it asks the same question.
 

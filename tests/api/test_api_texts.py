@@ -1,7 +1,5 @@
 """The Python API: texts of a pair that are decoded, recorded and replayed."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

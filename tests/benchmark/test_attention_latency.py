@@ -1,7 +1,5 @@
 """The script that times attention: right results of every way pass its check, wrong ones have no time."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from collections.abc import Callable

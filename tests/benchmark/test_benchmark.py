@@ -1,7 +1,5 @@
 """The pieces of the protocol latency: cases, byte floor, timer, intervals."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

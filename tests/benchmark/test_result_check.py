@@ -1,7 +1,5 @@
 """The check that what the protocol latency timed is right: it notices every kind of wrong result."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

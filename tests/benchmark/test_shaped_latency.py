@@ -1,7 +1,5 @@
 """The protocol latency where the sampler penalises, biases or bans: what is made up, what is timed, what is checked."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pandas as pd
@@ -100,18 +98,6 @@ def test_a_replay_begins_with_what_the_last_one_changed_restored():
     assert order == ["restore", "flush", "call"] * 2
     assert len(times) == 2
     assert min(times) > 0
-
-
-@pytest.mark.cases(1)
-@EVERY
-def test_a_call_changes_its_logits_as_a_step_does_until_they_are_restored(name, in_place):
-    case = make_case(spec_of(name), 0, 0, DEVICE)
-    FusedVerifier().verify(*case.inputs(masks=True))
-    assert torch.equal(case.left(), case.shaped_before.target_logits)
-    beside = name == "allowed"  # a mask, which verifiers read themselves
-    assert torch.equal(case.target_logits, case.raw_logits) == beside
-    case.restore()
-    assert torch.equal(case.target_logits, case.raw_logits)
 
 
 def test_the_same_call_without_penalties_is_timed_beside():

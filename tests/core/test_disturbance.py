@@ -1,7 +1,5 @@
 """What is said of other processes: from a made-up /proc/stat and made-up clocks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Progress: outside a terminal a line every 30 s, and none for work that takes less; in a terminal a bar."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import re

@@ -1,7 +1,5 @@
 """How many CPU threads a run gets: the faster number for a large target, the number that is given, one for a small."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -18,7 +18,6 @@ from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.helpers.cases import bound
 from tests.helpers.markov_pair import MarkovModel, markov_pair
 from tests.helpers.tree_enumeration import without_replacement
-from tests.models.test_cached_model import PROMPTS, TOLERANCE, started
 
 # Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.
 PARENTS = [-1, -1, 0, 0, 1, 3]
@@ -51,36 +50,6 @@ def test_the_shape_of_a_tree():
     assert shape.first == [0, 2, 8, 14]
     assert shape.parents.tolist() == [-1, -1, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7]
     assert shape.seen[0, 13].nonzero()[:, 0].tolist() == [1, 7, 13]
-
-
-# --- Masks and caches ---
-
-
-def test_a_tree_fed_level_by_level_gives_the_logits_of_each_of_its_paths(pair):
-    """Fed at once it does too: test_families.py. Catches siblings that see each other, and positions by place."""
-    engine, ids = started(pair, PROMPTS)
-    engine.extend(torch.tensor([[prompt[-1]] for prompt in ids]), torch.ones(3).long())
-    seen = trees.ancestors(torch.tensor([PARENTS] * 3), 3)
-    for start, end in ((0, 2), (2, 5), (5, 6)):
-        fed = torch.tensor([IDS[start:end]] * 3)
-        logits = engine.extend(fed, torch.full((3,), end - start), seen[:, start:end, :end]).logits
-        for b, prompt in enumerate(ids):
-            for i in range(start, end):
-                full = engine.score([*prompt, *(IDS[j] for j in PATHS[i])])
-                torch.testing.assert_close(logits[b, i - start], full[-1], **TOLERANCE)
-
-
-def test_the_path_that_stands_is_a_text_in_the_cache(pair):
-    """Of different lengths, an empty one among them. Catches rows that are not moved, or moved over each other."""
-    engine, ids = started(pair, PROMPTS)
-    root = torch.tensor([len(prompt) for prompt in ids])
-    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
-    engine.extend(torch.tensor([[prompt[-1], *IDS] for prompt in ids]), torch.full((3,), 7), seen)
-    engine.truncate(root + torch.tensor([3, 2, 0]), torch.tensor([[0, 3, 5], [1, 4, -1], [-1, -1, -1]]))
-    logits = engine.extend(torch.tensor([[33, 34]] * 3), torch.full((3,), 2)).logits
-    for b, path in enumerate(([0, 3, 5], [1, 4], [])):
-        full = engine.score([*ids[b], *(IDS[i] for i in path), 33, 34])
-        torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
 
 
 # --- The drafter ---

@@ -1,7 +1,5 @@
 """Rows of LogitRows by number and by slice."""
 
-from __future__ import annotations
-
 import torch
 
 from specbench.core.types import LogitRows, Mask

@@ -1,7 +1,5 @@
 """Continuous batches in the protocol decode: the same texts as batch by batch, from fuller steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -9,24 +7,21 @@ from types import SimpleNamespace
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Request, decoder
-from specbench.drafters.model import ModelDrafter
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import STEPS, TEXTS, RunRow
 from specbench.metrics.speed import Rounds
-from specbench.models import CachedModel, Pair
-from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.models import Pair
+from specbench.protocols import Outcome
 from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
 from specbench.reports.markdown import literal
 from specbench.reports.winner import ONE_BATCH, fastest
-from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers import cases
+from tests.helpers.contexts import model_context, run_context
 from tests.helpers.made_up_rows import frame, make_row
 
 LENGTHS = (2, 7, 2, 7, 3, 4)
@@ -41,14 +36,8 @@ def requests_of(pair: Pair) -> list[Request]:
 
 def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1) -> Outcome:
     """The protocol's outcome; no text ends before its limit."""
-    endless = dataclasses.replace(pair, stop_ids=frozenset())
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    requests = requests_of(pair)
-    context = ModelContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=requests[0].sampling, gamma=3, seed=0, title="",
-        batch_size=batch_size, device=torch.device("cpu"), dtype=torch.float32, command="", pair=endless,
-        target=target, drafter=ModelDrafter().bind(pair, target), requests=requests,
-    )  # fmt: skip
+    endless, requests = dataclasses.replace(pair, stop_ids=frozenset()), requests_of(pair)
+    context = model_context(endless, sampling=requests[0].sampling, batch_size=batch_size, requests=requests)
     return DecodeProtocol(rounds, rounds, 0, 0, CHECK, group=group).run(context)
 
 
@@ -101,10 +90,7 @@ def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
 
 def test_a_group_that_fills_no_batch_is_refused():
     protocol = DecodeProtocol(1, 1, 0, 0, CHECK, group=3)
-    made = RunContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, seed=0, title="",
-        batch_size=4, device=torch.device("cpu"), dtype=torch.float32, command="",
-    )  # fmt: skip
+    made = run_context(batch_size=4)
     with pytest.raises(ConfigError, match=r"protocol\.group=3: fewer than batch_size=4.*0 for all"):
         protocol.precheck(made)
     protocol.precheck(dataclasses.replace(made, batch_size=3))

@@ -1,7 +1,5 @@
 """Requests with gammas of their own: each has the text and the steps that it has among requests of that gamma."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Prompts fed in pieces: the texts of whole prompts, and nobody who decodes waits for more than a piece."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

@@ -123,16 +123,6 @@ def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, w
     assert texts(joining(decoder(exact, **way), requests[:2], requests[2:3], requests[3:])) == alone
 
 
-def test_the_first_may_be_prompts_of_one_token(exact):
-    requests = make_requests(exact, 2)
-    short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
-    speculative = decoder(exact)
-    completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
-    while speculative.active:
-        speculative.step()
-    assert texts(completions) == [texts(decoder(exact).run([r]))[0] for r in (short, requests[1])]
-
-
 class Compact(ModelDrafter):
     """Drafts without padding, as a drafter of one's own may make them, of 0 to gamma tokens."""
 

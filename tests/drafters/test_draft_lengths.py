@@ -4,9 +4,6 @@ up, and by texts of the decoder. What would be biased is held beside them, and i
 Seeds are fixed; a sound drafter fails each test of frequencies with probability 1e-6, had they been drawn afresh.
 """
 
-from __future__ import annotations
-
-import itertools
 import math
 
 import numpy as np
@@ -32,7 +29,7 @@ from specbench.sampling.batch import RUNNING, Batch
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers.cases import bound, decoder
-from tests.helpers.markov_pair import MarkovModel, markov_pair, sampled_texts, trace_of_tokens
+from tests.helpers.markov_pair import MarkovModel, markov_pair, outcomes, sampled_texts, trace_of_tokens
 
 P_VALUE = 1e-6
 GAMMA = 3
@@ -60,26 +57,6 @@ def drafts(q, policy: LengthPolicy, drops: bool, text=()):
             yield draft, probability * weight
 
 
-def kept(rule: str, p, q, draft):
-    """For each number of accepted tokens its probability, and the weight of p in the residual there."""
-    before = (0, *draft)
-    ratios = [p[last, x] / q[last, x] for last, x in itertools.pairwise(before)]
-    if rule == "token":
-        accepted = np.cumprod([1.0, *(min(1.0, ratio) for ratio in ratios)])
-        return [(a - b, 1.0) for a, b in itertools.pairwise([*accepted, 0.0])]
-    pi = [1.0]
-    for ratio in ratios:
-        pi.append(min(1.0, pi[-1] * ratio))
-    left, found = 1.0, []
-    for i in reversed(range(len(pi))):
-        spare = np.maximum(pi[i] * p[before[i]] - q[before[i]], 0).sum()
-        h = pi[i] if i == len(draft) else 1.0 if spare + 1 - pi[i] == 0 else spare / (spare + 1 - pi[i])
-        h = 1.0 if i == 0 else h
-        found.append((left * h, pi[i]))
-        left *= 1 - h
-    return found[::-1]
-
-
 def law(rule: str, p, q, policy: LengthPolicy, drops: bool = False):
     """The distribution of the next GAMMA + 1 tokens: a step's, and the target's behind it."""
     joint = np.zeros((len(p),) * (GAMMA + 1))
@@ -92,12 +69,9 @@ def law(rule: str, p, q, policy: LengthPolicy, drops: bool = False):
             complete((*text, token), weight * probability)
 
     for draft, weight in drafts(q, policy, drops):
-        for count, (share, pi) in enumerate(kept(rule, p, q, draft)):
-            last = (0, *draft)[count]
-            emitted = p[last] if count == len(draft) else np.maximum(pi * p[last] - q[last], 0)
-            if share * weight > 0:
-                for token, probability in enumerate(emitted / emitted.sum()):
-                    complete((*draft[:count], token), weight * share * probability)
+        for count, (share, behind) in enumerate(outcomes(rule, p, q, draft)):
+            for token, probability in enumerate(behind if share * weight > 0 else ()):
+                complete((*draft[:count], token), weight * share * probability)
     return joint
 
 

@@ -1,7 +1,5 @@
 """A GGUF file becomes a checkpoint with the same logits, tokens and chat template, or an error in words."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A target in two shards decodes what the whole one does, on two processes of the CPU."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -3,8 +3,6 @@
 Two processes of the CPU.
 """
 
-from __future__ import annotations
-
 import copy
 
 import jaxtyping

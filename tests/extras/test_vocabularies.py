@@ -3,8 +3,6 @@
 The statistical tests have fixed seeds and a false alarm of 1e-8 each, on 6,000 texts with cells pooled to 5 expected.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

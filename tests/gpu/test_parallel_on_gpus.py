@@ -4,8 +4,6 @@ The tests start torchrun on this file, whose ranks leave found.json. What it mea
 the time that reading the weights of one shard and of the draft alone would take; nothing is asserted about times.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Saves an empty figure in place of each figure: drawing takes half of the time of a small sweep."""
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 _save = Figure.savefig

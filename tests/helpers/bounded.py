@@ -1,7 +1,5 @@
 """Bounds of time and memory for one call, whoever runs away in it: Python, C++ or Rust."""
 
-from __future__ import annotations
-
 import faulthandler
 import resource
 import sys

@@ -4,8 +4,6 @@
 found out before anything is loaded.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

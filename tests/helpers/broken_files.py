@@ -3,8 +3,6 @@
 ``broken_prompts(folder)`` and ``broken_traces(folder)`` make them all; other tests may read them in their own way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -228,6 +226,13 @@ TRACES: dict[str, tuple[Make, tuple[str, ...]]] = {
     "prompt long": (parquet(prompt=pa.array(["x" * 201] * 3)), ("in line 0 cannot be a name", "1 to 200")),
     "token a struct": (parquet(token=_STRUCT), ("token holds other values than int64",)),
     "token a text": (parquet(token=pa.array(["x"] * 3)), ("token holds other values than int64",)),
+    "token beyond int64": (
+        parquet(token=pa.array([1, 2, 2**63], pa.uint64())),
+        ("token holds other values than int64",),
+    ),
+    "sample a fraction": (parquet(sample=pa.array([0.0, 0.5, 0.0])), ("sample holds other values than int64",)),
+    "position a list": (parquet(position=pa.array([[0], [1], [0]])), ("position holds other values",)),
+    "log_p a text": (parquet(log_p=pa.array(["-1", "x", "-1"])), ("log_p holds other values than float",)),
     "limit a text": (parquet(max_new_tokens=pa.array(["x"] * 3)), ("max_new_tokens holds other values than int64",)),
     "overlap a struct": (parquet(overlap=_STRUCT), ("overlap holds other values than float",)),
 }

@@ -1,7 +1,5 @@
 """Penalties, biases and bans in the plainest Python: one row, one token at a time, over lists."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

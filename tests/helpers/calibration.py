@@ -4,8 +4,6 @@ Those of joint, acceptance and successive steps are. The smallest of several, ti
 wealth of bets are small no more often than a uniform variable, and may be less often.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

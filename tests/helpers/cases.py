@@ -1,7 +1,5 @@
 """What several test files share: ragged batches, the benchmark's cases, the laboratory's fixtures, flawed verifiers."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random

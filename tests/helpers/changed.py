@@ -3,8 +3,6 @@
 A module's tests are those in its room that are named after it or import it.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Checkpoints that tests make: a tiny one, and ways to change its files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

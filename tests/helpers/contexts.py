@@ -1,7 +1,5 @@
 """What protocols get, with small settings: a RunContext, and a ModelContext of a pair."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A hub on this machine: serves the folders that it is given, and refuses as the real one does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

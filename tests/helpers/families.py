@@ -1,7 +1,5 @@
 """Tiny random models of the families that people decode with, built from their configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

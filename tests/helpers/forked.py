@@ -1,7 +1,5 @@
 """Command lines in forked processes: each has everything imported, and can be killed like any other process."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ranks as torchrun starts them, but forked: each has everything imported already, and computes on the CPU."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -5,8 +5,6 @@
 Models run in float64, where no machine's rounding moves a token. ``laws`` and ``replay`` come of made-up tables.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

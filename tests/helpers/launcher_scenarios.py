@@ -3,8 +3,6 @@
 tests/helpers/sweep_scenarios.py runs these.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Made-up engines under test: a small Markov law of tokens, sound or with one fault in the speculative texts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

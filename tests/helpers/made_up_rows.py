@@ -1,7 +1,5 @@
 """Made-up rows of runs, their folders, and how to read a report's table back."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

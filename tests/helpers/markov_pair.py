@@ -1,7 +1,6 @@
 """A toy pair, p and q of the next token given the last one, as traces and as models that the decoder can drive."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,6 +52,34 @@ def sampled_texts(p: np.ndarray, count: int, length: int, seed: int) -> np.ndarr
         beyond = rng.random(count)[:, None] > p[texts[:, t]].cumsum(axis=1)
         texts[:, t + 1] = beyond.sum(axis=1).clip(max=len(p) - 1)
     return texts[:, 1:]
+
+
+def outcomes(
+    rule: str, p: np.ndarray, q: np.ndarray, draft: Sequence[int], last: int = 0
+) -> list[tuple[float, np.ndarray]]:
+    """Returns, for each number of accepted tokens of a draft, its probability and the law [V] of the token behind them.
+
+    The rules as the papers write them: "token" (Leviathan et al., arXiv 2211.17192), "block" (Sun et al., 2403.10444).
+    """
+    before = (last, *draft)
+    ratios = [p[a, b] / q[a, b] for a, b in itertools.pairwise(before)]
+    if rule == "token":
+        pis = [1.0] * len(before)
+        stands = np.cumprod([1.0, *np.minimum(ratios, 1.0)])
+        chances = list(stands - np.append(stands[1:], 0.0))
+    else:
+        pis, chances, left = [1.0], [], 1.0
+        for ratio in ratios:
+            pis.append(min(1.0, pis[-1] * ratio))
+        for i in reversed(range(len(pis))):
+            spare, lost = np.maximum(pis[i] * p[before[i]] - q[before[i]], 0).sum(), 1 - pis[i]
+            h = spare / (spare + lost) if spare + lost > 0 else 1.0
+            h = 1.0 if i == 0 else pis[i] if i == len(draft) else h
+            chances.insert(0, left * h)
+            left *= 1 - h
+    residuals = [np.maximum(pi * p[token] - q[token], 0) for pi, token in zip(pis, before, strict=True)]
+    residuals[-1] = p[before[-1]]
+    return [(chance, weights / (weights.sum() or 1.0)) for chance, weights in zip(chances, residuals, strict=True)]
 
 
 class MarkovModel(CachedModel):

@@ -3,8 +3,6 @@
 What is changed stays near to what a loader expects, so that most of it gets past the first check.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@
 One process imports everything and forks the ranks, as in sweep_scenarios.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Small sweeps of the embedded pair, and what is compared of two of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

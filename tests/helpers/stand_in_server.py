@@ -1,7 +1,5 @@
 """A server in a thread of this process, which replies to each request by a function."""
 
-from __future__ import annotations
-
 import gzip
 import http.server
 import json

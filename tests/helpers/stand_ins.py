@@ -3,8 +3,6 @@
 An adapter that feeds one of them must agree with ``masked`` token for token.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

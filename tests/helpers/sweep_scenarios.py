@@ -6,8 +6,6 @@ One process imports everything and forks a child for each command line, since im
 is killed, interrupted, or has its disk taken away like any other process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

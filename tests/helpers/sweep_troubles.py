@@ -1,7 +1,5 @@
 """Sweeps in trouble: no room, no rights, and what fails beside the numbers. sweep_scenarios.py runs these."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

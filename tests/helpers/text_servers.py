@@ -1,7 +1,5 @@
 """Stand-ins for servers of texts: what llama-server, vLLM and others reply, and servers that misbehave."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

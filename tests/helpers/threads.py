@@ -1,7 +1,5 @@
 """Two threads that would meet at one place, if nothing kept them apart."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A tiny pair that decodes in milliseconds, requests for it, and a decoder of each kind of draft."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

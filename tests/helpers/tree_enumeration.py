@@ -1,9 +1,9 @@
-"""Is a rule, or code that follows it, lossless on trees? Summed over all trees of small fixtures. No Monte Carlo.
+"""Is code that follows a rule lossless on trees? Summed over all trees of small fixtures. No Monte Carlo.
 
-``rule_error`` takes the rule's formulas. ``code_error`` runs a verifier: a request for each tree and each box of
-uniforms in which the rule decides alike, at points close to the box's corners, so that code which decides otherwise
-anywhere near a threshold is seen. What the boxes weigh is the law of the code. Both are completed with the target and
-compared with it, as laws.py does for chains.
+``code_error`` runs a verifier: a request for each tree and each box of uniforms in which the rule decides alike, at
+points close to the box's corners, so that code which decides otherwise anywhere near a threshold is seen. What the
+boxes weigh, by the rule's formulas, is the law of the code. It is completed with the target and compared with it, as
+laws.py does for chains.
 """
 
 from __future__ import annotations
@@ -110,32 +110,6 @@ def node_law(
         mass = rest.sum(dim=1, keepdim=True)
         left = torch.where(mass > 0, rest / mass, left)
     return NodeLaw(torch.stack(accept, 1), rejected[:, None] * left)
-
-
-def rule_error(rule: Rule, fixture: Fixture, branches: Sequence[int], drawing: Drawing) -> float:
-    """Total variation of the joint of a rule's steps on trees from the target's.
-
-    Args:
-        fixture: one variant, of whole prefixes; its gamma is the depth of the tree.
-        branches: children of each token, level by level.
-    """
-    ends, reached = [], torch.ones(1, dtype=torch.float64)  # of each prefix: that all of it was accepted
-    for level, count in enumerate(branches):
-        emitted, further = [], []
-        for row, weight in zip(fixture.prefix_rows(level).tolist(), reached.tolist(), strict=True):
-            every = all_siblings(fixture.q[row], count, drawing)
-            tokens = torch.tensor([each.tokens for each in every])
-            q = torch.stack([torch.stack(each.drawn_from) for each in every])
-            law = node_law(rule, fixture.p[row].expand(len(every), -1), q, tokens)
-            of_each = torch.tensor([each.weight for each in every], dtype=torch.float64)
-            accepted = torch.zeros(fixture.vocabulary, dtype=torch.float64)
-            accepted.index_add_(0, tokens.flatten(), (of_each[:, None] * law.accept).flatten())
-            emitted.append(weight * (of_each @ law.emit))
-            further.append(weight * accepted)
-        ends.append(torch.cat(emitted))
-        reached = torch.cat(further)
-    ends.append((reached[:, None] * fixture.p[fixture.prefix_rows(len(branches))]).flatten())
-    return joint_tv(fixture, ends)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Tokenizers that tests make, and pairs whose draft has another one than the target."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

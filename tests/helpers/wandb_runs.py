@@ -1,7 +1,5 @@
 """Reads a W&B run back from the file that W&B writes of it, whether it was offline or not."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

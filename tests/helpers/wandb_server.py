@@ -1,7 +1,5 @@
 """A W&B server that takes every run and file, as far as W&B's client asks: enough to see what `wandb sync` sends."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import AbstractContextManager

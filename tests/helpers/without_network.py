@@ -8,8 +8,6 @@ loopback device. This program listens there, and no one answers. Where it is not
 command with the watch over Python's sockets alone (watch_python/), which sees nothing of W&B's service in Go.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

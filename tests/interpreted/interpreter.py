@@ -7,8 +7,6 @@ only where something is not replaced yet. What kernels compute is not touched.
 And watched: which memory a kernel reads and writes, where it would go unseen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ leaves these, and one with acquire takes them over (Flanagan and Freund, "FastTr
 program owe one another, such as barriers, is not looked at, and neither is the scope of an atomic.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager

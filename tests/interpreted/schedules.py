@@ -3,8 +3,6 @@
 Each is the same for the same seed, and serves one launch or several.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ says how many requests were compared, and by how much memory grew from the middl
 memory, since allocators keep what they once had, and a graph is kept for each of the last ways to shape distributions.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import gc

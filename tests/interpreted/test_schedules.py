@@ -13,9 +13,9 @@ from specbench.kernels import launch, launch_rows, launch_tally
 from specbench.kernels.launch_product import Tiles, counters, linear
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import RowParams, logit_rows, where
-from tests.helpers.bad_launches import Guarded
 from tests.helpers.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.helpers.shaped_cases import case_of
+from tests.helpers.surroundings import Guarded
 from tests.interpreted.races import no_races
 from tests.interpreted.schedules import InOrder, orders
 from tests.interpreted.turns import scheduled

@@ -12,8 +12,6 @@ hardware writes in another order than the program says (a missing release or acq
 stale cache. Neither are two launches ever under way together.
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Cost models against times that were made up: what is known comes back, and predictions add up by hand."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 tests/helpers/broken_files.py has the cases that somebody thought of, with the words of each message.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

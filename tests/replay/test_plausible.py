@@ -1,7 +1,5 @@
 """The check of q/p: right traces pass, spoiled ones are warned of."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

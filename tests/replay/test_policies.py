@@ -1,7 +1,5 @@
 """Policies of how long to draft, replayed: by hand, against fixed lengths, and against a free-running draft."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Replay against enumeration, against a plain recursion, and against decoding with the real verifiers."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -20,42 +18,28 @@ from specbench.replay.trace import Trace
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair, sampled_texts, trace_of_tokens
+from tests.helpers.markov_pair import (
+    MarkovDrafter,
+    MarkovModel,
+    markov_pair,
+    outcomes,
+    sampled_texts,
+    trace_of_tokens,
+)
 
 VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
 
 
 def step_law(p: np.ndarray, q: np.ndarray, rule: str, gamma: int, last: int = 0) -> dict[tuple[int, ...], np.ndarray]:
-    """P(text of gamma + 1 tokens, tau = k) as {text: [gamma + 1]}: the rules as the papers write them, enumerated."""
+    """P(text of gamma + 1 tokens, tau = k) as {text: [gamma + 1]}, enumerated."""
     law: dict[tuple[int, ...], np.ndarray] = {}
-    vocabulary = len(p)
-    for draft in itertools.product(range(vocabulary), repeat=gamma):
-        path = (last, *draft)
-        drawn = np.prod([q[a, b] for a, b in itertools.pairwise(path)])
-        pis = [1.0]
-        for a, b in itertools.pairwise(path):
-            pis.append(min(1.0, pis[-1] * p[a, b] / q[a, b]))
-        if rule == "token":
-            accept = [min(1.0, p[a, b] / q[a, b]) for a, b in itertools.pairwise(path)]
-            chances = [np.prod(accept[:k]) * (1 - accept[k] if k < gamma else 1.0) for k in range(gamma + 1)]
-            weights = [np.ones(vocabulary)] * (gamma + 1)
-        else:
-            h = []
-            for i in range(1, gamma + 1):
-                mass = np.maximum(pis[i] * p[path[i]] - q[path[i]], 0).sum()
-                h.append(pis[i] if i == gamma else 1.0 if mass + 1 - pis[i] == 0 else mass / (mass + 1 - pis[i]))
-            chances = [(1.0 if k == 0 else h[k - 1]) * np.prod([1 - x for x in h[k:]]) for k in range(gamma + 1)]
-            weights = [np.full(vocabulary, pi) for pi in pis]
-        for k, chance in enumerate(chances):
-            residual = p[path[k]] if k == gamma else np.maximum(weights[k] * p[path[k]] - q[path[k]], 0)
-            if chance == 0 or residual.sum() == 0:
-                continue
-            for emitted in range(vocabulary):
-                for rest in itertools.product(range(vocabulary), repeat=gamma - k):
-                    text = (*draft[:k], emitted, *rest)
-                    tail = np.prod([p[a, b] for a, b in itertools.pairwise((emitted, *rest))])
-                    mass = drawn * chance * residual[emitted] / residual.sum() * tail
-                    law.setdefault(text, np.zeros(gamma + 1))[k] += mass
+    for draft in itertools.product(range(len(p)), repeat=gamma):
+        drawn = np.prod([q[a, b] for a, b in itertools.pairwise((last, *draft))])
+        for k, (chance, behind) in enumerate(outcomes(rule, p, q, draft, last)):
+            for rest in itertools.product(range(len(p)), repeat=gamma - k + 1):
+                tail = np.prod([p[a, b] for a, b in itertools.pairwise(rest)])
+                mass = drawn * chance * behind[rest[0]] * tail
+                law.setdefault((*draft[:k], *rest), np.zeros(gamma + 1))[k] += mass
     return law
 
 

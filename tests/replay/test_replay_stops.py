@@ -1,7 +1,5 @@
 """Texts that end by a stop token: decoding drafts past their end, and replay counts what was kept of it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The replay sweep's median of widths counts each setting once; one prompt has no widths."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

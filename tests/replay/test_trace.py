@@ -1,7 +1,5 @@
 """Traces on disk: what is written is what is read, bad ones are named, imports say the same as a recording."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a trace may not hold, and what its message says: the key, the place, and what to do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -96,22 +94,6 @@ def test_columns_that_cannot_be(tmp_path, changes, says):
     with pytest.raises(ConfigError, match=says) as caught:
         read_trace(written(tmp_path, rows(**changes)))
     assert "protocol.trace=" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "says"),
-    [
-        ("sample", pa.array([0.0, 0.0, 1.5, 0.0]), "sample holds other values than int64"),
-        ("token", pa.array([1, 2, 3, 2**63], pa.uint64()), "token holds other values than int64"),
-        ("log_p", pa.array(["-1", "x", "-1", "-1"]), "log_p holds other values than float"),
-        ("position", pa.array([[0], [1], [0], [0]]), "position holds other values"),
-    ],
-)
-def test_columns_of_another_kind(tmp_path, name, values, says):
-    table = pq.read_table(written(tmp_path, rows()))
-    pq.write_table(table.set_column(table.column_names.index(name), name, values), tmp_path / "odd.parquet")
-    with pytest.raises(ConfigError, match=says):
-        read_trace(tmp_path / "odd.parquet")
 
 
 @pytest.mark.parametrize("value", ["x", None, -1, float("nan"), [1]], ids=str)

@@ -1,7 +1,5 @@
 """A rule with two verifiers, registered by a module outside of the tree, has what the rules of the tree have."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator
@@ -14,8 +12,6 @@ import specbench
 from specbench.analysis import gamma_sweep, verifier_latency
 from specbench.core.errors import ArgumentError
 from specbench.exactness.trials.judge import Judge
-from specbench.protocols.agreement import AgreementProtocol
-from specbench.replay.call import replay
 from specbench.reports import markdown
 from specbench.reports.latex import document
 from specbench.reports.plots import latency as plots
@@ -26,8 +22,6 @@ from specbench.runs.paper import paper
 from tests.analysis import test_latency_analysis
 from tests.api.test_api import SMALL
 from tests.helpers.made_up_rows import gamma_rows, table_of, write_run
-from tests.helpers.markov_pair import markov_pair, trace_of_tokens
-from tests.protocols.test_agreement import context, only_row
 from tests.reports.test_looks import dash
 
 MODULE = '''
@@ -81,10 +75,7 @@ class Fast:
         weights = p - 0.5 * torch.minimum(p, q)
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
 '''
-TIMED = {
-    "halved": ("halved", (190.0, 1300.0)),
-    "halved_fast": ("halved", (13.0, 50.0)),
-}
+TIMED = {"halved": ("halved", (190.0, 1300.0)), "halved_fast": ("halved", (13.0, 50.0))}
 
 
 @pytest.fixture(scope="module")
@@ -140,19 +131,6 @@ def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatc
     certificate = specbench.certify(biased.reference, "quick", device="cpu", **SMALL)
     assert certificate.verdict == "not lossless"
     assert not Judge(get_rule("token").reference).own_rule
-
-
-def test_agreement_holds_one_verifier_against_code_made_of_its_formulas(module: ModuleType) -> None:
-    row = only_row(AgreementProtocol(vocabulary=101, draws=1000, steps=8).run(context(module.Fast())))
-    assert (row.rule, row.twin, row.wrong) == ("halved", "ReferenceVerifier", 0)
-
-
-def test_a_trace_is_replayed_under_it_by_name(module: ModuleType) -> None:
-    """Where the models are equal, each token is accepted with probability 1 / 2."""
-    target, _ = markov_pair(3)
-    trace = trace_of_tokens(target, target, [[0, 1] * 200])
-    (halved,) = replay(trace, "halved", [1])
-    assert halved.acceptance_length == pytest.approx(1.5, abs=0.02)
 
 
 def test_its_second_verifier_is_compared_with_its_timing_baseline(timed: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trees are verified without bias: the rule by its formulas, the code by its thresholds, on all trees of a fixture."""
+"""Trees are verified without bias: by the rule's formulas and the code's thresholds, on all trees of a fixture."""
 
 import dataclasses
 import inspect
@@ -16,52 +16,13 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.rules.token.tree_naive import NaiveTreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from tests.helpers import tree_enumeration as enumeration
 from tests.helpers.cases import FIXTURES, ragged_case
-from tests.helpers.tree_enumeration import (
-    all_siblings,
-    code_error,
-    independently,
-    most_likely,
-    rule_error,
-    without_replacement,
-)
+from tests.helpers.tree_enumeration import all_siblings, code_error, independently, most_likely, without_replacement
 
 TOKEN = get_rule("token")
-DRAWINGS = [without_replacement, independently, most_likely]
-every_drawing = pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda each: each.__name__)
-SMALL = {
-    f"{name}, {i}" if fixture.variants > 1 else name: fixture.variant(i)
-    for name, fixture in FIXTURES.items()
-    if fixture.whole_prefix
-    for i in range(fixture.variants)
-}
 
 
-# --- The rule ---
-
-
-@every_drawing
-@pytest.mark.parametrize("fixture", SMALL.values(), ids=SMALL.keys())
-def test_its_formulas_are_lossless_however_children_are_drawn(fixture, drawing):
-    assert rule_error(TOKEN, fixture, [3, 2, 2][: fixture.gamma], drawing) < 1e-12
-
-
-def test_formulas_that_are_not_lossless_are_found_out():
-    """A child against what it would be without its siblings; a residual that leaves too much; more accepted."""
-    for changed in ({"residual": lambda p, _: p}, {"thresholds": lambda along: along.ratio.clamp(max=1) ** 0.5}):
-        wrong = dataclasses.replace(TOKEN, reference=None, **changed)
-        assert rule_error(wrong, SMALL["chain"], [2, 2], independently) > 0.01
-    first_alone = all_siblings
-
-    def as_if_first(q, count, drawing):  # the second child is drawn without the first, and said to be drawn from q
-        every = first_alone(q, count, drawing)
-        return [dataclasses.replace(each, drawn_from=(q,) * count) for each in every]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(enumeration, "all_siblings", as_if_first)
-        assert rule_error(TOKEN, SMALL["chain"], [2, 2], without_replacement) > 0.01
-        assert rule_error(TOKEN, SMALL["chain"], [2, 2], independently) < 1e-12
+# --- The code ---
 
 
 def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be():
@@ -76,21 +37,19 @@ def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be
     assert {each.tokens for each in all_siblings(one, 3, without_replacement)} == {(1, 1, 1)}  # begins again
 
 
-# --- The code ---
-
 CODE = [
     *((TreeVerifier(), name, branches, without_replacement) for name, branches in {
         "chain": [2, 2], "zeros": [3, 1], "deep": [2, 1, 1], "ties": [2, 2], "steep": [2, 1], "greedy": [2, 2],
     }.items()),
-    (TreeVerifier(), "chain", [2, 1], independently),
-    (TreeVerifier(), "chain", [2, 1], most_likely),
+    *((TreeVerifier(), "chain", [2, 1], drawing) for drawing in (independently, most_likely)),
+    *((TreeVerifier(), "zeros", [2, 1], drawing) for drawing in (independently, most_likely)),
     (NaiveTreeVerifier(), "chain", [2, 1], without_replacement),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("verifier", "name", "branches", "drawing"), CODE)
 def test_the_code_is_lossless(verifier, name, branches, drawing):
-    assert code_error(verifier, TOKEN, SMALL[name], branches, drawing) < 1e-12
+    assert code_error(verifier, TOKEN, FIXTURES[name], branches, drawing) < 1e-12
 
 
 BUGS = {
@@ -117,7 +76,7 @@ def test_bugs_of_verifiers_of_trees_are_found_out(bug):
     assert source.count(right) == 1
     names: dict[str, object] = {"__name__": tree_module.__name__}
     exec(source.replace(right, wrong), names)
-    assert code_error(names["TreeVerifier"](), TOKEN, SMALL["zeros"], [3, 1], without_replacement) > 1e-3
+    assert code_error(names["TreeVerifier"](), TOKEN, FIXTURES["zeros"], [3, 1], without_replacement) > 1e-3
 
 
 # --- Other inputs of the code ---

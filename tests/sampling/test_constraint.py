@@ -1,7 +1,5 @@
 """Constrained decoding: texts keep to their grammar along any draft, and drafting changes none of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

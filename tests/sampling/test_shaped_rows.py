@@ -9,9 +9,9 @@ from specbench.core.types import BITS, Draft, LogitRows, Mask
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import History, logit_rows, where
-from tests.helpers.bad_launches import Guarded
 from tests.helpers.kernel_cases import DEVICE, RULES, assert_agrees
 from tests.helpers.shaped_cases import EVERY, case_of
+from tests.helpers.surroundings import Guarded
 from tests.interpreted.interpreter import watched
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs", "in_place")
@@ -59,6 +59,8 @@ def test_a_call_penalises_once_and_verifies_in_the_next_launch(kind, block, monk
     memory.assert_counters_are_0()
     memory.surroundings.assert_untouched()
     assert torch.equal(case.left(), case.shaped_before.target_logits)
+    case.restore()
+    assert torch.equal(case.target_logits, case.raw_logits)
     assert_agrees("block" if block else "token", case.shaped_before.inputs(), got)
 
 

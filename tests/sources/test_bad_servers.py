@@ -1,12 +1,8 @@
 """Servers that misbehave, are not there or are others: each is named by its key, with a remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-import re
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,106 +17,163 @@ from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
 from tests.helpers.text_servers import VLLM_COUNTERS, Raw, VllmCounters, llama, request, serving
 
-
-@pytest.fixture
-def complete() -> Callable[..., None]:
-    """Asks a llama-server with some replies for a text."""
-
-    def run(
-        replies: dict[str, Any], mode: Mode = Mode.SPECULATIVE, ids: tuple[int, ...] = (7, 8), **given: Any
-    ) -> None:
-        with serving(replies) as server:
-            source = LlamaServerSource(server.url, server.url, **{"retries": 0, **given})
-            source.open()
-            source.complete([request(ids=ids)], mode)
-
-    return run
+DRAFTED = {"drafted": VLLM_COUNTERS["drafted"]}
+LOGPROBS_WANTED = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokens": None}, r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
-        ({"tokens": ["a"]}, r"no tokens that can be read"),
-        ({"tokens": [True]}, r"no tokens that can be read"),
-        ({"tokens": [2**32]}, r"no tokens that can be read"),
-        ({"content": None}, r"no content that can be read"),
-        ({"truncated": True}, r"it cut prompt 'abc'\. Start it with a longer context \(-c\)\."),
-        ({"tokens_evaluated": 1}, r"it read a part of prompt 'abc'"),
-        ({"timings": {"draft_n": 4}}, r"no timings\.draft_n_accepted that can be read"),
-        ({"timings": {"draft_n": 10**400}}, r"no timings\.draft_n that can be read"),
-        ({"timings": {"draft_n": -1}}, r"no timings\.draft_n that can be read"),
-        ({"timings": [3]}, r"no timings that can be read"),
-        ({"content": "", "tokens": []}, r"prompt 'abc' has an empty text"),
-    ],
-    ids=lambda value: re.sub(r"\W+", "-", str(value))[:30],
-)
-def test_a_reply_that_is_not_as_it_should_be_is_named(changes, message, complete):
-    with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}"):
-        complete(llama(**changes))
+def completing(reply: Any) -> dict[str, Any]:
+    """A llama-server that has one reply to all requests for texts."""
+    return llama() | {"/completion": lambda _: reply}
 
 
-def test_an_empty_text_that_the_model_ended_is_a_text(complete):
-    complete(llama(content="", tokens=[], stop_type="eos"))
+def openai(**reply: Any) -> dict[str, Any]:
+    """A server of OpenAI's protocol that has one reply to all requests for texts."""
+    return VllmCounters().replies | {"/v1/completions": lambda _: reply}
 
 
-def test_a_plain_server_that_drafts_is_refused(complete):
-    with pytest.raises(
-        ConfigError, match=r"^source\.plain_url=.*the server without speculation drafts tokens\. Start it"
-    ):
-        complete(llama(), Mode.PLAIN)
+def restarted() -> dict[str, Any]:
+    """A server that begins to count anew with its first text."""
+    vllm = VllmCounters()
+    vllm.texts = 10
+
+    def completion(body: dict[str, Any]) -> Any:
+        vllm.texts = 0
+        return vllm.completion(body)
+
+    return vllm.replies | {"/v1/completions": completion}
 
 
-@pytest.mark.parametrize(
-    ("reply", "message"),
-    [
-        (Raw(b"<html>hello</html>"), r"/completion replied no JSON: '<html>hello</html>'\. Is it the server"),
-        (Raw(b"[" * 100_000), r"/completion replied no JSON"),
-        (Raw(b'"text"'), r"has no truncated that can be read"),
-        (Raw(b" " * (MEBIBYTE + 1)), r"replied more than 1 MiB\. .*source\.most_megabytes"),
-        (Raw(b'{"error": {"message": "too long"}}', 400), r"status 400: 'too long'\. See the server's own log"),
-        (Raw(b"full", 429), r"status 429: 'full'"),
-        (Raw(b'{"error": "engine is dead"}', 500), r"status 500: 'engine is dead'\. See the server's own log"),
-        (Raw(b'{"error": "no key"}', 401), r"status 401: 'no key'\. Set the variable that source\.api_key names"),
-        (Raw(headers={"Content-Length": "100"}), r"/completion broke off 1 times \(RemoteProtocolError"),
-        (Raw(b"plain", headers={"Content-Encoding": "gzip"}), r"/completion cannot be exchanged \(DecodingError"),
-        (Raw(b"[]"), r"returned 0 texts for prompt 'abc', and the request was for 1"),
-    ],
-    ids=["html", "deep", "text", "large", "400", "429", "500", "401", "short", "no gzip", "no texts"],
-)
-def test_a_server_that_misbehaves_is_named(reply, message, complete):
+def complete(
+    kind: type, replies: dict[str, Any], wanted: Any = None, mode: Mode = Mode.SPECULATIVE, **given: Any
+) -> None:
+    """Asks a server with these replies for a text."""
+    with serving(replies) as server:
+        source = kind(server.url, plain_url=server.url, **{"retries": 0, **given})
+        source.open()
+        source.complete([wanted or request(ids=(7, 8))], mode)
+
+
+LLAMA_REPLIES = {
+    "no tokens": (llama(tokens=None), r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
+    "a text for an id": (llama(tokens=["a"]), "no tokens that can be read"),
+    "true for an id": (llama(tokens=[True]), "no tokens that can be read"),
+    "a large id": (llama(tokens=[2**32]), "no tokens that can be read"),
+    "no content": (llama(content=None), "no content that can be read"),
+    "truncated": (llama(truncated=True), r"it cut prompt 'abc'\. Start it with a longer context \(-c\)\."),
+    "a part": (llama(tokens_evaluated=1), "it read a part of prompt 'abc'"),
+    "half of the timings": (llama(timings={"draft_n": 4}), r"no timings\.draft_n_accepted that can be read"),
+    "a large count": (llama(timings={"draft_n": 10**400}), r"no timings\.draft_n that can be read"),
+    "a count below 0": (llama(timings={"draft_n": -1}), r"no timings\.draft_n that can be read"),
+    "a list of timings": (llama(timings=[3]), "no timings that can be read"),
+    "an empty text": (llama(content="", tokens=[]), "prompt 'abc' has an empty text"),
+    "html": (
+        completing(Raw(b"<html>hello</html>")),
+        r"/completion replied no JSON: '<html>hello</html>'\. Is it the server",
+    ),
+    "deep": (completing(Raw(b"[" * 100_000)), "/completion replied no JSON"),
+    "a text": (completing(Raw(b'"text"')), "has no truncated that can be read"),
+    "large": (completing(Raw(b" " * (MEBIBYTE + 1))), r"replied more than 1 MiB\. .*source\.most_megabytes"),
+    # Announced and sent; no more than a little above the limit is read.
+    "without end": (
+        llama() | {"/completion": lambda _: Raw(b"x" * 100 * MEBIBYTE)},
+        "replied more than 1 MiB",
+    ),
+    "400": (
+        completing(Raw(b'{"error": {"message": "too long"}}', 400)),
+        r"status 400: 'too long'\. See the server's own log",
+    ),
+    "429": (completing(Raw(b"full", 429)), "status 429: 'full'"),
+    "500": (
+        completing(Raw(b'{"error": "engine is dead"}', 500)),
+        r"status 500: 'engine is dead'\. See the server's own log",
+    ),
+    "401": (
+        completing(Raw(b'{"error": "no key"}', 401)),
+        r"status 401: 'no key'\. Set the variable that source\.api_key names",
+    ),
+    "short": (
+        completing(Raw(headers={"Content-Length": "100"})),
+        "/completion broke off 1 times \(RemoteProtocolError",
+    ),
+    "no gzip": (
+        completing(Raw(b"plain", headers={"Content-Encoding": "gzip"})),
+        r"/completion cannot be exchanged \(DecodingError",
+    ),
+    "no texts": (completing([]), "returned 0 texts for prompt 'abc', and the request was for 1"),
+}
+
+
+@pytest.mark.parametrize(("replies", "message"), LLAMA_REPLIES.values(), ids=LLAMA_REPLIES.keys())
+def test_a_reply_that_is_not_as_it_should_be_is_named(replies, message):
     with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}") as error:
-        complete({**llama(), "/completion": lambda _: reply}, most_megabytes=1)
+        complete(LlamaServerSource, replies, most_megabytes=1)
     outage = message.startswith(("status 429", "status 500", "/completion broke off"))
     assert isinstance(error.value, OutageError) == outage
 
 
-def test_a_reply_without_end_is_left_early(complete):
-    """100 MB are announced and sent; no more than a little above the limit is read."""
-    replies = {**llama(), "/completion": lambda _: Raw(b"x" * 100 * MEBIBYTE)}
-    with pytest.raises(ConfigError, match="replied more than 2 MiB"):
-        complete(replies, most_megabytes=2)
+OPENAI_REPLIES = {
+    "a part of the prompt": (
+        openai(choices=[{"text": "a", "token_ids": [1]}], usage={"prompt_tokens": 1}),
+        {"dialect": "vllm"},
+        r"it read 1 of the 2 tokens of prompt 'abc'\. Start it with a longer",
+    ),
+    "no token ids": (
+        VllmCounters(token_ids=False).replies,
+        {"dialect": "vllm"},
+        r"no choices\.token_ids that can be read.*Update vLLM \(0\.10\.2",
+    ),
+    "counts anew": (
+        restarted(),
+        {"counters": VLLM_COUNTERS},
+        r"its counter vllm:spec_decode\w+ went back\. Was it restarted\?",
+    ),
+}
 
 
-def test_nothing_follows_a_redirect_and_no_message_has_the_keys_of_its_location(complete, monkeypatch):
+@pytest.mark.parametrize(("replies", "given", "message"), OPENAI_REPLIES.values(), ids=OPENAI_REPLIES.keys())
+def test_a_reply_of_openai_that_is_not_as_it_should_be_is_named(replies, given, message):
+    with pytest.raises(ConfigError, match=message):
+        complete(OpenAiSource, replies, **given)
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 10**400, True, "a"], ids=str)
+@pytest.mark.parametrize("kind", [LlamaServerSource, OpenAiSource])
+def test_log_probabilities_that_are_no_numbers_are_named(kind, logprob):
+    """NaN compares as close to anything, so that a check of log-probabilities would hold."""
+    replies = llama(completion_probabilities=[{"logprob": logprob}])
+    replies |= openai(choices=[{"text": "a", "logprobs": {"token_logprobs": [logprob]}}])
+    with pytest.raises(ConfigError, match=r"logprobs? that can be read"):
+        complete(kind, replies, LOGPROBS_WANTED)
+
+
+def test_an_empty_text_that_the_model_ended_is_a_text():
+    complete(LlamaServerSource, llama(content="", tokens=[], stop_type="eos"))
+
+
+def test_a_plain_server_that_drafts_is_refused():
+    message = r"^source\.plain_url=.*the server without speculation drafts tokens\. Start it"
+    with pytest.raises(ConfigError, match=message):
+        complete(LlamaServerSource, llama(), mode=Mode.PLAIN)
+
+
+def test_nothing_follows_a_redirect_and_no_message_has_the_keys_of_its_location(monkeypatch):
     monkeypatch.setenv("MY_KEY", "s3cret")
     with serving(llama()) as other:
         location = f"{other.url.replace('//', '//user:pw@')}/s3cret/completion?key=4nother#part"
         moved = Raw(status=307, headers={"Location": location})
-        with pytest.raises(
-            ConfigError, match=rf"redirects to '{other.url}/\*\*\*/completion', where nothing is sent\."
-        ):
-            complete({**llama(), "/completion": lambda _: moved}, api_key="MY_KEY")
+        message = rf"redirects to '{other.url}/\*\*\*/completion', where nothing is sent\."
+        with pytest.raises(ConfigError, match=message):
+            complete(LlamaServerSource, completing(moved), api_key="MY_KEY")
         assert other.asked == []
 
 
-def test_a_request_that_cannot_be_written_is_named(complete, monkeypatch):
+def test_a_request_that_cannot_be_written_is_named(monkeypatch):
     def refuse(*_: Any) -> None:
         raise httpx.LocalProtocolError("Illegal header value")
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", refuse)
     with pytest.raises(ConfigError, match=r"/props cannot be exchanged \(LocalProtocolError: 'Illegal header value'\)"):
-        complete(llama())
+        complete(LlamaServerSource, llama())
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "key\n", "a\tb"])
@@ -132,21 +185,17 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key, monkeypa
 
 
 @pytest.mark.parametrize(("count", "replies"), [(3, 2), (1, 2), (2, 3)])
-def test_another_number_of_texts_than_was_requested_is_named(count, replies):
+@pytest.mark.parametrize("kind", [LlamaServerSource, OpenAiSource])
+def test_another_number_of_texts_than_was_requested_is_named(kind, count, replies):
     choice = {"text": "a", "content": "a", "tokens": [1], "truncated": False, "stop_type": "limit"}
-    several = {"tokens_evaluated": 3, "timings": {}}
-    llama_reply = {**llama(), "/completion": lambda _: [choice | several] * replies}
-    openai_reply = {**VllmCounters().replies, "/v1/completions": lambda _: {"choices": [choice] * replies}}
-    with serving(llama_reply) as server, serving(openai_reply) as other:
-        for source in (LlamaServerSource(server.url), OpenAiSource(other.url)):
-            source.open()
-            message = rf"returned {replies} texts for prompt 'abc', and the request was for {count}"
-            with pytest.raises(ConfigError, match=message):
-                _ = (
-                    source.complete([request()], Mode.SPECULATIVE)
-                    if count == 1
-                    else source.choices(request(), count, Mode.SPECULATIVE)
-                )
+    choice |= {"tokens_evaluated": 3, "timings": {}}
+    with serving(openai(choices=[choice] * replies) | completing([choice] * replies)) as server:
+        source = kind(server.url)
+        source.open()
+        message = rf"returned {replies} texts for prompt 'abc', and the request was for {count}"
+        call = source.complete if count == 1 else lambda given, mode: source.choices(*given, count, mode)
+        with pytest.raises(ConfigError, match=message):
+            call([request()], Mode.SPECULATIVE)
 
 
 def test_a_server_that_is_down_is_named_with_what_starts_it():
@@ -158,10 +207,10 @@ def test_a_server_that_is_down_is_named_with_what_starts_it():
 
 
 @pytest.mark.parametrize(("pause", "timeout"), [(0.6, 0.2), (0.1, 0.3)], ids=["silent", "byte by byte"])
-def test_a_reply_that_takes_too_long_is_given_up(pause, timeout, complete):
+def test_a_reply_that_takes_too_long_is_given_up(pause, timeout):
     """Also one of which something comes in time, again and again."""
     with pytest.raises(OutageError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
-        complete({**llama(), "/completion": lambda _: Raw(b" " * 20, pause=pause)}, timeout=timeout)
+        complete(LlamaServerSource, completing(Raw(b" " * 20, pause=pause)), timeout=timeout)
 
 
 def test_a_server_that_loads_its_model_is_asked_again(monkeypatch):
@@ -179,8 +228,9 @@ def test_the_key_comes_from_its_variable_alone_and_no_message_has_it(monkeypatch
     monkeypatch.setenv("MY_KEY", "s3cret")
     refusal = Raw(b'{"error": {"message": "wrong key s3cret"}}', 403)
     with serving(llama()) as server:
-        LlamaServerSource(server.url).open()
-        assert "Authorization" not in server.headers[-1]
+        for unnamed in ({}, {"api_key": None}):
+            LlamaServerSource(server.url, **unnamed).open()
+            assert "Authorization" not in server.headers[-1]
         LlamaServerSource(server.url, api_key="MY_KEY").open()
         assert server.headers[-1]["Authorization"] == "Bearer s3cret"
         server.replies["/props"] = lambda _: refusal
@@ -213,16 +263,8 @@ def test_proxies_of_the_environment_see_nothing(monkeypatch):
             "http://u:pw@x",
             "http://u:pw@x:port",
         ),
-        *(
-            "http://\ud800",
-            "http://a..b",
-            "http://x\n",
-            "http://xn--",
-            "http://" + "a" * 64,
-            " http://x",
-            "http://x:65536",
-        ),
-        *("http://x/\ud800", 8080),
+        *("http://\ud800", "http://a..b", "http://x\n", "http://xn--", "http://" + "a" * 64, " http://x"),
+        *("http://x:65536", "http://x/\ud800", 8080),
     ],
 )
 def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):
@@ -234,23 +276,61 @@ def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):
 def test_one_of_the_servers_is_enough_and_none_is_not():
     assert LlamaServerSource("http://x").modes == {Mode.SPECULATIVE}
     assert LlamaServerSource(None, "http://x").modes == {Mode.PLAIN}
-    with pytest.raises(
-        ConfigError, match=r"^source\.url=None: no server\. Give source\.url, source\.plain_url or both"
-    ):
+    message = r"^source\.url=None: no server\. Give source\.url, source\.plain_url or both"
+    with pytest.raises(ConfigError, match=message):
         LlamaServerSource(None)
 
 
-@pytest.mark.parametrize(
-    ("models", "wanted", "message"),
-    [
-        (("a", "b"), None, r"^source\.model=None: http.* serves a, b\. Name one"),
-        (("a",), "c", r"^source\.model=c: http.* serves a\. Name one"),
-        ((), None, r"serves no model"),
-    ],
-)
-def test_a_model_that_is_not_served_is_named_with_those_that_are(models, wanted, message):
-    with serving(VllmCounters(models=models).replies) as server, pytest.raises(ConfigError, match=message):
-        OpenAiSource(server.url, model=wanted).open()
+NOT_THIS_ONE = {
+    "several models": (
+        OpenAiSource,
+        VllmCounters(models=("a", "b")).replies,
+        {},
+        r"^source\.model=None: http.* serves a, b\. Name one",
+    ),
+    "another model": (
+        OpenAiSource,
+        VllmCounters().replies,
+        {"model": "c"},
+        r"^source\.model=c: http.* serves m\. Name",
+    ),
+    "no model": (OpenAiSource, VllmCounters(models=()).replies, {}, "serves no model"),
+    "no list of models": (OpenAiSource, {"/v1/models": lambda _: ["a"]}, {}, "lists no models"),
+    "another protocol": (LlamaServerSource, VllmCounters().replies, {}, "/props replied status 404"),
+    "counters of another version": (
+        OpenAiSource,
+        VllmCounters("vllm:spec_v3_num").replies,
+        {"counters": VLLM_COUNTERS},
+        r"^source\.counters\.drafted=vllm:spec_decode_num_draft.*another version\. It has vllm:spec_v3_num_acc",
+    ),
+    "no counters": (
+        LlamaServerSource,
+        llama(),
+        {"counters": VLLM_COUNTERS},
+        r"no metrics \(status 404\).*--metrics",
+    ),
+    "a counter that is no number": (
+        OpenAiSource,
+        VllmCounters().replies | {"/metrics": lambda _: Raw(f"{DRAFTED['drafted']} NaN\n".encode())},
+        {"counters": DRAFTED},
+        r"^source\.counters\.drafted=.*no such",
+    ),
+    **{
+        f"{build!a} for a name": (
+            LlamaServerSource,
+            {**llama(), "/props": lambda _, build=build: {"build_info": build}},
+            {},
+            "/props has no build_info",
+        )
+        for build in (None, {"a": 1}, "\ud800")
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "replies", "given", "message"), NOT_THIS_ONE.values(), ids=NOT_THIS_ONE.keys())
+def test_a_server_that_cannot_be_the_one_is_refused_before_any_request(kind, replies, given, message):
+    with serving(replies) as server, pytest.raises(ConfigError, match=message):
+        kind(server.url, **given).open()
 
 
 @pytest.mark.parametrize("size", [100, 101, None])
@@ -268,85 +348,26 @@ def test_llama_servers_with_different_models_are_named(size):
             source.open()
 
 
-def test_a_server_of_another_protocol_is_named():
-    with serving({"/v1/models": lambda _: ["a"]}) as server, pytest.raises(ConfigError, match="lists no models"):
-        OpenAiSource(server.url).open()
-    with serving(VllmCounters().replies) as server, pytest.raises(ConfigError, match=r"/props replied status 404"):
-        LlamaServerSource(server.url).open()
-
-
-def test_a_prompt_that_a_server_of_openai_cut_is_named():
-    def cut(body: dict[str, Any]) -> dict[str, Any]:
-        return {"choices": [{"text": "a", "token_ids": [1]}], "usage": {"prompt_tokens": 2}}
-
-    with serving(VllmCounters().replies | {"/v1/completions": cut}) as server:
-        source = OpenAiSource(server.url, dialect="vllm")
-        source.open()
-        with pytest.raises(ConfigError, match=r"it read 2 of the 3 tokens of prompt 'abc'\. Start it with a longer"):
-            source.complete([request()], Mode.SPECULATIVE)
-
-
-def test_token_ids_that_are_missing_are_named():
-    with serving(VllmCounters(token_ids=False).replies) as server:
-        source = OpenAiSource(server.url, dialect="vllm")
-        source.open()
-        with pytest.raises(ConfigError, match=r"no choices\.token_ids that can be read.*Update vLLM \(0\.10\.2"):
-            source.complete([request()], Mode.SPECULATIVE)
-
-
-def test_counters_of_another_version_are_named_with_those_that_are_there():
-    with serving(VllmCounters("vllm:spec_v3_num").replies) as server:
-        message = (
-            r"^source\.counters\.drafted=vllm:spec_decode_num_draft.*another version\. It has vllm:spec_v3_num_acc"
-        )
-        with pytest.raises(ConfigError, match=message):
-            OpenAiSource(server.url, counters=VLLM_COUNTERS).open()
-        with pytest.raises(ConfigError, match=r"^source\.counters\.draft=x: not known\. Use drafted, accepted, steps"):
-            OpenAiSource(server.url, counters={"draft": "x"})
-    with serving(llama()) as server, pytest.raises(ConfigError, match=r"no metrics \(status 404\).*--metrics"):
-        LlamaServerSource(server.url, counters=VLLM_COUNTERS).open()
-
-
-def test_counters_that_go_back_say_that_the_server_was_restarted():
-    vllm = VllmCounters()
-    vllm.texts = 10
-
-    def restarted(body: dict[str, Any]) -> Any:
-        vllm.texts = 0
-        return vllm.completion(body)
-
-    with serving({**vllm.replies, "/v1/completions": restarted}) as server:
-        source = OpenAiSource(server.url, counters=VLLM_COUNTERS)
-        source.open()
-        with pytest.raises(ConfigError, match=r"its counter vllm:spec_decode\w+ went back\. Was it restarted\?"):
-            source.complete([request()], Mode.SPECULATIVE)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "given",
+    ("kind", "key", "value"),
     [
-        *({"timeout": 0}, {"timeout": 1e300}, {"retries": -1}, {"concurrency": 0}, {"most_megabytes": 0}),
-        *({"extra": "abc"}, {"extra": [1]}, {"extra": {"a": math.nan}}, {"counters": ["drafted"]}, {"api_key": 3}),
+        *((LlamaServerSource, "timeout", 0), (LlamaServerSource, "timeout", 1e300), (LlamaServerSource, "retries", -1)),
+        *((LlamaServerSource, "concurrency", 0), (LlamaServerSource, "most_megabytes", 0)),
+        *((LlamaServerSource, "extra", "abc"), (LlamaServerSource, "extra", [1])),
+        *((LlamaServerSource, "extra", {"a": math.nan}), (LlamaServerSource, "counters", ["drafted"])),
+        *((LlamaServerSource, "api_key", 3), (OpenAiSource, "chat", "no"), (OpenAiSource, "dialect", [])),
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_used_are_refused(given):
-    with pytest.raises(ConfigError, match=rf"^source\.{next(iter(given))}="):
-        LlamaServerSource("http://x", **given)
+def test_settings_that_cannot_be_used_are_refused(kind, key, value):
+    with pytest.raises(ConfigError, match=rf"^source\.{key}="):
+        kind("http://x", **{key: value})
 
 
-@pytest.mark.parametrize("logprob", [math.nan, math.inf, 10**400, True, "a"], ids=str)
-def test_log_probabilities_that_are_no_numbers_are_named(logprob):
-    """NaN compares as close to anything, so that a check of log-probabilities would hold."""
-    asking = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
-    openai_reply = {"choices": [{"text": "a", "logprobs": {"token_logprobs": [logprob]}}]}
-    openai_replies = {**VllmCounters().replies, "/v1/completions": lambda _: openai_reply}
-    with serving(llama(completion_probabilities=[{"logprob": logprob}])) as server, serving(openai_replies) as other:
-        for source in (LlamaServerSource(server.url), OpenAiSource(other.url)):
-            source.open()
-            with pytest.raises(ConfigError, match=r"logprobs? that can be read"):
-                source.complete([asking], Mode.SPECULATIVE)
+def test_counters_of_other_names_are_refused():
+    with pytest.raises(ConfigError, match=r"^source\.counters\.draft=x: not known\. Use drafted, accepted, steps"):
+        OpenAiSource("http://x", counters={"draft": "x"})
 
 
 def test_half_of_a_surrogate_pair_is_sent_as_it_is():
@@ -359,42 +380,11 @@ def test_half_of_a_surrogate_pair_is_sent_as_it_is():
         assert server.asked[-1][1]["stop"] == ["\ud800"]
 
 
-@pytest.mark.parametrize("build", [None, {"a": 1}, "\ud800"], ids=ascii)
-def test_an_engine_without_a_name_is_refused(build):
-    replies = {**llama(), "/props": lambda _: {"build_info": build}}
-    with serving(replies) as server, pytest.raises(ConfigError, match="/props has no build_info"):
-        LlamaServerSource(server.url).open()
-
-
-def test_owners_that_are_no_names_are_left_out():
-    models = {"data": [{"id": "m", "owned_by": "\ud800"}]}
-    with serving({**VllmCounters().replies, "/v1/models": lambda _: models}) as server:
+def test_what_models_say_of_themselves_is_left_out_if_it_cannot_be_read():
+    """An owner without a name, and a size that is no number."""
+    models = {"data": [{"id": "m", "owned_by": "\ud800", "meta": {"n_params": math.inf, "size": 1}}]}
+    with serving({**llama(), **VllmCounters().replies, "/v1/models": lambda _: models}) as server:
+        LlamaServerSource(server.url, server.url).open()
         source = OpenAiSource(server.url)
         source.open()
     assert source.engine == "a server 0.33.0"
-
-
-def test_sizes_of_models_that_are_no_numbers_are_left_out():
-    models = {"data": [{"id": "m", "meta": {"n_params": math.inf, "size": 1}}]}
-    with serving({**llama(), "/v1/models": lambda _: models}) as server:
-        LlamaServerSource(server.url, server.url).open()
-
-
-def test_a_counter_that_is_no_number_is_named():
-    metrics = Raw(f"{VLLM_COUNTERS['drafted']} NaN\n".encode())
-    replies, message = VllmCounters().replies | {"/metrics": lambda _: metrics}, r"^source\.counters\.drafted=.*no such"
-    with serving(replies) as server, pytest.raises(ConfigError, match=message):
-        OpenAiSource(server.url, counters={"drafted": VLLM_COUNTERS["drafted"]}).open()
-
-
-def test_no_key_is_sent_without_a_name_of_one():
-    with serving(llama()) as server:
-        LlamaServerSource(server.url, api_key=None).open()
-        assert "Authorization" not in server.headers[-1]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("name", "value"), [("chat", "no"), ("dialect", [])])
-def test_settings_of_openai_that_are_others_are_refused(name, value):
-    with pytest.raises(ConfigError, match=rf"^source\.{name}="):
-        OpenAiSource("http://x", **{name: value})

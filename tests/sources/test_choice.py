@@ -1,7 +1,5 @@
 """How a run gets its source: built from its yaml, checked, and refused by protocols that sample from none."""
 
-from __future__ import annotations
-
 import logging
 import logging.config
 from typing import Any

@@ -1,7 +1,5 @@
 """OpenVINO GenAI as a source: against a stand-in of its module, and against itself if it is installed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,16 +8,9 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError, NotInstalledError
-from specbench.core.sampling_params import SamplingParams
-from specbench.sources import Mode, Source, TextRequest
+from specbench.sources import Mode, Source
 from specbench.sources.openvino import OpenVinoSource
-
-
-def request(ids: tuple[int, ...] | None = (7, 8), seed: int = 3, length: int = 4, **sampling: Any) -> TextRequest:
-    return TextRequest(
-        prompt_id="p", prompt="The capital of France is", token_ids=ids, sampling=SamplingParams(**sampling),
-        seed=seed, max_new_tokens=length,
-    )  # fmt: skip
+from tests.helpers.text_servers import request
 
 
 class StandIn:
@@ -94,7 +85,7 @@ def test_both_pipelines_are_loaded_and_a_draft_has_counters(folders, stand_in):
         (False, "f32"),
         (True, "f32"),
     ]
-    (text,) = source.complete([request()], Mode.SPECULATIVE)
+    (text,) = source.complete([request(seed=3)], Mode.SPECULATIVE)
     (plain,) = source.complete([request(ids=None)], Mode.PLAIN)
     assert text.counters == {"drafted": 9, "accepted": 2, "rejected": 7, "steps": 3}
     assert (text.token_ids, text.text, text.finish_reason) == ((1, 2, 3), "decoded [1, 2, 3]", "length")
@@ -130,7 +121,7 @@ def test_sampling_parameters_go_by_its_names(folders, stand_in):
     assert not {"temperature", "top_k"} & set(greedy)
     with pytest.raises(ConfigError, match=r"^sampler\.logprobs=1: OpenVINO GenAI 2026.4 cannot set it"):
         source.complete([request(logprobs=1)], Mode.PLAIN)
-    with pytest.raises(ConfigError, match=r"it refuses prompt 'p' \(no such top_p\)"):
+    with pytest.raises(ConfigError, match=r"it refuses prompt 'abc' \(no such top_p\)"):
         source.complete([request(top_p=0.5)], Mode.PLAIN)
 
 

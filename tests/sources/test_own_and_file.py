@@ -1,7 +1,5 @@
 """Our own decoder and files of texts as engines under test."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

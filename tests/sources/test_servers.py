@@ -1,7 +1,5 @@
 """Sources of servers against stand-ins: what is asked, and what is read."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """transformers' generate as a source: every method, its counters, and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What docs/verifier.md says of a rule of one's own: its module and yaml, outside of the tree, in every protocol."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sdist and the wheel: what is in them, and that nothing but the wheel is needed beside what it depends on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
