@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.core.machine.files import LONGEST_LINE, Origin, shown
 
-MOST_IDS = 10_000_000  # beyond any vocabulary; the library lists all ids from 0 to the largest that no token has
+MOST_IDS = 10_000_000  # beyond any vocabulary; the library may list every unused id below the largest
 _BUNDLE = "tokenizer.json"
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 DEEP = 3000  # brackets: more than Python's parser goes down
-SHARE = 0.08  # of the examples, at least, are good ones, and as many are not
+SHARE = 0.08  # the least share of good examples, and of those that are refused
 # What a JSON file may hold in any place.
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     (
