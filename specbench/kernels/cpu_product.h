@@ -144,11 +144,12 @@ inline double exponential(double x) {
   return x > -708.0 ? power : 0.0;
 }
 
-// exp(x) for x <= 0 to the last bits of a float: compilers make vectors of loops over it.
+// exp(x) for -87 < x <= 0 to the last bits of a float, exp(-87) for what is less, and NaN for NaN: scores that
+// overflow have to be seen in the logits. Compilers make vectors of loops over it.
 inline float small_exponential(float x) {
   constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62e4p-1f, LOW = 0x1.7f7d1cp-20f;
   constexpr float TERMS[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
-  const float bounded = x > -87.0f ? x : -87.0f;
+  const float bounded = x < -87.0f ? -87.0f : x;
   const float shifted = bounded * LOG2E + SHIFT, k = shifted - SHIFT;
   const float rest = (bounded - k * HIGH) - k * LOW;
   float sum = TERMS[0];

@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine.caches import OF_PYTORCH
+from specbench.core.machine.files import reason
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
 HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_attention.h", "cpu_product.h", "cpu_rows.h"))
@@ -84,13 +85,13 @@ def load() -> ctypes.CDLL:
 
     Raises:
         ConfigError: see :func:`find_compiler` and :func:`cache_folder`.
-        ModelError: the compiler fails.
+        ModelError: the compiler fails, or what it built cannot be loaded.
     """
     compiler, torch_folder = find_compiler(), Path(torch.__file__).parent
     command = [compiler, *_FLAGS, f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
-    # Code for one processor does not run on another, and a cache folder may be shared.
+    # Code for one processor does not run on another, nor with an older C library, and a cache folder may be shared.
     texts = [source.read_text() for source in (*SOURCES, *HEADERS)]
-    facts = [*texts, *command, torch.__version__, platform.machine(), _processor()]
+    facts = [*texts, *command, torch.__version__, platform.machine(), *platform.libc_ver(), _processor()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     library = cache_folder() / f"specbench_{key}.so"
     if not library.is_file():
@@ -104,7 +105,11 @@ def load() -> ctypes.CDLL:
                     "Install another compiler and name it in CXX, or use engine=eager."
                 )
             os.replace(made, library)  # another process may be building it too
-    torch.ops.load_library(str(library))
+    try:
+        torch.ops.load_library(str(library))
+    except OSError as error:  # cut off, or built in a container with another C++ library
+        remedy = "Remove this file, which is then built anew, or use engine=eager."
+        raise ModelError(f"engine=compiled: {library} cannot be loaded ({reason(error)}). {remedy}") from error
 
     @torch.library.register_fake("specbench_cpu::product")
     def _shape(x: Tensor, weight: Tensor, outputs: int) -> Tensor:

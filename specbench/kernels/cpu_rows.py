@@ -64,10 +64,11 @@ def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
 
 
 def takes_rule(draft: Draft, target: LogitRows) -> bool:
-    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and a padded chain."""
+    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and one padded chain or more."""
     rows = (target,) if draft.rows is None else (target, draft.rows)
     known = all(takes(its) and its.log_normalizer is not None for its in rows)
-    return known and draft.padded and draft.parents is None and draft.max_draft_tokens > 0
+    chains = draft.padded and draft.parents is None and draft.max_draft_tokens > 0
+    return known and chains and len(draft.num_draft_tokens) > 0
 
 
 def token_rule(

@@ -10,7 +10,8 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.core.machine.files import Origin, reason, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, is_library_error, reason, shown, wrap_library_errors
+from specbench.models.tokenizer_files import check_tokenizer_files
 
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off
@@ -42,8 +43,10 @@ def load_tokenizer(folder: Path, source: Origin) -> PreTrainedTokenizerBase:
     """The tokenizer of a checked folder.
 
     Raises:
-        ConfigError: whatever transformers raises; a tokenizer without tokens.
+        ConfigError: whatever transformers raises; a tokenizer without tokens; see also
+            :func:`specbench.models.tokenizer_files.check_tokenizer_files`.
     """
+    check_tokenizer_files(folder, source)
     settings = folder / "tokenizer_config.json"
     code = source.json_object(settings).get("auto_map") if settings.exists() else None
     remedy = source.remedy
@@ -136,7 +139,9 @@ def token_ids(
             ids = list(tokenizer(_templated(tokenizer, messages, chat.arguments), add_special_tokens=False).input_ids)
         else:
             ids = list(tokenizer(joined(messages)).input_ids)
-    except Exception as error:  # tokenizers raises this very class
+    except BaseException as error:  # tokenizers raises Exception itself, and panics
+        if not is_library_error(error):
+            raise
         problem = f"its tokenizer fails on the prompt {shown(last)} ({type(error).__name__}: {reason(error)})"
         remedy = "Leave the prompt out, or use pair.chat=false." if chat.template else "Leave the prompt out."
         raise ModelError(f"pair.target: {problem}. {remedy}") from error

@@ -2,7 +2,9 @@
 
 import faulthandler
 import resource
+import signal
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +14,26 @@ STATM = Path("/proc/self/statm")
 
 @contextmanager
 def bounded(seconds: float = 60.0, gibibytes: float = 2.0) -> Generator[None]:
-    """Ends the whole process, with a traceback, if the block takes longer; and lets it have so much memory more.
+    """Ends the whole process, with a traceback, if the block computes for longer; and lets it have so much memory more.
+
+    Seconds are the processor's, so that a machine that is busy or was suspended ends nothing. What waits, for a pipe
+    for one, is ended after ten times as many seconds.
 
     A file of some kilobytes that asks for gigabytes fails then, as on a small machine: the library raises that there is
     no memory, or ends the process. (Linux; elsewhere the memory is not bounded.)
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    cpu_soft, cpu_hard = resource.getrlimit(resource.RLIMIT_CPU)
+    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=sys.__stderr__)
+    faulthandler.register(signal.SIGXCPU, file=sys.__stderr__, chain=True)
     try:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, cpu_hard))
         if STATM.exists():
             used = int(STATM.read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + int(gibibytes * 2**30), hard))
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_soft, cpu_hard))
+        faulthandler.unregister(signal.SIGXCPU)
         faulthandler.cancel_dump_traceback_later()

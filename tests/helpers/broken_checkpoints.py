@@ -55,6 +55,7 @@ IN_THE_FOLDER: dict[str, tuple[Change, tuple[str, ...]]] = {
     # The folder and its files
     "folder missing": (shutil.rmtree, ("no such folder", "Give a folder with config.json")),
     "folder is a file": (lambda f: (shutil.rmtree(f), f.write_text("")), ("a file, not a folder",)),
+    "config without end": (lambda f: os.truncate(f / "config.json", 2**33), ("config.json is longer than 256 MiB",)),
     "folder is a pipe": (lambda f: (shutil.rmtree(f), os.mkfifo(f)), ("a named pipe, not a file",)),
     "folder is a loop": (lambda f: (shutil.rmtree(f), f.symlink_to(f.name)), ("cannot be read (too many levels",)),
     "folder empty": (lambda f: (shutil.rmtree(f), f.mkdir()), ("no config.json in the folder",)),
@@ -198,6 +199,26 @@ BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
             tokenizer(lambda t: t.update(added_tokens=[], post_processor=None)),
         ),
         ("its tokenizer has no tokens",),
+    ),
+    "tokenizer with an id of billions": (
+        tokenizer(lambda t: t["model"]["vocab"].update({"zzzz": 2**31})),
+        ("tokenizer.json gives 'zzzz' the id 2147483648", "from the model's own release"),
+    ),
+    "vocabulary with an id of billions": (
+        all_of(remove("tokenizer.json"), write("vocab.json", '{"zzzz": 2147483648}'), write("merges.txt", "")),
+        ("vocab.json gives 'zzzz' the id 2147483648",),
+    ),
+    "merges that lack the prefix": (
+        tokenizer(lambda t: t["model"].update(continuing_subword_prefix="#", merges=[["d", "é"]])),
+        ("tokenizer.json merges ['d', 'é'], which lacks continuing_subword_prefix '#'",),
+    ),
+    "table of a normaliser cut off": (
+        tokenizer(lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "////fw=="})),
+        ("tokenizer.json is damaged", "precompiled_charsmap is cut off"),
+    ),
+    "tokenizer without end": (
+        lambda f: os.truncate(f / "tokenizer.json", 2**33),
+        ("tokenizer.json has 8,192 MiB, more than the 256 MiB allowed",),
     ),
     "tokenizer with code": (
         all_of(

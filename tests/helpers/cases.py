@@ -8,6 +8,9 @@ from typing import TypeVar
 
 import pytest
 import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.core.rng import Stream, Streams
@@ -54,12 +57,39 @@ def in_float64(pair: Pair) -> Pair:
 
 def noisy_pair(pair: Pair) -> Pair:
     """The draft in float64 as target, and a copy whose weights are a little off as draft."""
-    target, draft = (copy.deepcopy(pair.draft).double() for _ in range(2))
+    target, draft = (_in_float64(copy.deepcopy(pair.draft)) for _ in range(2))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in draft.parameters():
             weight.mul_(1 + 0.05 * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
     return dataclasses.replace(pair, target=target, draft=draft)
+
+
+def _in_float64(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns a Llama that computes in float64 throughout: transformers computes norms and rotations in float32.
+
+    Logits of compiled steps would be 2e-6 away from those of eager ones, enough to move a token once in a while.
+    """
+    for name, module in list(model.double().named_modules()):
+        if isinstance(module, LlamaRMSNorm):
+            norm = nn.RMSNorm(len(module.weight), module.variance_epsilon)
+            norm.weight = module.weight
+            model.set_submodule(name, norm)
+        elif isinstance(module, LlamaRotaryEmbedding):
+            model.set_submodule(name, _Rotations(module.inv_freq))
+    return model
+
+
+class _Rotations(nn.Module):
+    """Returns the cosine and the sine of every position and frequency, as LlamaRotaryEmbedding does."""
+
+    def __init__(self, frequencies: torch.Tensor):
+        super().__init__()
+        self.register_buffer("frequencies", frequencies.double(), persistent=False)
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = (position_ids[..., None] * self.frequencies).repeat(1, 1, 2)
+        return angles.cos(), angles.sin()
 
 
 def decoder(

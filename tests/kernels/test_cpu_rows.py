@@ -130,6 +130,14 @@ def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
     assert set(accepted) == set(range(width + 1))
 
 
+def test_a_batch_without_requests_is_left_to_the_plain_rule():
+    """The library divides by their number, which would end the process."""
+    none, nothing = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+    draft = Draft(none, None, none, 2, padded=True)
+    with cpu_rows.drawing():
+        assert not cpu_rows.takes_rule(draft, LogitRows(torch.zeros(0, 5), nothing, nothing, nothing))
+
+
 def test_a_block_is_written_as_the_plain_step_does():
     """Blocks with stop tokens, without a token, beyond the limit, with bad logits, and of requests that have ended."""
     generator, requests = torch.Generator().manual_seed(2), 400

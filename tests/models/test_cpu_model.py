@@ -82,6 +82,19 @@ def test_weights_that_change_are_read_anew():
             model.model.layers[1].mlp.down_proj.weight.mul_(2)
 
 
+def test_scores_that_overflow_are_seen_in_the_logits():
+    """They are NaN, which the decoder reports, and not those of equal weights for all tokens."""
+    model, ids = families.made("llama"), torch.tensor([[3, 4, 5]])
+    with torch.no_grad(), cpu_rows.drawing():
+        for projection in (model.model.layers[1].self_attn.q_proj, model.model.layers[1].self_attn.k_proj):
+            projection.weight.mul_(1e25)
+        engine = cached(model)
+        engine.native = cpu_model.CpuModel(engine)
+        engine.start([[3]], 16)
+        engine.show(1)
+        assert engine.extend(ids, torch.tensor([3])).logits.isnan().all()
+
+
 def test_tokens_and_texts_beyond_the_model_are_refused():
     engine = cached(families.made("llama"))
     engine.native = cpu_model.CpuModel(engine)

@@ -93,7 +93,7 @@ LLAMA_REPLIES = {
     ),
     "short": (
         completing(Raw(headers={"Content-Length": "100"})),
-        "/completion broke off 1 times \(RemoteProtocolError",
+        r"/completion broke off 1 times \(RemoteProtocolError",
     ),
     "no gzip": (
         completing(Raw(b"plain", headers={"Content-Encoding": "gzip"})),

@@ -176,13 +176,16 @@ class Origin:
         """The object that a small JSON file holds.
 
         Raises:
-            ConfigError: no readable regular file, or no JSON object; the file is named.
+            ConfigError: no readable regular file, one above LONGEST_LINE, or no JSON object; the file is named.
         """
         self.check(path, path.name)
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(LONGEST_LINE + 1)
         except OSError as error:
             raise self.wrong(f"{path.name} cannot be read ({reason(error)})") from error
+        if len(content) > LONGEST_LINE:
+            raise self.wrong(f"{path.name} is longer than {LONGEST_LINE >> 20} MiB")
         self.check_fetched(content, path.name)
         mapping = self.parsed(content, path.name)
         if not isinstance(mapping, dict):
@@ -193,6 +196,12 @@ class Origin:
         """Raises ConfigError for what Git leaves in the place of a large file that was not fetched."""
         if beginning.startswith(_LFS):
             raise self.wrong(f"{name} is a pointer of Git LFS, not the file itself", "Fetch the files: git lfs pull.")
+
+
+def is_library_error(error: BaseException) -> bool:
+    """Whether a library failed, in Python or in Rust, rather than an interrupt or an exit."""
+    # A panic of Rust code derives from BaseException, and its class cannot be imported.
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 @contextmanager
@@ -213,7 +222,6 @@ def wrap_library_errors(key: str, value: object, problem: str, remedy: str) -> G
     try:
         yield
     except BaseException as error:
-        # A panic of Rust code derives from BaseException, and its class cannot be imported.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_library_error(error):
             raise
         raise ConfigError(key, value, f"{problem} ({type(error).__name__}: {reason(error)})", remedy) from error

@@ -1,0 +1,102 @@
+"""Refuses a tokenizer's files that would end the process, or fill its memory, in the library that reads them.
+
+tokenizers is written in Rust. It raises an exception for most of what is wrong in a file. What is checked here it does
+not survive: it asks for more memory than there is, or fails once more while it cleans up after a failure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+from typing import Any
+
+from specbench.core.machine.files import LONGEST_LINE, Origin, shown
+
+MOST_IDS = 10_000_000  # beyond any vocabulary; the library may list every unused id below the largest
+_BUNDLE = "tokenizer.json"
+_READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
+
+
+def check_tokenizer_files(folder: Path, source: Origin) -> None:
+    """Checks the tokenizer's files of a checked folder; leaves files that are no JSON to the library's own message.
+
+    Raises:
+        ConfigError: a file above LONGEST_LINE bytes; an id from MOST_IDS on; a merge that cannot be cut after the
+            prefix of continued words; a table of a normaliser that is shorter than it says.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _READ_WHOLE and path.is_file():
+            _check_size(path, source)
+    _check_ids("vocab.json", _object(folder / "vocab.json"), source)
+    bundle = _object(folder / _BUNDLE)
+    model = bundle.get("model")
+    if isinstance(model, dict):
+        _check_ids(_BUNDLE, model.get("vocab"), source)
+        _check_merges(model, source)
+    _check_tables(bundle.get("normalizer"), source)
+
+
+def _check_size(path: Path, source: Origin) -> None:
+    size = path.stat().st_size
+    if size > LONGEST_LINE:
+        raise source.wrong(f"{path.name} has {size / 2**20:,.0f} MiB, more than the {LONGEST_LINE >> 20} MiB allowed")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds; an empty one if there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _check_ids(name: str, vocabulary: object, source: Origin) -> None:
+    for token, number in vocabulary.items() if isinstance(vocabulary, dict) else ():
+        if isinstance(number, int) and number >= MOST_IDS:
+            problem = f"{name} gives {shown(token)} the id {shown(number)}, more than any vocabulary has"
+            raise source.wrong(problem, _remedy(name))
+
+
+def _check_merges(model: dict[str, Any], source: Origin) -> None:
+    """Raises ConfigError if the library would cut the second part of a merge inside of a character or behind its end.
+
+    It cuts off as many bytes as continuing_subword_prefix has characters.
+    """
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):
+        return
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(parts, list) or len(parts) != 2 or not isinstance(parts[1], str):
+            continue
+        second = parts[1].encode(errors="replace")
+        rest = second[len(prefix) :]
+        if len(second) < len(prefix) or (rest and rest[0] & 0xC0 == 0x80):
+            problem = f"{_BUNDLE} merges {shown(merge)}, which lacks continuing_subword_prefix {shown(prefix)}"
+            raise source.wrong(problem, _remedy(_BUNDLE))
+
+
+def _check_tables(normalizer: object, source: Origin) -> None:
+    """Raises ConfigError if a table of SentencePiece is shorter than its first four bytes say."""
+    waiting = [normalizer]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        inner, table = part.get("normalizers"), part.get("precompiled_charsmap")
+        waiting += inner if isinstance(inner, list) else []
+        if not isinstance(table, str):
+            continue
+        try:
+            content = base64.b64decode(table)
+        except (binascii.Error, ValueError):
+            continue  # the library refuses it
+        if len(content) >= 4 and 4 + int.from_bytes(content[:4], "little") > len(content):
+            raise source.wrong(f"{_BUNDLE} is damaged: its precompiled_charsmap is cut off", _remedy(_BUNDLE))
+
+
+def _remedy(name: str) -> str:
+    return f"Take {name} from the model's own release."
