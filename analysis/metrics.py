@@ -52,7 +52,7 @@ def build(run_dir: Path) -> Report:
         names[key].append(name)
         numbers[key] = metrics, positions
     runs = [(" and ".join(names[key]), *of_run) for key, of_run in numbers.items()]
-    values = pd.DataFrame({name: metrics for name, metrics, _ in runs}).reindex([m.name for m in METRICS]).dropna(how="all")
+    values = pd.DataFrame({name: metrics for name, metrics, _ in runs}).dropna(how="all")
     kept = [metric for metric in METRICS if metric.name in values.index]
     table = pd.DataFrame([(metric.name, metric.formula, metric.owner) for metric in kept], columns=list(LEFT))
     for name in values:
