@@ -13,13 +13,14 @@ from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.draws.alpha_spending import Looks
-from specbench.exactness.draws.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
+from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import JOINT, Habit, Row, uncontradicted
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
+from specbench.exactness.statistics.calls import MODELS
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.verdict import ROUNDING, verdict_of
@@ -167,7 +168,7 @@ def test_all_models_of_a_fixture_share_one_false_alarm(sound):
     probe, shares = probe_of(TokenSteps(), sound), []
     assert probe.hidden(ALPHA) == 1.0  # nothing was drawn yet
     put(probe, 10, 0)
-    for phase in range(1, _PHASES + 1):
+    for phase in range(1, MODELS + 1):
         probe.calls.phase = phase
         shares.append((1 - probe.hidden(ALPHA)) ** 10)
     assert shares == sorted(shares, reverse=True)
@@ -213,11 +214,11 @@ def test_models_come_to_an_end(sound):
     """Code whose strip grows each time it was found is not followed for ever; its surprises stay in the bound."""
     verifier = Strip(0.05)
     probe, models = probe_of(verifier, sound), 1
-    for number in range(2 * _PHASES):
+    for number in range(2 * MODELS):
         verifier.width = 0.05 + 0.03 * number
         put(probe, 500, number)
         models += probe.follow_up(seed=number)
-    assert models == probe.calls.phase == _PHASES
+    assert models == probe.calls.phase == MODELS
     assert probe.surprises > 0
     assert probe.hidden(0.01) > probe.surprises / probe.draws
 

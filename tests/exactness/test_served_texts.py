@@ -77,7 +77,12 @@ def test_a_biased_engine_is_found_by_the_steps_that_it_took(tmp_path, lenience, 
     path = log_of(tmp_path / "served.jsonl", texts)
     (replayed,) = specbench.replay(path, "token", [GAMMA])
     lengths = [len(text) for text in texts]
-    columns = {"prompt": range(len(texts)), "tokens": lengths, "steps": steps, "expected_steps": replayed.steps}
+    columns = {
+        "prompt": [f"r{i}" for i in range(len(texts))],
+        "tokens": lengths,
+        "steps": steps,
+        "expected_steps": replayed.steps,
+    }
     p_value = agreement(pd.DataFrame(columns), None).same_text_p
     assert p_value < 1e-6 if found else p_value > 1e-3
     assert found or warning(read_any(path)) is None

@@ -122,6 +122,7 @@ def alive(pid: int) -> bool:
 
 def test_as_many_processes_as_threads_where_that_is_worth_it(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     fewest = worker_pool.FEWEST_EACH["cpu"]
     assert [worker_pool.processes(count * fewest, CPU) for count in (100, 2, 1)] == [4, 2, 1]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
