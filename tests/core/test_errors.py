@@ -15,6 +15,7 @@ from specbench.core.errors import (
     ConfigError,
     ModelError,
     NotInstalledError,
+    OutageError,
     SpecbenchError,
     TrackingError,
 )
@@ -22,7 +23,7 @@ from specbench.core.machine.disk import WriteError
 from specbench.core.machine.ranks import RankError
 from specbench.exactness.guard import VerifierFault
 from specbench.runs.state import JobRunning
-from specbench.sources.http import StatusError
+from specbench.sources.http import FaultError, StatusError
 
 ERRORS = [
     SpecbenchError("half a character: \udcff"),
@@ -36,7 +37,9 @@ ERRORS = [
     RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),
     WrongResultError("other tokens"),
-    StatusError("source.url", "http://127.0.0.1:1", "status 500", "See its log."),
+    OutageError("source.url", "http://127.0.0.1:1", "cannot be reached", "Start the server."),
+    StatusError("source.url", "http://127.0.0.1:1", "status 400", "See its log."),
+    FaultError("source.url", "http://127.0.0.1:1", "status 500", "See its log."),
 ]
 
 

@@ -142,8 +142,8 @@ def test_rates_by_position_are_by_depth():
     assert joint == [2 / 3, 1 / 2]
     assert conditional == [2 / 3, 1.0]
     log = ratios.StepLog.of(steps, 2)
-    assert ratios.full_drafts_length(log) == 2.0
-    assert ratios.tested_rate(log) == 3 / 4
+    assert ratios.ratio(log, ratios.FULL_DRAFTS) == 2.0
+    assert ratios.ratio(log, "Σa / Σ(a + [a<d])") == 3 / 4
     old = ratios.StepLog.of(steps.drop(columns="draft_depth"), 2)
     assert old.depth.tolist() == [6, 6, 2]
 

@@ -25,7 +25,7 @@ from specbench.protocols.judging.text_scorer import ScoredText
 from specbench.protocols.model_context import first_of_units, in_groups
 from specbench.protocols.record import repeated
 from specbench.protocols.rounds import Timed, TimedRounds, times_of
-from specbench.protocols.shared import shared_fields
+from specbench.protocols.scoring import shared_fields
 from specbench.replay.agreement import agreement
 from specbench.replay.cost.forecast import _texts_by_prompt, forecast
 from specbench.replay.cost.model import Line
