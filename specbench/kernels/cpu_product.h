@@ -19,15 +19,15 @@
 #include <immintrin.h>
 #endif
 
+// AHEAD: bytes that a product has read ahead, since processors do less by themselves, the less the more rows there are.
 #if defined(__AVX512F__)
-constexpr int64_t LANES = 16, ROWS = 10;  // 20 of 32 registers hold sums
+constexpr int64_t LANES = 16, ROWS = 10, AHEAD = 2048;  // 20 of 32 registers hold sums
 #elif defined(__AVX__)
-constexpr int64_t LANES = 8, ROWS = 6;  // 12 of 16
+constexpr int64_t LANES = 8, ROWS = 6, AHEAD = 4096;  // 12 of 16
 #else
-constexpr int64_t LANES = 4, ROWS = 6;
+constexpr int64_t LANES = 4, ROWS = 6, AHEAD = 4096;
 #endif
 constexpr int64_t COLUMNS = 2 * LANES;
-constexpr int64_t AHEAD = 4096;  // bytes: processors read less far ahead by themselves, the less the more rows there are
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
