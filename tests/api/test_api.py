@@ -390,8 +390,9 @@ def bare(certificate: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line():
     run = run_context(MaskedVerifier(), gamma=4, batch_size=1)
-    protocol = ExactnessProtocol(suite="quick", **SMALL)
-    expected = protocol._question(run).answer(protocol._question(run).examine())
+    examination = ExactnessProtocol(suite="quick", **SMALL)._examination(run)
+    examination.run()
+    expected = examination.certificate()
 
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)

@@ -114,4 +114,4 @@ def test_a_sweep_is_not_resumed_with_another_value(folder, sweep):
     path.write_text(path.read_text().replace("width: 1", "width: 2"))
     again = run(folder, "--config-dir", "conf", f"resume={sweep}")
     assert again.returncode == 2
-    assert "the configuration changed since job 0" in again.stdout + again.stderr
+    assert "engine.width changed from 1 to 2 since job 0" in again.stdout + again.stderr
