@@ -18,6 +18,7 @@ from specbench.metrics.results import RESULTS, TEXTS
 MOST_ROWS = 1000  # of a table in W&B; the artifact has all of them
 OWN_FILES = (
     "job.json",
+    "identity.json",
     "job.lock",
     "config.yaml",
     "environment.json",
