@@ -27,7 +27,7 @@ def told(each: dict) -> str:
 
 def test_there_are_as_many_as_asked(ended, request):
     assert len(ended) == request.node.callspec.params["ended"]
-    assert 1 <= sum(each["status"] == 0 for each in ended) <= len(ended) // 2  # neither all nonsense nor all fine
+    assert 2 <= sum(each["status"] == 0 for each in ended) <= len(ended) // 2  # neither all nonsense nor all fine
 
 
 def test_none_ends_in_a_traceback_a_signal_or_a_hang(ended):

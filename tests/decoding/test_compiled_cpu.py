@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -178,25 +179,30 @@ def test_a_full_cache_folder_is_named(monkeypatch, tmp_path):
     assert "(No space left on device)" in refused()
 
 
-def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):
-    compiler = tmp_path / "c++"
-    compiler.write_text("#!/bin/sh\necho 'x.cpp:3: fatal error: wrong instruction' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+@pytest.fixture
+def build(monkeypatch, tmp_path) -> Callable[[str], None]:
+    """Builds the library with a compiler that is a shell script."""
+
+    def run(script: str) -> None:
+        compiler = tmp_path / "c++"
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+        monkeypatch.setenv("CXX", str(compiler))
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        cpu_product.load.__wrapped__()
+
+    return run
+
+
+def test_a_compiler_that_fails_is_named(build):
     with pytest.raises(ModelError, match="cannot build cpu_model.cpp: .*wrong instruction.*CXX"):
-        cpu_product.load.__wrapped__()
+        build("echo 'x.cpp:3: fatal error: wrong instruction' >&2; exit 1")
 
 
-def test_a_library_that_cannot_be_loaded_is_named(monkeypatch, tmp_path):
+def test_a_library_that_cannot_be_loaded_is_named(build):
     """Such as one that another container built into a shared cache folder."""
-    compiler = tmp_path / "c++"
-    compiler.write_text('#!/bin/sh\nfor last; do :; done\necho garbage > "$last"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with pytest.raises(ModelError, match=r"specbench_\w+\.so cannot be loaded \(.*\)\. Remove this file"):
-        cpu_product.load.__wrapped__()
+        build('for last; do :; done; echo garbage > "$last"')
 
 
 @compiles

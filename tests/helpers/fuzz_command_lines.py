@@ -4,6 +4,8 @@ Each replays a trace of two tokens, with one to three overrides made up by hypot
 there are not, with values of every kind. Of each, its exit status, what it printed, and the rows that it left.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import warnings

@@ -224,6 +224,8 @@ class WithoutIds(Engine):
 class Fails(Engine):
     """Stops working after some texts."""
 
+    error = SpecbenchError("the server is down. Start it.")
+
     def __init__(self, after: int):
         super().__init__()
         self.after = after
@@ -231,5 +233,5 @@ class Fails(Engine):
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         self.after -= 1
         if self.after < 0:
-            raise SpecbenchError("the server is down. Start it.")
+            raise self.error
         return super().one(request, mode)

@@ -100,7 +100,7 @@ LAUNCHES = {
     "counts of too many tokens": Launch(RAGGED, counts=[3, 3, 3, 3]),
     "counts of too few tokens": Launch(RAGGED, counts=[1, 0, 0, 1]),
     "counts above the bound, in chunks": Launch(WIDE, counts=[7, 2, 1]),
-    "counts that nobody reads": Launch(EVEN, counts=[9, -3, 0]),
+    "counts that are not read": Launch(EVEN, counts=[9, -3, 0]),
     "seeds and positions": Launch(
         RAGGED, seeds=[-1, -(2**63), -(2**32), 2**63 - 1], positions=[-1, 2**32 + 17, -(2**63), 2**63 - 1]
     ),

@@ -219,18 +219,10 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     assert done.calls == 0
 
 
-class Down(engines.Several):
+class Down(engines.Fails, engines.Several):
     """Stops answering after some texts."""
 
-    def __init__(self, after: int):
-        super().__init__()
-        self.after = after
-
-    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        self.after -= 1
-        if self.after < 0:
-            raise OutageError("source.url", "http://127.0.0.1:8081", "cannot be reached", "Start the server.")
-        return super().one(request, mode)
+    error = OutageError("source.url", "http://127.0.0.1:8081", "cannot be reached", "Start the server.")
 
 
 def test_an_engine_that_stops_answering_gets_no_certificate_whatever_was_asked_last(tmp_path, capsys):
