@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "cpu_product.h"
+#include "cpu_vectors.h"
 
 #include <algorithm>
 #include <cmath>

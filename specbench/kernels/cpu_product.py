@@ -27,7 +27,9 @@ from specbench.core.machine.caches import OF_PYTORCH
 from specbench.core.machine.files import reason
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("cpu_attention.h", "cpu_product.h", "cpu_rows.h"))
+HEADERS = tuple(
+    Path(__file__).with_name(f"cpu_{name}.h") for name in ("attention", "bytes", "product", "rows", "tiles", "vectors")
+)
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
 _FLAGS = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
@@ -118,6 +120,8 @@ def load() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     loaded.specbench_columns.restype = number
+    for layout in (loaded.specbench_group, loaded.specbench_depth):
+        layout.restype, layout.argtypes = number, [number]
     loaded.specbench_extend.argtypes = [pointer] * 3 + [number] * 2 + [pointer]
     loaded.specbench_feed.argtypes = [pointer] * 2 + [number] * 3
     loaded.specbench_draft.argtypes = [
@@ -173,19 +177,23 @@ def pack(
         dtype: of the copy; by default the narrowest that changes no number, since a product then reads least.
 
     Returns:
-        In int8 the scales of a block's columns, as float32, lie behind its inputs and take the place of four more.
+        Blocks of columns, which are outputs. Of some inputs the weights lie together, for each column, and inputs are
+        filled up to whole tiles if the processor has some. In int8 the scales of a block's columns, as float32, lie
+        behind and take the place of four more inputs.
     """
-    columns, dtype = load().specbench_columns(), dtype or narrowest(weight)
+    library, dtype = load(), dtype or narrowest(weight)
+    columns, bytes_each = library.specbench_columns(), dtype.itemsize
+    group, depth = library.specbench_group(bytes_each), library.specbench_depth(bytes_each)
     weight = pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
-    packed = weight.unflatten(0, (-1, columns)).transpose(1, 2)
-    if dtype == torch.float32:
-        return packed.contiguous()
-    if dtype == torch.bfloat16:
-        return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(dtype)
-    scales = byte_scales(weight)
-    packed = (packed / scales.view(-1, 1, columns)).to(torch.int8)
+    scales = byte_scales(weight) if dtype == torch.int8 else None
+    values = pad(weight if scales is None else weight / scales, (0, -weight.shape[1] % depth))
+    packed = values.unflatten(0, (-1, columns)).unflatten(2, (-1, group)).transpose(1, 2)
+    packed = packed.reshape(len(packed), -1, columns)
+    if scales is None:
+        return packed.to(dtype).contiguous()
+    multiples = packed.to(torch.int32) + (128 if group > 1 else 0)  # as cpu_bytes.h takes them
     behind = scales.view(-1, columns).view(torch.int8).view(-1, 4, columns)
-    return torch.cat([packed, behind], dim=1)
+    return torch.cat([multiples.to(torch.int8), behind], dim=1)
 
 
 def product(

@@ -1,5 +1,6 @@
 // Draws, verifies and commits a step of decoding on a CPU, one operation each: cpu_rows.py describes this file.
 
+#include "cpu_product.h"
 #include "cpu_rows.h"
 
 #include <torch/csrc/stable/library.h>
@@ -38,9 +39,11 @@ std::tuple<Tensor, Tensor> draw(const Tensor logits, const Tensor temperature, c
 Tensor inverse_cdf(const Tensor weights, const Tensor u) {
   const int64_t rows = weights.size(0), size = weights.size(1);
   Tensor tokens = torch::stable::new_empty(weights, {rows}, ScalarType::Long);
+  std::vector<double> sums(size);
   for (int64_t row = 0; row < rows; row++) {
     const double* its = numbers<double>(weights) + row * weights.stride(0);
-    numbers<int64_t>(tokens)[row] = place(its, sum_of(its, size), numbers<double>(u)[row * u.stride(0)]);
+    std::partial_sum(its, its + size, sums.data());
+    numbers<int64_t>(tokens)[row] = place(sums.data(), size, numbers<double>(u)[row * u.stride(0)]);
   }
   return tokens;
 }
@@ -144,15 +147,15 @@ std::tuple<Tensor, Tensor> token_rule(
         q.probs(request * width + i, 0, size, subtracted.data());
       else
         subtracted[its[i]] = 1.0;
-      double total = 0.0;
       for (int64_t j = 0; j < size; j++) {
         const double rest = weights[j] - subtracted[j];
         subtracted[j] = rest < 0 ? 0.0 : rest;
       }
-      for (int64_t j = 0; j < size; j++) total += subtracted[j];
-      if (total != 0) weights.swap(subtracted);  // 0 is rounding, where p equals q
+      const bool differ = std::any_of(subtracted.begin(), subtracted.end(), [](double rest) { return rest != 0; });
+      if (differ) weights.swap(subtracted);  // else p equals q, and the rejection is rounding
     }
-    emitted[i] = place(weights.data(), sum_of(weights.data(), size), numbers<double>(emit)[request * emit.stride(0)]);
+    std::partial_sum(weights.begin(), weights.end(), weights.begin());
+    emitted[i] = place(weights.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
     numbers<int64_t>(accepted)[request] = i;
   }
   return {tokens, accepted};

@@ -4,10 +4,12 @@
 
 #pragma once
 
-#include "cpu_product.h"
+#include "cpu_vectors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 constexpr int64_t PADDING = -1;
 
@@ -47,28 +49,12 @@ inline double total_of(const double* weights, int64_t size) {
   return total;
 }
 
-struct Sum {
-  double total = 0.0;
-  int64_t last = 0;  // the first place at which the sum is whole
-};
-
-inline Sum sum_of(const double* weights, int64_t size) {
-  Sum sum;
-  for (int64_t i = 0; i < size; i++) {
-    const double next = sum.total + weights[i];
-    sum.last = next > sum.total ? i : sum.last;
-    sum.total = next;
-  }
-  return sum;
-}
-
-inline int64_t place(const double* weights, const Sum& sum, double u) {
-  if (!std::isfinite(sum.total)) return PADDING;
-  const double wanted = u * sum.total;
-  double before = 0.0;
-  for (int64_t i = 0; i < sum.last; i++)
-    if ((before += weights[i]) > wanted) return i;
-  return sum.last;
+// The first token at which sums of weights, in the order of the vocabulary, exceed u times the last of them.
+inline int64_t place(const double* sums, int64_t size, double u) {
+  const double total = sums[size - 1];
+  if (!std::isfinite(total)) return PADDING;
+  const double* last = std::lower_bound(sums, sums + size, total);  // later weights are 0, or too small to count
+  return std::upper_bound(sums, last, u * total) - sums;
 }
 
 struct Drawn {
@@ -86,8 +72,8 @@ inline Drawn draw_one(const float* logits, int64_t size, double temperature, dou
     drawn.normalizer += std::log(total_of(weights, size));
     return drawn;
   }
-  const Sum sum = sum_of(weights, size);
-  drawn.normalizer += std::log(sum.total);
-  drawn.token = temperature > 0 ? place(weights, sum, *u) : std::max_element(logits, logits + size) - logits;
+  std::partial_sum(weights, weights + size, weights);
+  drawn.normalizer += std::log(weights[size - 1]);
+  drawn.token = temperature > 0 ? place(weights, size, *u) : std::max_element(logits, logits + size) - logits;
   return drawn;
 }
