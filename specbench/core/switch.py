@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class Switch:
-    """``with switch():`` turns it on and restores what it was before. Blocks may be nested.
+class Switch(threading.local):
+    """``with switch():`` turns it on for this thread and restores what it was before. Blocks may be nested.
 
     Attributes:
-        on: whether code runs inside such a block. torch.compile distinguishes code by it, as by any attribute.
+        on: whether this thread runs inside such a block. torch.compile distinguishes code by it, as by any attribute.
     """
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # of each thread: torch.compile does not see an attribute of the class change
         self.on = False
 
     @contextmanager

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from specbench.core.errors import ModelError
+from specbench.core.machine.files import is_library_error, reason, shown
+
 CONTEXT = 6  # tokens of the prompt that are decoded too: some tokenizers write a space only behind other tokens
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no complete character
 
@@ -20,6 +23,25 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: list[int], **settings: bool) -> str | list[str]:
         """Returns the text of some tokens."""
         ...
+
+
+def text_of(tokenizer: Tokenizer, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+    """Returns the text of some tokens, with the spaces that the tokenizer writes.
+
+    Raises:
+        ModelError: the tokenizer fails on these tokens.
+    """
+    try:
+        text = tokenizer.decode(
+            list(token_ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+    except BaseException as error:  # tokenizers raises Exception itself, and panics
+        if not is_library_error(error):
+            raise
+        problem = f"its tokenizer has no text for the ids {shown(list(token_ids))}"
+        remedy = "Take tokenizer.json from the model's own release."
+        raise ModelError(f"pair.target: {problem} ({type(error).__name__}: {reason(error)}). {remedy}") from error
+    return str(text)
 
 
 class TextStream:
@@ -58,8 +80,7 @@ class TextStream:
         return self._decoded(self._window)[self._returned :]
 
     def _decoded(self, token_ids: list[int]) -> str:
-        settings = {"skip_special_tokens": self._skips, "clean_up_tokenization_spaces": False}
-        return str(self._tokenizer.decode(token_ids, **settings)) if token_ids else ""
+        return text_of(self._tokenizer, token_ids, self._skips) if token_ids else ""
 
     @staticmethod
     def _whole(text: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from specbench.core.machine.files import LONGEST_LINE, Origin, shown
 
 MOST_IDS = 10_000_000  # beyond any vocabulary; the library may list every unused id below the largest
+MOST_GROWTH = 10_000  # bytes of text from one; real tokenizers make some dozens
 _BUNDLE = "tokenizer.json"
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 
@@ -24,7 +26,8 @@ def check_tokenizer_files(folder: Path, source: Origin) -> None:
 
     Raises:
         ConfigError: a file above LONGEST_LINE bytes; an id from MOST_IDS on; a merge that cannot be cut after the
-            prefix of continued words; a table of a normaliser that is shorter than it says.
+            prefix of continued words; a table of a normaliser that is shorter than it says; parts that together make
+            more than MOST_GROWTH bytes of one.
     """
     for path in sorted(folder.iterdir()):
         if path.suffix in _READ_WHOLE and path.is_file():
@@ -35,7 +38,7 @@ def check_tokenizer_files(folder: Path, source: Origin) -> None:
     if isinstance(model, dict):
         _check_ids(_BUNDLE, model.get("vocab"), source)
         _check_merges(model, source)
-    _check_tables(bundle.get("normalizer"), source)
+    _check_parts(bundle, source)
 
 
 def _check_size(path: Path, source: Origin) -> None:
@@ -79,23 +82,62 @@ def _check_merges(model: dict[str, Any], source: Origin) -> None:
             raise source.wrong(problem, _remedy(_BUNDLE))
 
 
-def _check_tables(normalizer: object, source: Origin) -> None:
-    """Raises ConfigError if a table of SentencePiece is shorter than its first four bytes say."""
-    waiting = [normalizer]
+def _check_parts(bundle: dict[str, Any], source: Origin) -> None:
+    """Raises ConfigError if a table is shorter than it says, or a chain of parts multiplies text without bound."""
+    for place in ("normalizer", "pre_tokenizer", "decoder"):
+        growth = 1
+        for part in _flattened(bundle.get(place)):
+            growth *= _growth(part, source)
+            if growth > MOST_GROWTH:
+                problem = f"{_BUNDLE} has a {place} that makes up to {growth:,} bytes of one"
+                raise source.wrong(f"{problem}, more than the {MOST_GROWTH:,} allowed", _remedy(_BUNDLE))
+
+
+def _flattened(part: object) -> Iterator[dict[str, Any]]:
+    """Yields the parts of a sequence, of sequences in it too; a part alone yields itself."""
+    waiting = [part]
     while waiting:
         part = waiting.pop()
-        if not isinstance(part, dict):
-            continue
-        inner, table = part.get("normalizers"), part.get("precompiled_charsmap")
-        waiting += inner if isinstance(inner, list) else []
-        if not isinstance(table, str):
-            continue
-        try:
-            content = base64.b64decode(table)
-        except (binascii.Error, ValueError):
-            continue  # the library refuses it
-        if len(content) >= 4 and 4 + int.from_bytes(content[:4], "little") > len(content):
-            raise source.wrong(f"{_BUNDLE} is damaged: its precompiled_charsmap is cut off", _remedy(_BUNDLE))
+        if isinstance(part, dict):
+            yield part
+            inner = (part.get(name) for name in ("normalizers", "pretokenizers", "decoders"))
+            waiting += [each for parts in inner if isinstance(parts, list) for each in parts]
+
+
+def _growth(part: dict[str, Any], source: Origin) -> int:
+    """Returns the most bytes that a part writes for each byte of a text; 1 for what does not grow if it is repeated."""
+    match part:
+        case {"type": "Replace", "pattern": {"String": str(replaced)}, "content": str(content)} if replaced:
+            return -(-_bytes(content) // _bytes(replaced)) or 1
+        case {"type": "Replace", "content": str(content)} | {"type": "Prepend", "prepend": str(content)}:
+            return 1 + _bytes(content)  # a pattern may match between any two letters
+        case {"type": "ByteLevel"} | {"type": "BPEDecoder", "suffix": ""} | {"type": "CTC", "word_delimiter_token": ""}:
+            return 2
+        case {"precompiled_charsmap": str(table)}:
+            return _longest_entry(table, source) or 1
+    return 1
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def _longest_entry(table: str, source: Origin) -> int:
+    """Returns the bytes of the longest text of SentencePiece's table; 0 if the library refuses the table.
+
+    The first four bytes say how long the index is that stands before the texts.
+
+    Raises:
+        ConfigError: the table is shorter than they say.
+    """
+    try:
+        content = base64.b64decode(table)
+    except (binascii.Error, ValueError):
+        return 0
+    end = 4 + int.from_bytes(content[:4], "little")
+    if len(content) >= 4 and end > len(content):
+        raise source.wrong(f"{_BUNDLE} is damaged: its precompiled_charsmap is cut off", _remedy(_BUNDLE))
+    return max(map(len, content[end:].split(b"\0")))
 
 
 def _remedy(name: str) -> str:

@@ -24,7 +24,7 @@ from specbench.core.checks import MOST_ROUNDS, check_count
 from specbench.core.errors import ConfigError
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
-from specbench.decoding.detokenize import Tokenizer
+from specbench.decoding.detokenize import Tokenizer, text_of
 from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
@@ -288,7 +288,7 @@ def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:
     labels: Any = request.labels
     return TextRow(
         prompt=request.name,
-        text=str(tokenizer.decode(list(request.prompt), skip_special_tokens=True)),
+        text=text_of(tokenizer, request.prompt, skip_special_tokens=True),
         completion=completion.text,
         tokens=len(completion.token_ids),
         finished=completion.finished,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.decoding import Completion
+from specbench.decoding.detokenize import text_of
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.results import schema_of
 from specbench.protocols.model_context import ModelContext
@@ -40,7 +41,7 @@ def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> d
             part=part,
             position=position,
             token_id=token.token_id,
-            token=str(context.pair.tokenizer.decode([token.token_id])),
+            token=text_of(context.pair.tokenizer, [token.token_id], skip_special_tokens=False),
             logprob=token.logprob,
             rank=token.rank,
             top_ids=[token_id for token_id, _ in token.top],

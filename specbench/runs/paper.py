@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def paper(arguments: Sequence[str]) -> int:
         raise ConfigError("RUN", twice[0], "two runs of one experiment", "Give each a folder of its own with --out.")
     for path in folder.write(folder.files(reports, pages, __version__), options.out):
         say(f"kept: {options.out / path}, which was changed by hand")
-    say(f"Paper: {options.out}. To see it: cd {options.out}; latexmk -pdf main")
+    say(f"Paper: {options.out}. To see it: cd {shlex.quote(str(options.out))}; latexmk -pdf main")
     return 0
 
 

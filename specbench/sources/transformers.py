@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
+from specbench.decoding.detokenize import text_of
 from specbench.models.generate_speculatively import (
     EARLY_EXIT,
     METHODS,
@@ -118,7 +119,7 @@ class TransformersSource:
         return TextCompletion(
             request=request,
             mode=mode,
-            text=str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+            text=text_of(pair.tokenizer, ids, skip_special_tokens=True),
             token_ids=tuple(ids),
             finish_reason="stop" if stopped else "length",
             counters=counters,

@@ -211,7 +211,9 @@ def test_what_cannot_be_shown_is_named_with_the_remedy(
     assert not (tmp_path / "paper").exists()
 
 
-def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "gamma_sweep" / "1"
     run.mkdir(parents=True)
     jobs = [PlannedJob(i, f"id{i}", f"gamma={i + 1}", [f"gamma={i + 1}"]) for i in range(2)]
@@ -223,7 +225,8 @@ def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"1 of 2 jobs done, 1 failed; failed: job 1 .*no memory.*resume=.*--partial"):
         paper([str(run), "--out", str(tmp_path / "paper")])
     monkeypatch.setattr(folder, "_pdf", lambda picture, page: b"")
-    assert paper([str(run), "--out", str(tmp_path / "paper"), "--partial"]) == 0
+    assert paper([str(run), "--out", str(tmp_path / "a paper"), "--partial"]) == 0
+    assert f"cd '{tmp_path / 'a paper'}'; latexmk -pdf main" in capsys.readouterr().err
     for name in ("table-table", "figure-speedup_against_gamma", "answer"):
-        text = (tmp_path / "paper" / "gamma_sweep" / f"{name}.tex").read_text()
+        text = (tmp_path / "a paper" / "gamma_sweep" / f"{name}.tex").read_text()
         assert "This report is of a part of its sweep" in text

@@ -4,6 +4,7 @@
 found out before anything is loaded.
 """
 
+import base64
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -49,6 +50,10 @@ class Broken:
 
 
 CODE = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+DOUBLED = {"type": "Replace", "pattern": {"String": "d"}, "content": "dd"}
+SPACED = {"type": "BPEDecoder", "suffix": ""}
+LONG = "a" * 10_000
+LONG_TABLE = base64.b64encode(bytes(4) + b"a" + LONG.encode()).decode()  # an index of 0 bytes, then a text of 10,001
 RUNS = "raise SystemExit('code of a checkpoint was run')"
 # Found out before anything is loaded.
 IN_THE_FOLDER: dict[str, tuple[Change, tuple[str, ...]]] = {
@@ -215,6 +220,26 @@ BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
     "table of a normaliser cut off": (
         tokenizer(lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "////fw=="})),
         ("tokenizer.json is damaged", "precompiled_charsmap is cut off"),
+    ),
+    "normaliser that doubles text forty times": (
+        tokenizer(lambda t: t.update(normalizer={"type": "Sequence", "normalizers": [DOUBLED] * 40})),
+        ("tokenizer.json has a normalizer that makes up to 16,384 bytes of one", "10,000 allowed"),
+    ),
+    "decoder that doubles text forty times": (
+        tokenizer(lambda t: t.update(decoder={"type": "Sequence", "decoders": [DOUBLED] * 40})),
+        ("tokenizer.json has a decoder that makes up to 16,384 bytes of one",),
+    ),
+    "decoder that writes between letters": (
+        tokenizer(lambda t: t.update(decoder={"type": "Sequence", "decoders": [SPACED] * 40})),
+        ("tokenizer.json has a decoder that makes up to 16,384 bytes of one",),
+    ),
+    "normaliser that writes between letters": (
+        tokenizer(lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "()"}, "content": LONG})),
+        ("tokenizer.json has a normalizer that makes up to 10,001 bytes of one",),
+    ),
+    "table of a normaliser with a long text": (
+        tokenizer(lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": LONG_TABLE})),
+        ("tokenizer.json has a normalizer that makes up to 10,001 bytes of one",),
     ),
     "tokenizer without end": (
         lambda f: os.truncate(f / "tokenizer.json", 2**33),

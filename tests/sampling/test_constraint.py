@@ -165,6 +165,7 @@ def test_equal_structures_are_one_processor_and_masks_come_last(pair):
         ({"json": {"type": "objekt"}}, "cannot be compiled"),
         ({"json": '{"type"'}, "cannot be compiled"),
         ({"regex": "[0-9"}, "Unclosed"),
+        ({"regex": "("}, r"is not closed\. Give a regular expression"),
         ({"grammar": 'start ::= "a"'}, r"root .*\. Give EBNF whose first rule is called root"),
         ({"choice": "yes"}, "cannot be compiled"),
         ({"choice": ["yes", ""]}, "no list of texts, or one of them is empty"),

@@ -60,7 +60,7 @@ def grammar_of(kind: str, text: str) -> Any:
             return grammar.from_ebnf(text)
         return grammar.from_ebnf(_alternatives(text))
     except (RuntimeError, ValueError, TypeError) as error:
-        problem = _PLACE.sub("", str(error)).strip().splitlines()[0]
+        problem = _PLACE.sub("", str(error)).strip().splitlines()[0].rstrip(".")
         raise ConfigError(KEY, shown, f"cannot be compiled: {problem}", _REMEDY[kind]) from error
 
 
