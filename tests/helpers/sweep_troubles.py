@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from specbench.core.errors import TrackingError
-from specbench.reports.tracking import JobRun
 from specbench.runs import execute
 from specbench.runs.state import Status
+from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.forked import run
 from tests.helpers.small_sweeps import ONE, TWO
 
@@ -70,10 +70,10 @@ def beside_numbers(folder: Path) -> dict[str, object]:
         execute.draw_figures = _raise
 
     def broken_tracking() -> None:
-        JobRun.end = _raise_tracking_error
+        TrackedRun._send = _raise_tracking_error
 
     def killed_tracking() -> None:
-        JobRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        TrackedRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
     def broken_report() -> None:
         from specbench.runs import ending
