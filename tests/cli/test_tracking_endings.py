@@ -111,21 +111,21 @@ def test_nothing_is_told_twice(told, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("states", "tracking", "expected"),
+    ("states", "disabled", "expected"),
     [
         ([Status.DONE], "", []),  # one job has all that its sweep would say
         ([Status.DONE, Status.PLANNED], "", ["sweep 2026-01-01"]),
         ([Status.FAILED, Status.SKIPPED], "", ["seed=0", "seed=1", "sweep 2026-01-01"]),
-        ([Status.FAILED, Status.DONE], "disabled", []),
+        ([Status.FAILED, Status.DONE], "01", []),
+        ([Status.DONE, Status.FAILED, Status.FAILED], "1", ["seed=2", "sweep 2026-01-01"]),
     ],
 )
-def test_who_is_told_of(tmp_path, monkeypatch, states, tracking, expected):
+def test_who_is_told_of(tmp_path, monkeypatch, states, disabled, expected):
     calls = []
     monkeypatch.setattr(TrackedRun, "end", lambda self: calls.append(self.name))
     sweep = sweep_of(tmp_path, *(JobState("x", status) for status in states))
-    if tracking:
-        for config in sweep.glob("*/config.yaml"):
-            config.write_text(CONFIG.replace("offline", tracking))
+    for number in disabled:
+        (sweep / number / "config.yaml").write_text(CONFIG.replace("offline", "disabled"))
     track(sweep)
     assert calls == expected
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,19 @@ def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch,
     logged, exit_code = json.loads(told.with_name("ended").read_text())
     assert (logged | summary, exit_code) == (logged, 1)
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == FILES
+
+
+def test_a_live_run_ends_though_another_process_holds_its_pipe(wandb, tmp_path, monkeypatch):
+    """As a process does that was forked from the one that measures."""
+    wandb()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setitem(process.LIMITS, "online", 60)
+    monkeypatch.setattr(process, "_stalled", [])
+    run = run_of(tmp_path / "job", "online", JobState("x", Status.DONE))
+    run.begin()
+    with subprocess.Popen(["sleep", "300"], pass_fds=[run.live.process.stdin.fileno()]) as holder:
+        assert run.end() == ""
+        holder.kill()
 
 
 def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):

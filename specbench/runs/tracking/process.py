@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,9 +17,14 @@ from specbench.core.errors import TrackingError
 LIMITS = {"offline": 300, "online": 900}  # seconds for one task; W&B itself would wait for a lost server for ever
 LATER = 60  # seconds for further tasks, once W&B has not ended in time: its process may be stopped
 LONGEST_NAME = 128  # characters of a project, an entity, a group or a run, by W&B
+END = b"\n"  # a process that was forked from this one may hold the pipe open
 TASK = "task.json"  # in the process's temporary folder
-_CODE = "import sys; sys.path.append(sys.argv[1]); from specbench.runs.tracking.wandb_process import main; main()"
-_COMMAND = ("-P", "-c", _CODE, str(Path(__file__).parents[3]))  # -P: modules of the current folder are not Python's
+# It runs this specbench, wherever that lies; -P: modules of the current folder are not Python's.
+_CODE = """import sys
+sys.path[:0] = {sys.argv[1]} - {*sys.path}
+from specbench.runs.tracking.wandb_process import main
+main()"""
+_COMMAND = ("-P", "-c", _CODE, str(Path(__file__).parents[3]))
 _stalled: list[int | float] = []  # the limits that W&B has overrun in this process
 _left: list[subprocess.Popen[bytes]] = []  # they end by themselves and are not waited for
 
@@ -61,7 +67,7 @@ class WandbProcess:
         """
         limit = min(LIMITS[self.mode], LATER) if _stalled else LIMITS[self.mode]
         try:
-            reply = self.process.communicate(timeout=limit)[0].decode(errors="replace").strip()
+            reply = self.process.communicate(END, timeout=limit)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired as error:
             _stalled.append(limit)
             raise TrackingError(f"W&B did not end within {limit} s; further runs wait for {LATER} s") from error
@@ -75,9 +81,12 @@ class WandbProcess:
 
     def leave(self) -> None:
         """Asks it to end, and does not wait."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died
+            self.process.stdin.write(END)
+            self.process.stdin.close()
+        self.process.stdout.close()
         _left.append(self.process)
 
 

@@ -18,6 +18,7 @@ from specbench.core.machine.disk import read_json
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config, TrackingConfig
 from specbench.runs.job import HF, JobInfo, model_name
+from specbench.runs.plan import PlannedJob
 from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
@@ -31,8 +32,7 @@ from specbench.runs.tracking.wandb_report import REPORT
 def job_run(config: Config, job: JobInfo, state: JobState) -> TrackedRun:
     """The W&B run of an attempt that begins."""
     settings: Any = OmegaConf.to_container(cast("Any", config.tracking), resolve=True)
-    group = group_of(job.exp, job.folder.parent)
-    return _run(TrackingConfig(**settings), group, job.folder, job.label, job.choices, state)
+    return _run(TrackingConfig(**settings), job.exp, job.folder, job, state)
 
 
 def describe(run: TrackedRun, job: JobInfo, context: Any, ignored: Container[str]) -> None:
@@ -72,12 +72,11 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     Yields:
         what went wrong.
     """
-    group = group_of(status.plan.exp, status.folder)
     for job, state in zip(status.plan.jobs, status.states, strict=True):
         folder = status.folder / str(job.number)
         if state.status in (Status.FAILED, Status.SKIPPED, Status.DIED) and not is_tracked(folder):
             settings = _settings(status, online, folder)
-            run = _run(settings, group, folder, job.label, job.choices, state) if settings else None
+            run = _run(settings, status.plan.exp, folder, job, state) if settings else None
             if run and (warning := run.end()):
                 yield f"job {job.number}: {warning}"
     settings = _settings(status, online)
@@ -144,17 +143,15 @@ def _write_report(status: SweepStatus, settings: TrackingConfig) -> None:
     WandbProcess("report", folder, settings.mode, folder=str(folder), online=online, **place).end()
 
 
-def _run(
-    settings: TrackingConfig, group: str, folder: Path, name: str, choices: dict[str, str], state: JobState
-) -> TrackedRun:
+def _run(settings: TrackingConfig, exp: str, folder: Path, job: JobInfo | PlannedJob, state: JobState) -> TrackedRun:
     return TrackedRun(
         settings=settings,
-        group=group,
+        group=group_of(exp, folder.parent),
         folder=folder,
-        name=name,
-        kind=choices.get("verifier", "job"),
-        tags=tags_of(facts_of(choices, folder)),
-        config={**_configuration(folder), "choices": choices, "attempt": state.attempt},
+        name=job.label,
+        kind=job.choices.get("verifier", "job"),
+        tags=tags_of(facts_of(job.choices, folder)),
+        config={**_configuration(folder), "choices": job.choices, "attempt": state.attempt},
     )
 
 

@@ -1,8 +1,8 @@
 """W&B in a process of its own, started by process.py. Beside wandb_report.py the only importer of wandb.
 
-Its argument is a temporary folder with a task: the name of a function of this module, and its arguments. The end of
-standard input says that what a run is of has ended, or that the process that measured is gone. Where it fails, standard
-output says why, and the status is 1.
+Its argument is a temporary folder with a task: the name of a function of this module, and its arguments. A line on
+standard input says that what a run is of has ended, and the end of that input that the process that measured is gone.
+Where it fails, standard output says why, and the status is 1.
 """
 
 from __future__ import annotations
