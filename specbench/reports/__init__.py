@@ -1,4 +1,4 @@
-"""One model of a report, and those who render it: Markdown, HTML, LaTeX, Weights & Biases."""
+"""One model of a report, and those who render it: Markdown, HTML, LaTeX."""
 
 from specbench.reports.model import Block, Picture, Report, Section, Table
 

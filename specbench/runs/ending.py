@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.core.errors import SpecbenchError, message_of
+from specbench.core.errors import ConfigError, SpecbenchError, message_of
 from specbench.core.machine.disk import writing
 from specbench.core.machine.progress import say
-from specbench.reports import Report
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
-from specbench.runs.tracked import publish, track_report, track_sweep
+from specbench.runs.tracking.sweeps import publish, track_report, track_sweep
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -51,17 +50,17 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
     if status is None:
         say(f"{folder}: no plan.json in it, which every sweep has", style="bold red")
         return 1
-    whole, report = True, None
+    whole, has_report = True, False
     for part in (_collect, _table, _report) if status.count(Status.DONE) else ():
         try:
-            report = part(folder, status)
+            has_report = bool(part(folder, status))
         except Exception as error:
             whole = False
             say(f"{part.__name__.strip('_')}: {message_of(error)}", style="bold red")
     if publishing:
-        whole &= _publish(status, report)
+        whole &= _publish(status, has_report)
     else:
-        _track(status, report, ended=just_ran, online=just_ran and not interrupted)
+        _track(status, has_report, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -99,8 +98,8 @@ def _table(folder: Path, _: SweepStatus) -> None:
         print_categories(decoded, results.read_jobs(folder, results.CATEGORIES))
 
 
-def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool) -> None:
-    for part in (() if report is None else track_report(status, report, online), track_sweep(status, ended, online)):
+def _track(status: SweepStatus, has_report: bool, ended: bool, online: bool) -> None:
+    for part in (track_report(status, online) if has_report else (), track_sweep(status, ended, online)):
         try:
             for warning in part:
                 say(warning, style="yellow")
@@ -108,17 +107,23 @@ def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool
             say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
-def _publish(status: SweepStatus, report: Report | None) -> bool:
+def _publish(status: SweepStatus, has_report: bool) -> bool:
     try:
-        say(f"Published: the report is in W&B, in {publish(status, report)}.")
+        if not has_report:
+            raise ConfigError("--publish", status.folder, "a sweep without a report", "Give one that has a report.")
+        say(f"Published: the report is in W&B, in {publish(status)}.")
     except SpecbenchError as error:
         say(f"not published: {error}", style="bold red")
         return False
     return True
 
 
-def _report(folder: Path, status: SweepStatus) -> Report | None:
-    """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one."""
+def _report(folder: Path, status: SweepStatus) -> bool:
+    """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one.
+
+    Returns:
+        Whether there is one.
+    """
     from specbench.metrics import results
     from specbench.reports.writing import write
 
@@ -138,4 +143,4 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
         say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
         if single and analysis is not None:
             say(f"python -m {analysis.__name__} {shlex.quote(os.path.relpath(folder))} makes a report of it.")
-    return report
+    return report is not None

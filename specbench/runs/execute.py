@@ -25,9 +25,7 @@ from specbench.metrics import results
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.settings import check_conditions, check_parameters, unused
-from specbench.reports import tracking
 from specbench.reports.plots.style import style
-from specbench.reports.tracking import JobRun
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
 from specbench.runs.choices import build, build_source
@@ -49,7 +47,9 @@ from specbench.runs.state import (
     write_state,
     written_state,
 )
-from specbench.runs.tracked import describe, job_run, track
+from specbench.runs.tracking.run import TrackedRun
+from specbench.runs.tracking.settings import check_settings
+from specbench.runs.tracking.sweeps import describe, job_run
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
@@ -102,7 +102,7 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         tracked.close()
 
 
-def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None:
+def _run(config: Config, job: JobInfo, state: JobState, tracked: TrackedRun) -> None:
     try:
         with (
             watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
@@ -123,7 +123,7 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         reason = str(error) if expected else f"{cause_of(error)} (see {job.folder}/error.txt)"
         _end(job, state.ending(Status.FAILED, reason), error, tracked)
         return
-    warnings = _shown(job, outcome, done, tracked)
+    warnings = _shown(job, outcome, tracked)
     ended = state.ending(Status.DONE, verdict=outcome.failure, warnings=warnings)
     try:
         write_state(job.folder, ended)
@@ -137,14 +137,14 @@ def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None
         say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _end(job: JobInfo, state: JobState, error: BaseException, tracked: JobRun) -> None:
+def _end(job: JobInfo, state: JobState, error: BaseException, tracked: TrackedRun) -> None:
     """Writes how an attempt ended, says it, tells the other ranks, and tracks it.
 
     Ranks are told first: they wait for some seconds, and W&B may take longer.
     """
     _write_end(job, state, error)
     settle(words_for_ranks(error))
-    if warning := track(tracked, state):
+    if warning := tracked.end():
         say(f"job {job.number}: {warning}", style="yellow")
 
 
@@ -161,7 +161,7 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
         say(f"job {job.number}: {problem}", style="red")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Outcome:
+def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
     if tracked is not None:
@@ -171,7 +171,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
     sampling = sampling_params(resolved["sampler"])
-    tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
+    check_settings(config.tracking)
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
@@ -226,14 +226,14 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     return outcome
 
 
-def _shown(job: JobInfo, outcome: Outcome, done: JobState, tracked: JobRun) -> list[str]:
+def _shown(job: JobInfo, outcome: Outcome, tracked: TrackedRun) -> list[str]:
     """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
     warnings = []
     try:
         draw_figures(job.folder, outcome)
     except Exception as error:  # matplotlib, a full disk
         warnings.append(f"figures are missing ({type(error).__name__}: {error})")
-    if warning := track(tracked, done):
+    if warning := tracked.end():
         warnings.append(warning)
     return warnings
 

@@ -12,8 +12,10 @@ import torch
 
 from specbench.core.machine.journal import AXES
 from specbench.metrics import results
-from specbench.reports import tracking
-from specbench.reports.tracking.panels import MOST_ROWS
+from specbench.runs.config import TrackingConfig
+from specbench.runs.state import JobState, Status, write_state
+from specbench.runs.tracking.panels import MOST_ROWS
+from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.command_lines import SmokeRun, clean_environment
 from tests.helpers.wandb_runs import Tracked, payloads, read_run
 from tests.helpers.without_network import network_of_its_own, without_network
@@ -184,11 +186,11 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     before = dict(os.environ)
     text = results.TextRow("a", "b", "c", 1, "length")
     results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
-    workspace = tracking.WandbWorkspace(mode="offline", project="p", group="g/1")
-    tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")
+    write_state(tmp_path / "job", JobState("x", Status.DONE))
+    TrackedRun(settings=TrackingConfig(), group="g/1", folder=tmp_path / "job", name="n", kind="masked").end()
     assert dict(os.environ) == before
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []
-    assert {path.name for path in (tmp_path / "job").iterdir()} == {"wandb", results.TEXTS}
+    assert {path.name for path in (tmp_path / "job").iterdir()} == {"job.json", "wandb", results.TEXTS}
     (staged, *_) = (tmp_path / "job/wandb/artifacts/staging").iterdir()
     assert json.loads(staged.read_text())["data"] == [list(dataclasses.astuple(text))]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from specbench.core.errors import TrackingError
 from specbench.metrics import results
-from specbench.reports import Report
-from specbench.runs import tracked as runs
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.state import JobState, Status, write_state
 from specbench.runs.status import SweepStatus
+from specbench.runs.tracking import sweeps
+from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.made_up_rows import make_row
 from tests.helpers.wandb_runs import Tracked, read_run
 
@@ -43,7 +43,7 @@ def sweep_of(folder: Path, *states: JobState) -> Path:
 def track(sweep: Path, ended: bool = True) -> list[str]:
     status = SweepStatus.of(sweep)
     assert status is not None
-    return list(runs.track_sweep(status, ended=ended, online=True))
+    return list(sweeps.track_sweep(status, ended=ended, online=True))
 
 
 def only(folder: Path) -> Tracked:
@@ -103,31 +103,29 @@ def test_the_sweep_says_that_jobs_failed(told):
 def test_nothing_is_told_twice(told, monkeypatch):
     """Neither of jobs that have a run, nor of the sweep by who only looks at it."""
     calls = []
-    monkeypatch.setattr(runs.JobRun, "end", lambda self, *_: calls.append(self.name))
-    monkeypatch.setattr(runs, "log_sweep", lambda *_: calls.append("sweep"))
+    monkeypatch.setattr(TrackedRun, "end", lambda self: calls.append(self.name))
     assert track(told, ended=False) == []
     assert calls == []
     assert track(told) == []
-    assert calls == ["sweep"]
+    assert calls == ["sweep 2026-01-01"]
 
 
 @pytest.mark.parametrize(
-    ("states", "tracking", "expected"),
+    ("states", "disabled", "expected"),
     [
         ([Status.DONE], "", []),  # one job has all that its sweep would say
-        ([Status.DONE, Status.PLANNED], "", ["sweep"]),
-        ([Status.FAILED, Status.SKIPPED], "", ["seed=0", "seed=1", "sweep"]),
-        ([Status.FAILED, Status.DONE], "disabled", []),
+        ([Status.DONE, Status.PLANNED], "", ["sweep 2026-01-01"]),
+        ([Status.FAILED, Status.SKIPPED], "", ["seed=0", "seed=1", "sweep 2026-01-01"]),
+        ([Status.FAILED, Status.DONE], "01", []),
+        ([Status.DONE, Status.FAILED, Status.FAILED], "1", ["seed=2", "sweep 2026-01-01"]),
     ],
 )
-def test_who_is_told_of(tmp_path, monkeypatch, states, tracking, expected):
+def test_who_is_told_of(tmp_path, monkeypatch, states, disabled, expected):
     calls = []
-    monkeypatch.setattr(runs.JobRun, "end", lambda self, *_: calls.append(self.name))
-    monkeypatch.setattr(runs, "log_sweep", lambda *_: calls.append("sweep"))
+    monkeypatch.setattr(TrackedRun, "end", lambda self: calls.append(self.name))
     sweep = sweep_of(tmp_path, *(JobState("x", status) for status in states))
-    if tracking:
-        for config in sweep.glob("*/config.yaml"):
-            config.write_text(CONFIG.replace("offline", tracking))
+    for number in disabled:
+        (sweep / number / "config.yaml").write_text(CONFIG.replace("offline", "disabled"))
     track(sweep)
     assert calls == expected
 
@@ -136,13 +134,13 @@ def test_who_only_looks_sends_nothing(tmp_path, monkeypatch):
     """A folder of someone else's may say online."""
     modes = []
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    monkeypatch.setattr(runs.JobRun, "end", lambda self, *_: modes.append(self.workspace.mode))
+    monkeypatch.setattr(TrackedRun, "end", lambda self: modes.append(self.settings.mode))
     sweep = sweep_of(tmp_path, JobState("x", Status.FAILED))
     (sweep / "0/config.yaml").write_text(CONFIG.replace("offline", "online"))
     status = SweepStatus.of(sweep)
     assert status is not None
     for online in (False, True):
-        assert list(runs.track_sweep(status, ended=False, online=online)) == []
+        assert list(sweeps.track_sweep(status, ended=False, online=online)) == []
     assert modes == ["offline", "online"]
 
 
@@ -155,19 +153,7 @@ def test_a_plan_keeps_what_was_chosen(tmp_path):
 def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
     """And what fails of it is a warning."""
     sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
-    asked = []
-    monkeypatch.setattr(runs, "write_report", lambda *given: asked.append(given))
     status = SweepStatus.of(sweep)
     assert status is not None
-    assert not list(runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True))
-    ((described, folder, workspace, varied),) = asked
-    assert varied == {}
-    assert (described["title"], described["group"], folder) == ("Mine", workspace.group, sweep)
-    assert (workspace.mode, workspace.project) == ("offline", "p")
-
-    def fails(*_: object) -> None:
-        raise TrackingError("no room")
-
-    monkeypatch.setattr(runs, "write_report", fails)
-    told = runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True)
-    assert list(told) == ["no report for W&B (no room)"]
+    (told,) = sweeps.track_report(status, online=True)
+    assert re.fullmatch(r"no report for W&B \(FileNotFoundError: .*report\.md'\)", told)

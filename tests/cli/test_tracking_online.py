@@ -18,7 +18,9 @@ import pytest
 
 from specbench.core.machine.journal import AXES, Journal
 from specbench.metrics import results
-from specbench.reports.tracking import JobRun, WandbWorkspace
+from specbench.runs.config import TrackingConfig
+from specbench.runs.state import JobState, Status, write_state
+from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.command_lines import clean_environment
 from tests.helpers.made_up_rows import make_row
 from tests.helpers.wandb_server import Server, wandb_server
@@ -39,11 +41,13 @@ def make_job(folder: Path) -> None:
     results.write_rows(folder / results.STEPS, STEPS, results.STEP_SCHEMA)
     results.write_rows(folder / results.TEXTS, [TEXT], results.TEXT_SCHEMA)
     (folder / "certificate.md").write_text("lossless")
+    write_state(folder, JobState("x", Status.DONE))
 
 
-def run_of(folder: Path, mode: str) -> JobRun:
-    workspace = WandbWorkspace(mode=mode, project="p", entity="e", group="mine/today")
-    return JobRun(workspace, folder, "verifier=masked", "masked", TAGS, {"gamma": 4}, number="abcd1234")
+def run_of(folder: Path, mode: str) -> TrackedRun:
+    settings = TrackingConfig(mode=mode, project="p", entity="e")
+    names = {"group": "mine/today", "name": "verifier=masked", "kind": "masked", "number": "abcd1234"}
+    return TrackedRun(settings=settings, folder=folder, tags=TAGS, config={"gamma": 4}, **names)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def both(tmp_path_factory) -> Iterator[tuple[Sent, Sent]]:
                 for tokens in (8, 16, 24):
                     journal.note(tokens=tokens, log10_evidence=-0.25 * tokens)
                 make_job(job)
-                run.end("done")
+                run.end()
                 if mode == "offline":
                     (path,) = job.glob("wandb/offline-run-*")
                     assert server.asked == []

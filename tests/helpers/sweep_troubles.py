@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from specbench.core.errors import TrackingError
-from specbench.reports.tracking import JobRun
 from specbench.runs import execute
 from specbench.runs.state import Status
+from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.forked import run
 from tests.helpers.small_sweeps import ONE, TWO
 
@@ -70,10 +69,10 @@ def beside_numbers(folder: Path) -> dict[str, object]:
         execute.draw_figures = _raise
 
     def broken_tracking() -> None:
-        JobRun.end = _raise_tracking_error
+        TrackedRun.end = lambda _: "not tracked in W&B (broken on purpose)"
 
     def killed_tracking() -> None:
-        JobRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        TrackedRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
     def broken_report() -> None:
         from specbench.runs import ending
@@ -102,10 +101,6 @@ def beside_numbers(folder: Path) -> dict[str, object]:
 
 def _raise(*_: object, **__: object) -> None:
     raise RuntimeError("broken on purpose")
-
-
-def _raise_tracking_error(*_: object, **__: object) -> None:
-    raise TrackingError("broken on purpose")
 
 
 def _raise_os_error(*_: object, **__: object) -> None:

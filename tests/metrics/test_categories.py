@@ -22,8 +22,8 @@ from specbench.metrics.speed import Rounds
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
-from specbench.reports.tracking.panels import panels
 from specbench.runs import summary
+from specbench.runs.tracking import panels
 from specbench.sampling import SamplingParams
 from tests.helpers.made_up_rows import frame, make_category, make_row, write_run
 
@@ -143,5 +143,5 @@ def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
 
 
 def test_wandb_gets_a_table(run):
-    found = panels(run / "0", 0)
-    assert [row[0] for row in found["tables"]["tables/categories"]["data"]] == ["[red]", ""]
+    shown = panels.of_job(run / "0", 0).tables["tables/categories"]
+    assert shown["category"].to_pylist() == ["[red]", ""]

@@ -114,7 +114,7 @@ def test_a_fault_in_the_report_keeps_no_killed_job_from_its_run(monkeypatch, cap
 
     monkeypatch.setattr(ending, "track_report", broken)
     monkeypatch.setattr(ending, "track_sweep", lambda *_: ["job 0 was killed"])
-    ending._track(None, object(), ended=True, online=False)
+    ending._track(None, True, ended=True, online=False)
     said = "".join(capfd.readouterr())
     assert "broken on purpose" in said
     assert "job 0 was killed" in said

@@ -1,10 +1,11 @@
-"""A report as W&B has it: in plain values, and as wandb-workspaces writes it, read back by wandb-workspaces."""
+"""A report as W&B has it: of report.md, and as wandb-workspaces writes it, read back by wandb-workspaces."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,16 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from specbench.core.errors import ConfigError, TrackingError
+from specbench.core.errors import ConfigError
 from specbench.metrics import results
 from specbench.reports import Picture, Report, Section, Table
-from specbench.reports.markdown import bullets, lines
-from specbench.reports.tracking import WandbWorkspace, write_report
-from specbench.reports.tracking.reports import to_wandb
+from specbench.reports.markdown import block, bullets, lines, render
 from specbench.runs import ending
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
-from specbench.runs.tracked import group_of, publish
+from specbench.runs.tracking.sweeps import group_of, publish, track_report
+from specbench.runs.tracking.wandb_report import parts_of
+from tests.cli.test_tracking_endings import CONFIG
 from tests.cli.test_tracking_endings import sweep_of as ended_sweep
 from tests.helpers.made_up_rows import make_row
 from tests.helpers.wandb_server import Server, wandb_server
@@ -45,6 +46,7 @@ REPORT = Report(
                     name="table",
                     shown=pd.DataFrame({"verifier": [WILD, "naive"], "speedup": ["1.2", "-"]}),
                     caption="A caption",
+                    note="Rows: [table.csv](table.csv)",
                     left=("verifier",),
                 ),
                 Picture("speed", Figure(), "How fast?", "By gamma, 95% intervals."),
@@ -52,56 +54,85 @@ REPORT = Report(
         ),
     ),
 )
-GROUP = group_of("mine", Path("it's <today>=\\"))
-
-
-def test_all_of_a_report_is_described():
-    told = to_wandb(REPORT, "e", "p", GROUP)
-    assert [block["kind"] for block in told["blocks"]] == [
-        *("CalloutBlock", "MarkdownBlock", "H1", "MarkdownBlock", "MarkdownBlock", "MarkdownBlock", "MarkdownBlock"),
-        *("H2", "image", "MarkdownBlock"),
-    ]  # fmt: skip
-    assert (told["entity"], told["project"], told["group"]) == ("e", "p", GROUP)
-    assert len(told["title"]) == 128
-    assert told["description"] == "Is gamma=4 fast? See the paper"
-    texts = [block.get("text") for block in told["blocks"]]
-    assert texts[1] == "Is `gamma=4` **fast**? See [the paper](https://arxiv.org/abs/1)"
-    assert texts[3:6] == [
-        *("A path: rows, and code `[a](b)`", "- one\n- two `x|y`"),
+WORDS = "\n\n".join(
+    (
+        "A path: rows, and code `[a](b)`",
+        "- one\n- two `x|y`",
         "```\npython -m specbench\n[second](line)\n```",
+        block(replace(REPORT.tables[0], note="Rows: table.csv")),
+    )
+)
+SAVED_TITLE = f"{REPORT.title[:125]}..."
+
+
+def test_all_of_a_report_is_there():
+    assert list(parts_of(render(REPORT))) == [
+        ("title", REPORT.title),
+        ("CalloutBlock", "1 of 3 jobs is missing"),
+        ("MarkdownBlock", "Is `gamma=4` **fast**? See [the paper](https://arxiv.org/abs/1)"),
+        ("H1", "Answer"),
+        ("MarkdownBlock", WORDS),
+        ("H2", "How fast?"),
+        ("image", "speed"),
+        ("MarkdownBlock", "By gamma, 95% intervals."),
     ]
-    assert told["blocks"][8]["key"] == "report/speed"
 
 
 def test_cells_are_literal():
     """In Markdown nothing of a prompt is markup: it is read back as it was."""
-    text = to_wandb(REPORT, "e", "p", "g")["blocks"][6]["text"]
+    (text,) = (text for _, text in parts_of(render(REPORT)) if "A caption" in text)
     tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
     words = ["".join(part.content for part in each.children or ()) for each in tokens if each.type == "inline"]
     kinds = {part.type for each in tokens for part in each.children or ()}
-    assert words == ["A caption", "verifier", "speedup", WILD, "1.2", "naive", "-"]
-    assert kinds <= {"text", "text_special", "entity"}
+    assert words[-8:] == ["A caption", "verifier", "speedup", WILD, "1.2", "naive", "-", "Rows: table.csv"]
+    assert kinds <= {"text", "text_special", "entity", "code_inline"}
     assert "\\$x\\$" in text  # W&B reads formulas in dollars
 
 
-def sweep_of(folder: Path) -> Path:
-    (folder / "0").mkdir()
-    results.write_rows(folder / "0" / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
-    (folder / "0/position_rates.png").touch()
-    return folder
+def sweep_of(folder: Path, mode: str = "offline", entity: str = "null", project: str = "p") -> SweepStatus:
+    """A sweep of two gammas whose report is written."""
+    sweep = ended_sweep(folder, JobState("x", Status.DONE), JobState("y", Status.DONE))
+    results.write_rows(sweep / "0" / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
+    (sweep / "0/position_rates.png").touch()
+    plan = json.loads((sweep / "plan.json").read_text())
+    for job, gamma, verifier in zip(plan["jobs"], (1, 4), ("naive", "masked"), strict=True):
+        job["overrides"] = [f"gamma={gamma}", f"verifier={verifier}"]
+    (sweep / "plan.json").write_text(json.dumps(plan))
+    (sweep / "report").mkdir()
+    (sweep / "report/report.md").write_text(render(REPORT))
+    return as_tracked(sweep, mode, entity, project)
+
+
+def as_tracked(sweep: Path, mode: str, entity: str = "null", project: str = "p") -> SweepStatus:
+    """The same sweep, tracked otherwise."""
+    config = (
+        CONFIG.replace("offline", mode).replace("null,", f"{entity},", 1).replace("project: p", f"project: {project}")
+    )
+    (sweep / "0/config.yaml").write_text(config)
+    status = SweepStatus.of(sweep)
+    assert status is not None
+    return status
+
+
+def report_of(status: SweepStatus) -> Any:
+    """What is written of the report."""
+    assert list(track_report(status, online=True)) == []
+    return json.loads((status.folder / "report/report.wandb.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> Any:
-    """Written without an entity, which offline nobody knows."""
+def status(tmp_path_factory) -> SweepStatus:
+    """Without an entity, which offline nobody knows."""
     pytest.importorskip("wandb_workspaces")
-    sweep = sweep_of(tmp_path_factory.mktemp("sweep"))
-    told = to_wandb(REPORT, "", "p", GROUP)
-    varied = {"gamma": ["1", "4"], "verifier": ["naive", "masked"]}
-    path = write_report(told, sweep, WandbWorkspace(mode="offline", project="p", group=GROUP), varied)
-    assert path == sweep.resolve() / "report/report.wandb.json"
-    assert [each.name for each in path.parent.iterdir()] == ["report.wandb.json"]
-    return json.loads(path.read_text())
+    return sweep_of(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def written(status) -> Any:
+    """The report."""
+    found = report_of(status)
+    assert {each.name for each in (status.folder / "report").iterdir()} == {"report.md", "report.wandb.json"}
+    return found
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic's, in wandb-workspaces
@@ -114,16 +145,16 @@ def test_w_and_b_reads_its_report(written):
     for kind in ("CalloutBlock", "Heading", "MarkdownBlock", "PanelGrid"):
         assert kind in kinds
     assert "UnknownBlock" not in kinds
-    assert (written["displayName"], written["projectName"]) == (REPORT.title[:127] + "…", "p")
+    assert (written["displayName"], written["projectName"]) == (SAVED_TITLE, "p")
 
 
-def test_panels_show_the_group(written):
+def test_panels_show_the_group(status, written):
     """Figures of the sweep's own run, figures and histograms of its jobs'. Filters hold the very name of the group."""
     grids = [block["metadata"] for block in written["spec"]["blocks"] if block["type"] == "panel-grid"]
     assert len(grids) == 2
     filters = [json.dumps(grid["runSets"][0]["filters"]) for grid in grids]
     for each in filters:
-        assert json.dumps(GROUP) in each
+        assert json.dumps(group_of("mine", status.folder)) in each
     assert '"sweep"' in filters[0]
     shown = [panel for grid in grids for panel in grid["panelBankSectionConfig"]["panels"]]
     media = [panel["config"]["mediaKeys"] for panel in shown if panel["viewType"] == "Media Browser"]
@@ -147,11 +178,8 @@ def server(tmp_path, monkeypatch) -> Iterator[Server]:
 
 def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
     """Under the entity of the key, if none is named."""
-    told = to_wandb(REPORT, "", "p", GROUP)
-    path = write_report(told, sweep_of(tmp_path), WandbWorkspace(mode="online", project="p", group=GROUP))
-    assert path is not None
+    written = report_of(sweep_of(tmp_path, "online"))
     (view,) = server.views
-    written = json.loads(path.read_text())
     assert (view["entityName"], view["projectName"]) == (written["entityName"], "p") == ("e", "p")
     assert view["displayName"] == written["displayName"]
     kinds = [[block["type"] for block in spec["blocks"]] for spec in (json.loads(view["spec"]), written["spec"])]
@@ -161,57 +189,55 @@ def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
 @pytest.mark.thorough
 def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(server, tmp_path):
     """Also if it could not be saved in between; the stand-in calls each report VIEW."""
-    sweep = sweep_of(tmp_path)
+    sweep = sweep_of(tmp_path).folder
     for project, mode in (("p", "online"), ("p", "offline"), ("p", "online"), ("other", "online")):
-        write_report(
-            to_wandb(REPORT, "e", project, GROUP), sweep, WandbWorkspace(mode=mode, project=project, group=GROUP)
-        )
+        report_of(as_tracked(sweep, mode, "e", project))
     assert [view["id"] for view in server.views] == [None, "VIEW", None]
 
 
 def test_a_report_is_published_after_its_runs_were_synced(server, tmp_path, monkeypatch):
     """The configuration says offline, where the runs were kept at first."""
-    sweep = ended_sweep(tmp_path, JobState("x", Status.DONE))
-    status = SweepStatus.of(sweep)
-    assert status is not None
-    assert publish(status, REPORT) == "e/p"
+    status = sweep_of(tmp_path)
+    assert publish(status) == "e/p"
     (view,) = server.views
-    assert (view["entityName"], view["projectName"], view["displayName"]) == ("e", "p", REPORT.title[:127] + "…")
-    assert json.dumps(group_of("mine", sweep)) in view["spec"]
-    with pytest.raises(ConfigError, match=r"--publish=.*a sweep without a report"):
-        publish(status, None)
-    (sweep / "0/config.yaml").unlink()
+    assert (view["entityName"], view["projectName"], view["displayName"]) == ("e", "p", SAVED_TITLE)
+    assert json.dumps(group_of("mine", status.folder)) in view["spec"]
+    for job in "01":
+        (status.folder / job / "config.yaml").unlink()
     with pytest.raises(ConfigError, match=r"--publish=.*its runs are not in W&B.*tracking.mode=offline"):
-        publish(status, REPORT)
+        publish(status)
 
 
 def test_the_command_publishes_and_says_where_or_why_not(tmp_path, monkeypatch, capsys):
     sweep = ended_sweep(tmp_path, JobState("x", Status.DONE))
     results.write_rows(sweep / "0" / results.RESULTS, [make_row(exp="mine")], results.RESULT_SCHEMA)
-    monkeypatch.setattr("specbench.runs.ending.publish", lambda status, report: f"e/p for {status.plan.exp}")
+    monkeypatch.setattr("specbench.runs.ending.publish", lambda status: f"e/p for {status.plan.exp}")
+    monkeypatch.setattr("specbench.runs.ending._report", lambda *_: True)
     assert ending.report([str(sweep), "--publish"]) == 0
     assert "Published: the report is in W&B, in e/p for mine." in capsys.readouterr().err
     monkeypatch.undo()
     assert ending.report(["--publish", str(sweep)]) == 1  # a single run of one's own has no report
-    assert "not published: --publish=" in capsys.readouterr().err
+    assert "a sweep without a report. Give one that has a report" in capsys.readouterr().err
 
 
 def test_online_without_an_entity_says_what_to_set(server, tmp_path):
     server.viewer = {**server.viewer, "entity": None}
-    told = to_wandb(REPORT, "", "p", GROUP)
-    with pytest.raises(TrackingError, match="tracking.entity=null: .* Set tracking.entity=NAME"):
-        write_report(told, sweep_of(tmp_path), WandbWorkspace(mode="online", project="p", group=GROUP))
+    (said,) = track_report(sweep_of(tmp_path, "online"), online=True)
+    assert "tracking.entity=null: " in said
+    assert " Set tracking.entity=NAME" in said
     assert server.views == []
 
 
 def test_disabled_writes_nothing(tmp_path):
-    assert write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, WandbWorkspace(mode="disabled", project="p")) is None
-    assert list(tmp_path.iterdir()) == []
+    status = sweep_of(tmp_path, "disabled")
+    assert list(track_report(status, online=True)) == []
+    assert [path.name for path in (status.folder / "report").iterdir()] == ["report.md"]
 
 
 def test_without_wandb_workspaces_the_extra_is_named(tmp_path, monkeypatch):
     """And nothing is left half written."""
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(TrackingError, match=r"pip install 'specbench\[wandb-workspaces\]'"):
-        write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, WandbWorkspace(mode="offline", project="p"))
-    assert not (tmp_path / "report").exists()
+    status = sweep_of(tmp_path)
+    (said,) = track_report(status, online=True)
+    assert "pip install 'specbench[wandb-workspaces]'" in said
+    assert [path.name for path in (status.folder / "report").iterdir()] == ["report.md"]
