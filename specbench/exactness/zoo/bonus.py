@@ -31,7 +31,10 @@ class ArgmaxBonus(TokenSteps):
 
 
 class PreviousRowBonus(TokenSteps):
-    """From the row that scored the last drafted token. A mutant: no thread known, unseen where rows are equal."""
+    """From the row that scored the last drafted token; unseen where rows are equal.
+
+    A mutant: no thread known.
+    """
 
     def bonus(self, draft, target, p):
         return target.select(batched.target_row_after(draft, (draft.num_draft_tokens - 1).clamp(min=0))).probs()
