@@ -37,10 +37,8 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.results import EXTREMES, Row, uncontradicted
+from specbench.exactness.results import EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
-from specbench.exactness.statistics.calls import call_bound
-from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.run import ALL, Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
@@ -224,13 +222,8 @@ class Examination:
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.rows = [self.looks.bounded(row) for row in evidence.rows]
         evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
-        if evidence.fault is None:
-            bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
-            compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed, left_out)
+        self.looks.conclude(self.probes, tallies, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""
