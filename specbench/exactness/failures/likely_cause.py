@@ -101,7 +101,7 @@ class CauseSearch:
             )
             return f"{_words(name)} ({seen})"
         if self._alike:
-            return likely_cause(self.verifier, wrong, right, self._alike)
+            return _cause_at_points(self.verifier, self._alike, wrong, right)
         return self._of_uniforms(requests) if of_wrong >= _FEWEST else ""
 
     def _of_uniforms(self, requests: int) -> str:
@@ -149,16 +149,9 @@ class CauseSearch:
         return True
 
 
-def likely_cause(
-    verifier: Verifier, wrong: Sequence[Point], right: Sequence[Point] = (), names: Iterable[str] | None = None
-) -> str:
-    """The bug of the zoo that explains what code does wrong at some points; empty if none does.
-
-    Args:
-        wrong, right: as in CauseSearch.cause.
-        names: of flawed verifiers; None for all.
-    """
-    as_wrong, of_wrong = _agreement(verifier, wrong, _zoo() if names is None else names, right=False)
+def _cause_at_points(verifier: Verifier, names: Iterable[str], wrong: Sequence[Point], right: Sequence[Point]) -> str:
+    """Returns the bug, of some flawed verifiers, that explains what code does at points; "" if none does."""
+    as_wrong, of_wrong = _agreement(verifier, wrong, names, right=False)
     as_right, of_right = _agreement(verifier, right, as_wrong, right=True)
     best = max(
         as_right, default="", key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right)
