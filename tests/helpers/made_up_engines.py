@@ -237,6 +237,15 @@ class WithoutIds(Engine):
         return dataclasses.replace(super().completion(request, mode, *rest), token_ids=None)
 
 
+class LosesIds(Several):
+    """Returns token ids for every second text alone."""
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        first = self.calls
+        found = enumerate(super().complete(requests, mode), first)
+        return [dataclasses.replace(text, token_ids=None) if number % 2 else text for number, text in found]
+
+
 class Fails(Engine):
     """Stops working after some texts."""
 

@@ -18,7 +18,7 @@ from specbench.exactness.two_sample.bets import evidence
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
-from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP
+from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP, _contents, _equal
 from specbench.protocols.judging.distribution import Sampled
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
@@ -207,6 +207,16 @@ def test_engines_without_token_ids_are_judged_by_words():
     assert verdicts(outcome)[0] == NOT_REFUTED
     assert certificate(outcome)["findings"][0]["numbers"]["units"].startswith("words")
     assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
+
+
+def test_texts_with_and_without_token_ids_are_compared_by_their_characters():
+    """A tuple of ids differs from every text, so that the same seed seemed to give other texts, and copies differed."""
+    requests = [TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)] * 3
+    texts = engines.LosesIds().complete(requests, Mode.PLAIN)
+    assert [text.token_ids is None for text in texts] == [False, True, False]
+    assert len(set(_contents(texts))) == 1
+    assert _equal(SAME_SEED, Mode.PLAIN, texts[:2], texts[1:]).failures == 0
+    assert isinstance(_contents(texts[::2])[0], tuple)
 
 
 def test_token_ids_that_stop_midway_leave_earlier_bets_as_they_were():

@@ -107,11 +107,18 @@ def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
 
 def _equal(check: str, mode: Mode, one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> CheckRow:
     pairs = list(zip(one, other, strict=True))
-    places = [parting(a.token_ids or a.text, b.token_ids or b.text) for a, b in pairs]
+    places = [parting(*_contents(pair)) for pair in pairs]
     failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]
     unit = "token" if all(completion.token_ids for completion in one) else "character"
     detail = f"prompt {failures[0][0]!r} parts at {unit} {failures[0][1] + 1}" if failures else ""
     return CheckRow(check, mode, len(one), len(failures), detail)
+
+
+def _contents(texts: Sequence[TextCompletion]) -> list[tuple[int, ...] | str]:
+    """The token ids of each text; their characters if a text has no ids."""
+    if all(text.token_ids for text in texts):
+        return [text.token_ids or () for text in texts]
+    return [text.text for text in texts]
 
 
 def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: Mode) -> CheckRow:
@@ -226,7 +233,7 @@ def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]
         except SpecbenchError as error:  # llama-server takes an n of at most its -np; an outage ends the next check
             return [CheckRow(COPIES, one, 0, 0, f"not checked: {error}") for one in Mode]
         wrong = [len(some) for some in texts if len(some) != SEVERAL]
-        distinct[mode] = {len({text.token_ids or text.text for text in some}) for some in texts}
+        distinct[mode] = {len(set(_contents(some))) for some in texts}
         detail = f"{wrong[0]} texts for n={SEVERAL}" if wrong else ""
         rows.append(CheckRow(COPIES, mode, len(prompts), len(wrong), detail))
     if min(distinct[Mode.PLAIN]) > SEVERAL / 2 and distinct[Mode.SPECULATIVE] == {1}:
