@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -152,7 +153,8 @@ def _integers(name: str, numbers: Numbers) -> Tensor:
     try:
         tensor = torch.as_tensor(_native(name, numbers) if isinstance(numbers, np.ndarray) else numbers)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ArgumentError(f"{name}: no whole numbers ({error})") from error
+        problem = f"{name}: no whole numbers of 64 bits in {reprlib.repr(numbers)}"
+        raise ArgumentError(f"{problem}. Give a list, an array or a tensor of whole numbers.") from error
     if tensor.numel() == 0 and not isinstance(numbers, Tensor):
         tensor = tensor.long()  # an empty list is one of floats to PyTorch
     if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:

@@ -19,7 +19,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import choose_device, choose_dtype
 from specbench.core.machine.progress import say_in_notebook
 from specbench.core.sampling_params import DEFAULTS, LARGEST_SEED
-from specbench.exactness.certificate import Certificate
+from specbench.exactness.certificate import Certificate, certificate_of
 from specbench.exactness.inputs import fresh_seed
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
@@ -114,16 +114,14 @@ def certify(
         inputs_seed=inputs_seed,
         configured=configured_stratum(single_sampling(sampling), gamma, batch_size, choose_dtype(dtype, place)),
         report=report,
-        interrupted=lambda _: interrupted.append(examination.certificate()),
-        name=name_of(verifier),
-        suite=suite,
-        command=command,
+        interrupted=lambda _: interrupted.append(certificate_of(*certified)),
     )
+    certified = examination, name_of(verifier), suite, command
     try:
         examination.run()
     except KeyboardInterrupt as error:
         raise CertificateInterrupt(interrupted[0]) if interrupted else error from None
-    return examination.certificate()
+    return certificate_of(*certified)
 
 
 class CertificateInterrupt(KeyboardInterrupt):

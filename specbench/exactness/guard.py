@@ -263,7 +263,7 @@ def malformed(result: object, batch: int, width: int, device: torch.device) -> s
         if tuple(tensor.shape) != shape:
             return f"verify returned {name} {list(tensor.shape)}, expected {list(shape)}. {RETURN}"
         if tensor.dtype != torch.int64:
-            return f"verify returned {tensor.dtype} {name}. {RETURN}"
+            return f"verify returned {tensor.dtype} {name}, expected torch.int64. Return {name}.long(). {RETURN}"
         if tensor.device != device:
             return f"verify returned {name} on {tensor.device}, its arguments are on {device}. {RETURN}"
     return ""

@@ -93,8 +93,8 @@ class Steps:
         return dataclasses.replace(parts[0], **joined)
 
 
-def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
-    """Returns the streams' requests with drafts by the verifier's own sampler, if it has one.
+def draw(verifier: Verifier | None, fixture: Fixture, streams: Streams) -> Drawn:
+    """Returns the streams' requests with drafts by the verifier's own sampler, if it has one; None has none.
 
     How many tokens a request drafts, and its sampling parameters, are functions of its seed and position, so that
     neither depends on the batch.

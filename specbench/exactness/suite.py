@@ -15,9 +15,7 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
-from specbench.core.machine.provenance import environment
 from specbench.exactness import guard
-from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
@@ -32,21 +30,19 @@ from specbench.exactness.enumeration.injection import (
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.fixture_failure import simplest_failure
+from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.results import EXTREMES, Row, uncontradicted
+from specbench.exactness.results import EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
-from specbench.exactness.statistics.calls import call_bound
-from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.run import ALL, Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.rule import rule_name, rule_of
+from specbench.rules.rule import rule_of
 
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
@@ -70,8 +66,6 @@ class Examination:
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.
         interrupted: gets the evidence so far if a signal ends the suite.
-        name, suite, command: for the certificate: what it calls the verifier, the name of the settings, and what
-            repeats the run.
     """
 
     verifier: Any
@@ -84,9 +78,6 @@ class Examination:
     stuck: Callable[[Evidence], None] | None = None
     journal: Journal | None = None
     interrupted: Callable[[Evidence], None] = lambda _: None
-    name: str = ""
-    suite: str = ""
-    command: str = ""
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(inputs_seed=self.inputs_seed)
@@ -130,20 +121,6 @@ class Examination:
             if guard.stopped():
                 self.interrupted(evidence)
         return evidence
-
-    def certificate(self) -> Certificate:
-        """What follows from the evidence so far."""
-        return certify(
-            self.evidence,
-            self.settings,
-            verifier=self.name,
-            rule=rule_name(self.verifier),
-            declared_lossless=getattr(self.verifier, "lossless", None) is True,
-            suite=self.suite,
-            seed=self.seed,
-            command=self.command,
-            environment=environment(self.device),
-        )
 
     def _hang(self, fault: guard.VerifierFault) -> None:
         self.evidence.fault = str(fault)
@@ -245,29 +222,24 @@ class Examination:
         evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.rows = [self.looks.bounded(row) for row in evidence.rows]
         evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
-        if evidence.fault is None:
-            bounds = uncontradicted(self.looks.bounds(self.probes, tallies), evidence.rejected, evidence.habits)
-            compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, self.seed, left_out)
+        self.looks.conclude(self.probes, tallies, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""
         self.ahead = [_EXAMPLE]
         self._conclude()
-        if names_another_rule(self.evidence):
-            arguments = (self.fixtures, self.seed, self.budget.compared)
+        other_rule = names_another_rule(self.evidence)
+        compared = (self.fixtures, self.seed, self.budget.compared)
+        if other_rule:
             with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *arguments)
-                self.evidence.follows = followed_rule(self.verifier, *arguments)
-        if self._is_caught() or names_another_rule(self.evidence):
-            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # of code that does otherwise now
-                failure = simplest_failure(self.subject, self.evidence, self.probes, self.extremes)
-                self.evidence.failure = failure or (
-                    None if self.trials is None else failure_of(self.subject, self.trials)
-                )
+                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *compared)
+                self.evidence.follows = followed_rule(self.verifier, *compared)
+        if other_rule or self._is_caught():
+            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # likewise
+                causes = CauseSearch(self.verifier, *compared)
+                arguments = (self.subject, self.evidence, self.probes, self.extremes, self.trials, causes)
+                self.evidence.failure = simplest_failure(*arguments)
 
     def _is_caught(self) -> bool:
         """Whether anything says that the verifier is not lossless."""

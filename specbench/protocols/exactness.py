@@ -17,7 +17,7 @@ from specbench.core.machine.disk import write_text
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
-from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
+from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certificate_of, markdown
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs import fresh_seed
@@ -60,11 +60,15 @@ class ExactnessProtocol:
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        examination = self._examination(context)
+        examination = self.examination(context)
+        command = context.command
+        if self.inputs_seed is None:
+            command = f"{command} protocol.inputs_seed={examination.inputs_seed}"
+        certified = examination, context.verifier_name, self.suite, command
 
         def save(_: Evidence) -> None:
             """Saves what there is of a run that leaves no row."""
-            certificate = examination.certificate()
+            certificate = certificate_of(*certified)
             if context.folder is not None:
                 write_text(context.folder / JSON, certificate.json())
                 write_text(context.folder / PAGE, markdown(certificate))
@@ -77,7 +81,7 @@ class ExactnessProtocol:
 
         examination.stuck, examination.interrupted = stuck, save
         evidence = examination.run()
-        certificate = examination.certificate()
+        certificate = certificate_of(*certified)
         cells = joint_cells(evidence)
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
@@ -100,24 +104,18 @@ class ExactnessProtocol:
             failure=_failure(certificate, names_another_rule(evidence)),
         )
 
-    def _examination(self, context: RunContext) -> Examination:
+    def examination(self, context: RunContext) -> Examination:
+        """The suite of a run. Raises ConfigError for requests that depend on earlier text."""
         check_no_history(context)
-        inputs_seed, command = self.inputs_seed, context.command
-        if inputs_seed is None:
-            inputs_seed = fresh_seed()
-            command = f"{command} protocol.inputs_seed={inputs_seed}"
         return Examination(
             verifier=context.verifier,
             settings=self.settings,
             seed=context.seed,
             device=context.device,
-            inputs_seed=inputs_seed,
+            inputs_seed=fresh_seed() if self.inputs_seed is None else self.inputs_seed,
             configured=configured_stratum(context.sampling, context.gamma, context.batch_size, context.dtype),
             report=lambda text: say(f"{context.verifier_name}: {text}"),
             journal=context.journal,
-            name=context.verifier_name,
-            suite=self.suite,
-            command=command,
         )
 
 

@@ -51,7 +51,7 @@ class TextCompletion:
         request: what it answers.
         mode: how it was decoded.
         text: without the prompt.
-        token_ids: of the text; None if the engine does not tell.
+        token_ids: of the whole text; None if the engine does not return them all.
         finish_reason: "stop", "length", or the engine's own word; None if it does not tell.
         logprobs: natural logarithms, one for each token; None if none were given.
         counters: what the engine counted for this text: "drafted", "accepted" and "steps" (verifications) where it

@@ -16,6 +16,7 @@ import specbench
 from specbench.api.naming import renamed
 from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.exactness.certificate import certificate_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.suite import Examination
 from specbench.protocols.exactness import ExactnessProtocol
@@ -261,7 +262,8 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     ("seeds too few", changed(seeds=[1, 2]), "seeds: 2 for 4 requests"),
     ("negative seed", changed(seeds=[1, -2, 3, 4]), "seeds[1] = -2 is outside"),
     ("a single negative seed", changed(seeds=-1), "seeds: -1 is outside"),
-    ("seed beyond 64 bits", changed(seeds=[2**64, 1, 1, 1]), "seeds: no whole numbers"),
+    ("seed beyond 64 bits", changed(seeds=[2**64, 1, 1, 1]), "seeds: no whole numbers of 64 bits in [184467"),
+    ("no seeds", changed(seeds=None), "seeds: no whole numbers of 64 bits in None. Give a list, an array or a tensor"),
     ("positions beyond", changed(positions=2**32), "positions[0] = 4294967296 is outside"),
     ("positions of floats", changed(positions=[0.5, 1, 1, 1]), "positions: torch.float32"),
     ("samplings too few", changed(sampling=SAMPLING[:3]), "sampling: 3 for 4 requests"),
@@ -390,9 +392,9 @@ def bare(certificate: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line():
     run = run_context(MaskedVerifier(), gamma=4, batch_size=1)
-    examination = ExactnessProtocol(suite="quick", **SMALL)._examination(run)
+    examination = ExactnessProtocol(suite="quick", **SMALL).examination(run)
     examination.run()
-    expected = examination.certificate()
+    expected = certificate_of(examination, "masked", "quick", "")
 
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
@@ -410,6 +412,21 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
         "specbench.certify(mine, suite='quick', seed=0, inputs_seed=3, rule='token', device='cpu', draws=5000"
     )
     assert found.headline in found.page
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
+def test_the_seeds_that_a_certificate_records_give_its_evidence_again():
+    few = {**SMALL, "draws": 1000, "serial_draws": 0, "calls": 3, "use_calls": 0, "row_vocabulary": 0}
+    evidence = ("tests", "bounds", "inputs", "census", "habits")
+
+    def certificate(seed: int, inputs_seed: int) -> Any:
+        return specbench.certify("masked", "quick", device="cpu", **few | {"seed": seed, "inputs_seed": inputs_seed})
+
+    first = certificate(7, 3)
+    again = certificate(first.seed, first.inputs_seed)
+    assert all(getattr(first, name) == getattr(again, name) for name in evidence)
+    assert first.tests != certificate(8, first.inputs_seed).tests
+    assert first.census != certificate(first.seed, 4).census
 
 
 def verify_masked(draft: Any, target: Any, streams: Any) -> Any:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from specbench.exactness.zoo.bonus import PreviousRowBonus
+from specbench.exactness.zoo.residual import PreviousRowBonus
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out

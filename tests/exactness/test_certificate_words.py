@@ -382,8 +382,8 @@ FORMS = [
      rf"(?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
     (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == row_sentence(e.row)),
     (rf"Long use: (?P<n>{NUMBER}) requests were verified after (?P<calls>{NUMBER}) calls of one object in mixed shapes\. (?:All have "
-     r"the tokens that they had before, or that an unused object or the rule gives them|(?P<wrong>Some have other tokens)"
-     r"(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),
+     r"the tokens that they had before, or that an unused object or the rule gives them|It is not called lossless, because "
+     r"(?P<wrong>some have other tokens then)(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),
     (rf"(?P<word>Exact|Proved) on (?P<n>\d+) small pairs?: the bias there is proved to be at most (?P<located>{BOUND}), if the code does "
      r"the same at every call\. Its own tensor operations were run over whole intervals of its uniforms\.", proved_sentence),
     (rf"Not lossless: the thresholds of the code imply a bias of (?P<located>{BOUND}) a step on the small pair '(?P<fixture>\w+)'\. "

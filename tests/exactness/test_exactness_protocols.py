@@ -14,7 +14,7 @@ from specbench.analysis.flawed_zoo import sensitivity_table
 from specbench.core.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.settings import SUITES
-from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
+from specbench.exactness.zoo.residual import ArgmaxBonus, PreviousRowBonus
 from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.exactness import ExactnessProtocol

@@ -59,7 +59,10 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
         (lambda tokens, counts: odd(tokens[:, :2], counts), r"token_ids \[6, 2\], expected \[6, 3\]"),
         (lambda tokens, counts: odd(tokens, counts[:, None]), r"num_accepted \[6, 1\]"),
         (lambda tokens, counts: odd(tokens.float(), counts), r"torch.float32 token_ids"),
-        (lambda tokens, counts: odd(tokens.int(), counts), r"torch.int32 token_ids"),
+        (
+            lambda tokens, counts: odd(tokens.int(), counts),
+            r"torch.int32 token_ids, expected torch.int64. Return token_ids.long\(\)\. Return Verification",
+        ),
         (lambda tokens, counts: odd(tokens.tolist(), counts), "a list as token_ids"),
         (lambda tokens, counts: odd(tokens.to("meta"), counts), "token_ids on meta"),
     ],

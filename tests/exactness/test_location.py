@@ -1,7 +1,6 @@
 """Where code's thresholds lie, what bias they imply, what follows a surprise, and proofs over whole boxes."""
 
 import dataclasses
-import re
 import time
 
 import pytest
@@ -13,24 +12,20 @@ from specbench.exactness.enumeration.injection import Point, calls_a_request, ex
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures import fixture_failure
-from specbench.exactness.failures import likely_cause as causes
 from specbench.exactness.failures.copies import run_copies
-from specbench.exactness.failures.likely_cause import likely_cause
+from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.failures.wrong_points import between_thresholds
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, residual, wrong_q
-from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.matching import MatchingVerifier
-from specbench.rules.rule import rule_of
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
@@ -197,64 +192,9 @@ def test_a_division_by_a_uniform_is_no_proof():
     assert not proved(Pole(), sound)
 
 
-# --- Likely causes ---
-
-
-def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
-    fixture = FIXTURES[name]
-    given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = expected_of(rule_of(verifier), fixture, count, given)
-    differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
-    return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
-
-
-def test_code_with_a_known_bug_is_told_which():
-    class Mine(accept.Lenient):
-        """Somebody's code, which happens to have that bug."""
-
-    cause = likely_cause(Mine(), wrong_points(Mine(), "chain"))
-    assert "lenience" in cause
-    assert "flawed/lenient does in 100 of 100" in cause
-    assert "replaced by a plain draw" in likely_cause(
-        residual.TargetResidual(), wrong_points(residual.TargetResidual(), "chain")
-    )
-
-
-def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
-    wide = Strip(0.5)
-    assert likely_cause(wide, wrong_points(wide, "chain")) == ""
-    assert (
-        likely_cause(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))])
-        == ""
-    )
-
-
-def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
-    """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
-    for bug in bugs():
-        assert not re.search(r"issue|PR \d|arXiv", causes._SOURCE.sub("", card(bug))), bug
-    verifier = accept.FirstUnverified()
-    points = wrong_points(verifier, "chain")
-    assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
-    assert "issue" not in likely_cause(verifier, points)
-    assert likely_cause(verifier, points[:9]) == ""
-
-
-class SlightlyKind(TokenSteps):
-    """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
-
-    def accepts(self, p, q, u):
-        return u * q < p * (1 + 1e-4)
-
-
-def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
-    """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
-    probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
-    found = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
-    wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
-    assert len(beside) > len(wrong) > 10
-    assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
-    assert likely_cause(SlightlyKind(), wrong, beside) == ""
+def of_points(verifier) -> CauseSearch:
+    """The search for code that is too slow for other requests."""
+    return CauseSearch(verifier, [], 0, 0)
 
 
 def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
@@ -277,9 +217,10 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
     probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
-    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "chain"
+    arguments = (Subject(accept.Lenient()), evidence, probes, [], None, of_points(accept.Lenient()))
+    assert fixture_failure.simplest_failure(*arguments).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
-    assert fixture_failure.simplest_failure(Subject(accept.Lenient()), evidence, probes, []).fixture == "processed"
+    assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
 
 
 # --- Examples ---
@@ -306,7 +247,8 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
-        failure = fixture_failure.simplest_failure(Subject(verifier, unused), Evidence(), {name: probe}, [])
+        arguments = (Subject(verifier, unused), Evidence(), {name: probe}, [], None, of_points(verifier))
+        failure = fixture_failure.simplest_failure(*arguments)
     assert failure is not None
     return failure, kept[0]
 

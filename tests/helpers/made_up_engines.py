@@ -187,6 +187,22 @@ class HalfStops(Engine):
         return dataclasses.replace(found, text=found.text + half)
 
 
+class ShowsStops(Engine):
+    """Shows the stop string, and the rest of its last token if asked to: when it speculates, or both ways."""
+
+    def __init__(self, modes: Sequence[Mode] = (Mode.SPECULATIVE,), whole: bool = False) -> None:
+        super().__init__()
+        self.shown, self.whole = modes, whole
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        found = super().one(request, mode)
+        if found.finish_reason != "stop" or mode not in self.shown:
+            return found
+        whole = self.text(found.token_ids or ()).rstrip()
+        (stop,) = request.sampling.stop
+        return dataclasses.replace(found, text=whole if self.whole else found.text + stop)
+
+
 class RoundsAlone(Engine):
     """Takes another first token at temperature 0 if it speculates for a single request, as rounding may have it."""
 
@@ -219,6 +235,15 @@ class WithoutIds(Engine):
 
     def completion(self, request: TextRequest, mode: Mode, *rest: object) -> TextCompletion:
         return dataclasses.replace(super().completion(request, mode, *rest), token_ids=None)
+
+
+class LosesIds(Several):
+    """Returns token ids for every second text alone."""
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        first = self.calls
+        found = enumerate(super().complete(requests, mode), first)
+        return [dataclasses.replace(text, token_ids=None) if number % 2 else text for number, text in found]
 
 
 class Fails(Engine):

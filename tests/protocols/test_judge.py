@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from specbench.core.errors import ArgumentError, ConfigError, OutageError, SpecbenchError
+from specbench.exactness.two_sample.bets import evidence
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
-from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP
+from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP, _contents, _equal
+from specbench.protocols.judging.distribution import Sampled
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
 from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, prompts_of
@@ -115,7 +117,7 @@ def test_seeds_that_are_ignored_are_named():
     assert "parts at token" in row.detail
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("source", "check"),
     [
@@ -123,6 +125,8 @@ def test_seeds_that_are_ignored_are_named():
         (engines.Several("copies"), COPIES),
         (engines.OverrunsStops(), STOP),
         (engines.HalfStops(), STOP),
+        (engines.ShowsStops(), STOP),
+        (engines.ShowsStops(whole=True), STOP),
         (engines.Several("too few"), COPIES),
     ],
 )
@@ -140,6 +144,32 @@ def test_a_text_that_rounding_forks_before_its_stop_string_refutes_nothing():
     row = checks(outcome)[STOP, Mode.SPECULATIVE]
     assert (row.cases, row.failures, row.detail) == (0, 0, "not checked: no text came to its stop string")
     assert checks(outcome)[STOP, Mode.PLAIN].cases > 0
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize("source", [engines.ShowsStops(tuple(Mode)), engines.ShowsStops(tuple(Mode), whole=True)])
+def test_an_engine_that_shows_stop_strings_both_ways_keeps_them(source):
+    """As engines do that leave a whole last token; what the text goes on with inside of it is no matter."""
+    outcome = judged(source)
+    for mode in Mode:
+        assert checks(outcome)[STOP, mode].cases > 0
+        assert checks(outcome)[STOP, mode].failures == 0
+    assert outcome.failure is None
+
+
+class EndsOtherwise(engines.ShowsStops):
+    """Its last token, which holds the stop string, is another one if it speculates alone, as rounding may have it."""
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        found = super().one(request, mode)
+        if found.finish_reason != "stop" or mode is Mode.PLAIN:
+            return found
+        return dataclasses.replace(found, token_ids=(*(found.token_ids or ())[:-1], 39), text=f"{found.text}9")
+
+
+def test_a_text_that_forks_in_the_token_of_its_stop_string_refutes_nothing():
+    outcome = judged(EndsOtherwise(tuple(Mode)))
+    assert checks(outcome)[STOP, Mode.SPECULATIVE].cases > 0
     assert outcome.failure is None
 
 
@@ -177,6 +207,37 @@ def test_engines_without_token_ids_are_judged_by_words():
     assert verdicts(outcome)[0] == NOT_REFUTED
     assert certificate(outcome)["findings"][0]["numbers"]["units"].startswith("words")
     assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
+
+
+def test_texts_with_and_without_token_ids_are_compared_by_their_characters():
+    """A tuple of ids differs from every text, so that the same seed seemed to give other texts, and copies differed."""
+    requests = [TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)] * 3
+    texts = engines.LosesIds().complete(requests, Mode.PLAIN)
+    assert [text.token_ids is None for text in texts] == [False, True, False]
+    assert len(set(_contents(texts))) == 1
+    assert _equal(SAME_SEED, Mode.PLAIN, texts[:2], texts[1:]).failures == 0
+    assert isinstance(_contents(texts[::2])[0], tuple)
+
+
+def test_token_ids_that_stop_midway_leave_earlier_bets_as_they_were():
+    """Bets on words that began anew would be a second test of the same texts, which doubles the false alarm."""
+    source, sampled, looks = engines.Biased(0.2), Sampled(), []
+    for number in range(96):
+        sampled.prompts.append(number % 4)
+        for mode in Mode:
+            request = TextRequest(
+                prompt_id="a", prompt=f"{number % 4}", sampling=SamplingParams(), seed=number, max_new_tokens=3
+            )
+            (text,) = source.complete([request], mode)
+            lost = number >= 70 and mode is Mode.SPECULATIVE
+            sampled.texts[mode].append(dataclasses.replace(text, token_ids=None) if lost else text)
+        if number in (63, 95):
+            looks.append((sampled.units, evidence(sampled.pairs(3)).log_wealth))
+    (units, first), (other_units, second) = looks
+    assert (units, other_units[:36]) == ("token ids", "token ids, and words from pair 71 on")
+    assert np.array_equal(first, second[:64])
+    assert first[-1] != 0
+    assert not np.array_equal(second[70:], np.full(26, second[69]))  # the others are bet on too
 
 
 class OtherGreedy(engines.Engine):

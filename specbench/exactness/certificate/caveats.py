@@ -183,6 +183,8 @@ def _of_causes(evidence: Evidence) -> str:
         return (
             "State or noise of its own explains that: the tokens of a rule depend on the uniforms of `streams` alone."
         )
+    if evidence.failure is not None and evidence.failure.cause:
+        return "The simplest failing example names the likely cause."
     return (
         "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give the "
         "verifier a Rule with its formulas, which are then compared with the target, and the tokens with them."

@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specbench.core.machine.provenance import environment
 from specbench.exactness.certificate.caveats import covered, not_covered
 from specbench.exactness.certificate.words import headline, sentences
 from specbench.exactness.evidence import Evidence
@@ -15,8 +16,10 @@ from specbench.exactness.inputs import published
 from specbench.exactness.results import COMPARES
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows
 from specbench.exactness.verdict import NOT_LOSSLESS, ROUNDING, verdict_of
+from specbench.rules.rule import rule_name
 
 _TERMS = f"""\
 The bias of a step is the total variation between the joint distribution of its tokens and the target's. A small pair is
@@ -116,6 +119,27 @@ class Certificate:
     def json(self) -> str:
         """The certificate for machines."""
         return json.dumps(asdict(self), indent=1)
+
+
+def certificate_of(examination: Examination, verifier: str, suite: str, command: str) -> Certificate:
+    """What follows from the evidence that an examination has left so far.
+
+    Args:
+        verifier, suite: the names of the verifier and of the settings.
+        command: what repeats the run.
+    """
+    examined = examination.verifier
+    return certify(
+        examination.evidence,
+        examination.settings,
+        verifier=verifier,
+        rule=rule_name(examined),
+        declared_lossless=getattr(examined, "lossless", None) is True,
+        suite=suite,
+        seed=examination.seed,
+        command=command,
+        environment=environment(examination.device),
+    )
 
 
 def certify(evidence: Evidence, settings: Settings, **about: Any) -> Certificate:

@@ -228,7 +228,7 @@ def _of_use(evidence: Evidence) -> list[str]:
     }
     words = "; ".join(f"not {name}: {count:,}" for name, count in counts.items() if count)
     first = "" if use.first_changed is None else f", first seen after {use.first_changed:,} calls"
-    return [f"{lead} Some have other tokens{first} ({words})."]
+    return [f"{lead} It is not called lossless, because some have other tokens then{first} ({words})."]
 
 
 def _of_rule(whole: StratumRow) -> str:

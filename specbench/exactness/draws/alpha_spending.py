@@ -14,8 +14,9 @@ from dataclasses import replace
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import LOCATED, Probe, bound_of
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row, uncontradicted
 from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, share_at_most, tv_upper_bound
 from specbench.exactness.statistics.tally import Tally
@@ -76,6 +77,20 @@ class Looks:
     def doubt(self) -> float:
         """How often the bound of a fixture from above may be wrong."""
         return (1 - CONFIDENCE) / self.fixtures
+
+    def conclude(self, probes: Mapping[str, Probe], tallies: Mapping[str, Tally], seed: int) -> None:
+        """Puts into the evidence what its tests could have seen and, unless it has a fault, bounds on the bias.
+
+        Args:
+            seed: of the run, from which sizes of calls follow.
+        """
+        evidence = self.evidence
+        evidence.rows = [self.bounded(row) for row in evidence.rows]
+        if evidence.fault is None:
+            bounds = uncontradicted(self.bounds(probes, tallies), evidence.rejected, evidence.habits)
+            compared = [probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
+            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
+            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, seed, left_out)
 
     def bounds(self, probes: Mapping[str, Probe], tallies: Mapping[str, Tally]) -> list[Bound]:
         """Returns the bounds of the fixtures that were drawn on."""

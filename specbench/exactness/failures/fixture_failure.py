@@ -16,14 +16,16 @@ from specbench.exactness.enumeration.injection import Example, Point, ends_of, i
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
 from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
-from specbench.exactness.failures.likely_cause import likely_cause
+from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
+from specbench.exactness.trials.run import Trials
 from specbench.exactness.verdict import verdict_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.verifier import Verifier, capabilities
@@ -32,15 +34,20 @@ _BESIDE = 2000  # points next to wrong ones that are looked at
 
 
 def simplest_failure(
-    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
+    subject: Subject,
+    evidence: Evidence,
+    probes: dict[str, Probe],
+    extremes: list[Point],
+    trials: Trials | None,
+    causes: CauseSearch,
 ) -> Failure | None:
     """Of what can be shown: where its thresholds are not its rule's, then calls at the ends of the uniforms, requests
-    that came out otherwise than foreseen, counts of a small fixture, and the law that its thresholds imply.
+    that came out otherwise than foreseen, counts of a small fixture, the law that its thresholds imply, and calls of D.
 
     A request of the fixture that the headline names comes first.
 
     Returns:
-        None if it shows in none of these (coupled steps, calls of D).
+        None if it shows in none of these (coupled steps).
     """
     verdict = verdict_of(evidence)
     headed = verdict.located or verdict.row
@@ -48,13 +55,15 @@ def simplest_failure(
     for names in ({named}, {*probes, *(extreme.fixture.name for extreme in extremes)}):
         here = {name: probe for name, probe in probes.items() if name in names}
         ends = [extreme for extreme in extremes if extreme.fixture.name in names]
-        if failure := _of_requests(subject, evidence, here, ends):
+        if failure := _of_requests(subject, evidence, here, ends, causes):
             return failure
-    return _of_probabilities(subject.verifier, evidence, probes)
+    if failure := _of_probabilities(subject.verifier, evidence, probes, causes):
+        return failure
+    return None if trials is None else failure_of(subject, trials)
 
 
 def _of_requests(
-    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
+    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point], causes: CauseSearch
 ) -> Failure | None:
     verifier = subject.verifier
     located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.count)
@@ -62,23 +71,25 @@ def _of_requests(
         simplest = min(located, key=lambda wrong: (wrong.point.count, -wrong.share))  # of short drafts the largest box
         used = located[:FOR_THE_CAUSE]
         right = [point for wrong in used for point in wrong.beside][:_BESIDE]
-        return _of_point(subject, simplest.point, likely_cause(verifier, [wrong.point for wrong in used], right))
+        return _of_point(subject, simplest.point, causes.cause([wrong.point for wrong in used], right))
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
-        return _of_point(subject, extremes[0], likely_cause(verifier, extremes))
+        return _of_point(subject, extremes[0], causes.cause(extremes))
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
     example = min(drawn, key=lambda example: example.point.count)
-    return _of_point(subject, example.point, likely_cause(verifier, [one.point for one in drawn]), example)
+    return _of_point(subject, example.point, causes.cause([one.point for one in drawn]), example)
 
 
-def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:
+def _of_probabilities(
+    verifier: Verifier, evidence: Evidence, probes: dict[str, Probe], causes: CauseSearch
+) -> Failure | None:
     for row in sorted(evidence.rejected, key=lambda row: row.p_value):
         if row.test in (JOINT, FORM) and row.fixture in evidence.tallies:
-            return _of_counts(evidence.tallies[row.fixture])
+            return _of_counts(evidence.tallies[row.fixture], causes.cause())
     models = [model for probe in probes.values() for model in probe.models.values() if model.fixture.enumerable]
     biased = max(models, key=lambda model: model.tv, default=None)
-    return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)
+    return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased, causes.cause())
 
 
 def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[WrongPoint]:
@@ -176,7 +187,7 @@ def _tokens(tokens: Int64[Tensor, " width"]) -> str:
     return str(shown) if shown else "what no rule can give"
 
 
-def _of_law(verifier: Verifier, model: Model) -> Failure:
+def _of_law(verifier: Verifier, model: Model, cause: str) -> Failure:
     """The sequence whose probability is farthest from the target's: drafts that are drawn otherwise show so alone."""
     fixture, boxes = model.fixture, model.grid.boxes(model.fixture.gamma + 1)
     steps = inject(verifier, fixture, boxes.middle, model.count)
@@ -191,10 +202,10 @@ def _of_law(verifier: Verifier, model: Model) -> Failure:
     ]
     if capabilities(verifier).draft_tokens is not None:
         lines.append("it draws drafts by itself: look there first if no single request is wrong")
-    return Failure(fixture.name, fixture.reason, tuple(lines))
+    return Failure(fixture.name, fixture.reason, tuple(lines), cause)
 
 
-def _of_counts(tally: Tally) -> Failure:
+def _of_counts(tally: Tally, cause: str) -> Failure:
     """The token whose count is farthest from what the target makes of it."""
     counts = torch.from_numpy(tally.nodes()).sum(dim=0).double()
     reached = counts.sum(dim=1, keepdim=True)
@@ -207,7 +218,7 @@ def _of_counts(tally: Tally) -> Failure:
         f"token {position + 1} of a step, in state {state}: token {token} is {float(share[row, token]):.6g} of "
         f"{int(reached[row]):,} emitted there, the target's probability is {float(p[row, token]):.6g}"
     )
-    return Failure(tally.fixture.name, tally.fixture.reason, (line,))
+    return Failure(tally.fixture.name, tally.fixture.reason, (line,), cause)
 
 
 def _place(fixture: Fixture, row: int) -> tuple[int, int]:

@@ -1,4 +1,9 @@
-"""Which known bug does code have? The one whose flawed verifier emits the same wrong tokens from the same uniforms."""
+"""Which known bug does code have? The one whose flawed verifier emits the same wrong tokens from the same uniforms.
+
+Requests of all small fixtures show a large bug, and refute every other one. Requests next to a threshold of the code
+show a small bug. If no flawed verifier emits the tokens of the code, its rule may, from other uniforms
+(``uniform_order``).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,31 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
 from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.enumeration.reference import expected, expected_of
+from specbench.exactness.failures.uniform_order import other_orders
+from specbench.exactness.fixtures import Fixture
 from specbench.exactness.guard import VerifierFault
+from specbench.exactness.steps import draw, verified_steps
+from specbench.exactness.streams import CAUSES, request_streams
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
-SAME = 0.98  # share of the requests on which a flawed verifier must emit the very same tokens; rounding has the rest
-_FEWEST = 10  # requests; of fewer nothing is concluded
+SAME = (
+    0.98  # share of the wrong requests on which a flawed verifier must emit the very same tokens; rounding has the rest
+)
+REQUESTS = 256  # of each fixture, drawn without regard to the code
+_FEWEST = 10  # wrong requests; of fewer nothing is concluded
 _SOURCE = re.compile(r" ?\([^()]*(?:issues?|PRs?|arXiv|[\w-]+/[\w.-]+) [^()]*\)")  # in a card: where the bug is from
 
 
@@ -29,22 +46,119 @@ def _zoo() -> dict[str, Verifier]:
     return {f"flawed/{bug}": kind() for bug, kind in bugs().items()}
 
 
-def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] = ()) -> str:
-    """The bug of the zoo that explains what code does wrong at some points; empty if none does.
+def _words(name: str) -> str:
+    """What a flawed verifier does wrong, without where that was seen."""
+    return _SOURCE.sub("", card(name.removeprefix("flawed/")))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Requests of a fixture, and the tokens that code emits for them.
+
+    Attributes:
+        streams: of the requests.
+        emitted: [B, gamma + 1], PADDING behind the tokens.
+        wrong: the number of requests without the tokens of the rule that the code names.
+    """
+
+    fixture: Fixture
+    streams: Streams
+    emitted: Int64[Tensor, "B width"]
+    wrong: int
+
+
+@dataclass(frozen=True)
+class CauseSearch:
+    """Looks for the known bug that explains all of a verifier's tokens.
 
     Args:
-        wrong: requests that the code gets wrong.
-        right: requests next to them that it gets right, which a larger bug of the same kind would not.
+        fixtures: small ones, on the device. Refused ones are left out.
+        seed: of the run, from which the requests follow.
+        most: requests of each fixture that code may be given, fewer than REQUESTS for slow code. Nothing but points is
+            compared then.
     """
-    as_wrong, of_wrong = _agreement(verifier, wrong, _zoo(), right=False)
+
+    verifier: Verifier
+    fixtures: Sequence[Fixture]
+    seed: int
+    most: int
+
+    def cause(self, wrong: Sequence[Point] = (), right: Sequence[Point] = ()) -> str:
+        """Returns the bug of the zoo, or the other uniforms of its rule, that explain what the code does wrong.
+
+        Args:
+            wrong: requests that the code gets wrong.
+            right: requests next to them that it gets right, which a larger bug of the same kind would not.
+
+        Returns:
+            A sentence, and in brackets what shows it; "" if no known bug, or more than one, has all tokens of the code.
+        """
+        requests, of_wrong = sum(len(batch.emitted) for batch in self._batches), self._wrong
+        if of_wrong >= _FEWEST and len(self._alike) == 1:
+            (name,) = self._alike
+            seen = (
+                f"It emits what {name} does in {requests:,} requests on small pairs, of which {of_wrong:,} are wrong."
+            )
+            return f"{_words(name)} ({seen})"
+        if self._alike:
+            return _cause_at_points(self.verifier, self._alike, wrong, right)
+        return self._of_uniforms(requests) if of_wrong >= _FEWEST else ""
+
+    def _of_uniforms(self, requests: int) -> str:
+        orders = [order for order in other_orders(rule_of(self.verifier)) if self._explains(order)]
+        if len(orders) != 1:
+            return ""
+        return (
+            f"{orders[0].described} (With these it has all tokens of the code in {requests:,} requests on small pairs, "
+            f"and other tokens in {self._wrong:,} of them with its own.)"
+        )
+
+    @cached_property
+    def _batches(self) -> list[_Batch]:
+        rule, batches = rule_of(self.verifier), []
+        if self.most < REQUESTS or not rule.has_law:
+            return []
+        for fixture in self.fixtures:
+            streams = request_streams(self.seed, CAUSES, REQUESTS, fixture.gamma + 1, fixture.p.device)
+            with contextlib.suppress(ArgumentError, VerifierFault):
+                emitted = verified_steps(self.verifier, fixture, streams).visible
+                own = expected(rule, draw(None, fixture, streams)).token_ids
+                batches.append(_Batch(fixture, streams, emitted, int((emitted != own).any(dim=1).sum())))
+        return batches
+
+    @cached_property
+    def _wrong(self) -> int:
+        return sum(batch.wrong for batch in self._batches)
+
+    @cached_property
+    def _alike(self) -> list[str]:
+        """The flawed verifiers that the requests do not refute."""
+        return [name for name, flawed in _zoo().items() if self._explains(flawed)]
+
+    def _explains(self, other: Verifier) -> bool:
+        """Whether another verifier emits the tokens of the code in all requests, but for rounding."""
+        differing, allowed = 0, max(1.0, (1 - SAME) * self._wrong)
+        for batch in self._batches:
+            try:
+                emitted = verified_steps(other, batch.fixture, batch.streams).visible
+            except (ArgumentError, VerifierFault):
+                return False
+            differing += int((emitted != batch.emitted).any(dim=1).sum())
+            if differing > allowed:
+                return False
+        return True
+
+
+def _cause_at_points(verifier: Verifier, names: Iterable[str], wrong: Sequence[Point], right: Sequence[Point]) -> str:
+    """Returns the bug, of some flawed verifiers, that explains what code does at points; "" if none does."""
+    as_wrong, of_wrong = _agreement(verifier, wrong, names, right=False)
     as_right, of_right = _agreement(verifier, right, as_wrong, right=True)
     best = max(
         as_right, default="", key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right)
     )
     if not best or of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
         return ""
-    seen = f"It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests."
-    return f"{_SOURCE.sub('', card(best.removeprefix('flawed/')))} ({seen})"
+    return f"{_words(best)} (It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests.)"
 
 
 def _agreement(

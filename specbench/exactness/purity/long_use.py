@@ -22,11 +22,11 @@ from specbench.exactness import guard
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.purity.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.purity.mixed_shapes import MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.results import LongUseRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
-from specbench.exactness.streams import request_streams
+from specbench.exactness.streams import LONG_USE, request_streams
 from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
@@ -66,7 +66,7 @@ class LongUse:
         self._random = random.Random(seed)
         self._used: set[int] = set()  # by their number among the shapes
         self._refused: set[int] = set()
-        self._next_request = FIRST_REQUEST + READY
+        self._next_request = LONG_USE + READY
         self._others = ready_streams(seed, device)
         self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
         self._shapes = self._prepared()

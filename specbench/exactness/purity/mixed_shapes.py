@@ -8,14 +8,13 @@ import torch
 
 from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, make_fixture
-from specbench.exactness.streams import BLOCKS, request_streams, uniforms
+from specbench.exactness.streams import LONG_USE, request_streams, uniforms
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
 
 NAME = "long use"  # of each fixture
 MOST_GAMMA, MOST_REQUESTS, MOST_TOKENS = 8, 16, 64  # draft length, requests of a batch, vocabulary
 READY = 2**14  # requests whose uniforms are computed beforehand
-FIRST_REQUEST = 5 * BLOCKS // 8  # of these calls in a run's block of requests (streams.py)
 _USUAL_SEEDS = 100_001  # seeds and positions as users write them are smaller
 _PARAMS = (
     SamplingParams(),
@@ -31,7 +30,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def ready_streams(seed: int, device: torch.device) -> Streams:
     """Streams of READY requests with their uniforms: half of the seeds and positions as users write them."""
     generator = torch.Generator().manual_seed(seed)
-    streams = request_streams(seed, FIRST_REQUEST, READY, MOST_GAMMA + 1, device)
+    streams = request_streams(seed, LONG_USE, READY, MOST_GAMMA + 1, device)
     usual = torch.randint(_USUAL_SEEDS, (2, READY), generator=generator).to(device)
     small = torch.rand((2, READY), generator=generator).to(device) < 0.5
     seeds, positions = torch.where(small, usual, torch.stack([streams.seeds, streams.positions]))

@@ -46,6 +46,16 @@ class Lenient(TokenSteps):
         return u * q * 0.8 < p
 
 
+class SwappedRatio(TokenSteps):
+    """p and q have changed places in the accept test: a drafted token stands with probability min(1, q / p).
+
+    A mutant: no thread known, but the target is p in arXiv 2211.17192 and q in arXiv 2302.01318.
+    """
+
+    def accepts(self, p, q, u):
+        return u * p < q
+
+
 class CoarseUniform(TokenSteps):
     """Uniforms in bfloat16 and <= for the test: u = 0 in one of 512, which accepts p = 0.
 

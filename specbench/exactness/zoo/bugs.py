@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.exactness.zoo import accept, bonus, history, residual, rng, state, wrong_q
+from specbench.exactness.zoo import accept, history, residual, rng, state, wrong_q
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 
 
@@ -23,7 +23,7 @@ from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 def bugs() -> MappingProxyType[str, type[TokenSteps | BlockSteps]]:
     """The classes by the names of their bugs: AcceptsEverything has ``accepts_everything``."""
     kinds: dict[str, type[TokenSteps | BlockSteps]] = {}
-    for module in (accept, residual, bonus, wrong_q, rng, state, history):
+    for module in (accept, residual, wrong_q, rng, state, history):
         for name, kind in inspect.getmembers(module, inspect.isclass):
             if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__ and name[0] != "_":
                 kinds[re.sub("(?<!^)(?=[A-Z])", "_", name).lower()] = kind

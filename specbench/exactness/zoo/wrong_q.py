@@ -89,7 +89,10 @@ class OverwrittenTarget(TokenSteps):
 
 
 class LateDraftRow(TokenSteps):
-    """The draft's rows are read one late. A mutant: no thread known for it, invisible where rows are equal."""
+    """The draft's rows are read one late; invisible where rows are equal.
+
+    A mutant: no thread known.
+    """
 
     def read(self, draft, target, streams):
         if draft.rows is None or len(draft.token_ids) == 0:

@@ -60,11 +60,12 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         gamma: tokens drafted a step, as far as it is known: limits up to gamma + 3 are tried.
     """
     some, rows = prompts[:PROMPTS], []
+    plain_stops: dict[str, _Stopped] = {}
     parts: list[tuple[str, Callable[[Mode], CheckRow]]] = [
         (SAME_SEED, lambda mode: _same_seed(sampler, some, mode)),
         (ALONE, lambda mode: _alone(sampler, some, mode)),
         (LIMIT, lambda mode: _limit(sampler, some, gamma + 3, mode)),
-        (STOP, lambda mode: _stop(sampler, prompts, greedy, mode)),
+        (STOP, lambda mode: _stop(sampler, prompts, greedy, mode, plain_stops)),
     ]
     for check, ask in parts:
         rows += [_tried(sampler, check, mode, ask) for mode in Mode]
@@ -106,11 +107,18 @@ def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
 
 def _equal(check: str, mode: Mode, one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> CheckRow:
     pairs = list(zip(one, other, strict=True))
-    places = [parting(a.token_ids or a.text, b.token_ids or b.text) for a, b in pairs]
+    places = [parting(*_contents(pair)) for pair in pairs]
     failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]
     unit = "token" if all(completion.token_ids for completion in one) else "character"
     detail = f"prompt {failures[0][0]!r} parts at {unit} {failures[0][1] + 1}" if failures else ""
     return CheckRow(check, mode, len(one), len(failures), detail)
+
+
+def _contents(texts: Sequence[TextCompletion]) -> list[tuple[int, ...] | str]:
+    """The token ids of each text; their characters if a text has no ids."""
+    if all(text.token_ids for text in texts):
+        return [text.token_ids or () for text in texts]
+    return [text.text for text in texts]
 
 
 def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: Mode) -> CheckRow:
@@ -125,8 +133,29 @@ def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: M
     return CheckRow(LIMIT, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
-def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode) -> CheckRow:
-    """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders."""
+@dataclass(frozen=True)
+class _Stopped:
+    """A greedy text, with and without a stop string that it holds.
+
+    Attributes:
+        begin: the text before the stop string.
+        ends_there: see _ends_at.
+    """
+
+    stop: str
+    begin: str
+    completion: TextCompletion
+    ends_there: bool | None
+
+
+def _stop(
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode, plain: dict[str, _Stopped]
+) -> CheckRow:
+    """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders.
+
+    Args:
+        plain: the plain texts by prompt, once they are there; speculative ones have to end as these do.
+    """
     if not sampler.supports("stop") or not greedy:
         return CheckRow(STOP, mode, 0, 0, "not checked: the source takes no stop strings, or has no greedy text")
     wrong, cases = [], 0
@@ -137,12 +166,31 @@ def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mod
         sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
         request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
         (completion,) = sampler.complete([request], mode, "stop strings")
-        ends_there = _ends_at(stop, completion.text, text)
-        cases += ends_there is not None
-        if ends_there is False:
-            wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}")
+        stopped = _Stopped(stop, text[: text.index(stop)], completion, _ends_at(stop, completion.text, text))
+        cases += stopped.ends_there is not None
+        where = f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}"
+        if stopped.ends_there is False:
+            wrong.append(where)
+        elif mode is Mode.PLAIN:
+            plain[prompt.name] = stopped
+        elif prompt.name in plain and _cut_otherwise(plain[prompt.name], stopped):
+            wrong.append(f"{where}, and the plain one {plain[prompt.name].completion.text[-40:]!r}")
     detail = wrong[0] if wrong else "" if cases else "not checked: no text came to its stop string"
     return CheckRow(STOP, mode, cases, len(wrong), detail)
+
+
+def _cut_otherwise(one: _Stopped, other: _Stopped) -> bool:
+    """Whether two texts are one text, which ended at the same stop string but is shown up to another character.
+
+    An engine may show the stop string, and the rest of its last token; both ways then do. Texts that fork, in tokens or
+    characters, say nothing.
+    """
+    if (one.stop, one.begin) != (other.stop, other.begin) or not (one.ends_there and other.ends_there):
+        return False
+    texts = [stopped.completion.text.rstrip() for stopped in (one, other)]
+    ids = [stopped.completion.token_ids or () for stopped in (one, other)]
+    forked = any(a[: len(b)] != b[: len(a)] for a, b in (texts, ids))
+    return not forked and texts[0] != texts[1]
 
 
 def _ends_at(stop: str, shown: str, text: str) -> bool | None:
@@ -185,7 +233,7 @@ def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]
         except SpecbenchError as error:  # llama-server takes an n of at most its -np; an outage ends the next check
             return [CheckRow(COPIES, one, 0, 0, f"not checked: {error}") for one in Mode]
         wrong = [len(some) for some in texts if len(some) != SEVERAL]
-        distinct[mode] = {len({text.token_ids or text.text for text in some}) for some in texts}
+        distinct[mode] = {len(set(_contents(some))) for some in texts}
         detail = f"{wrong[0]} texts for n={SEVERAL}" if wrong else ""
         rows.append(CheckRow(COPIES, mode, len(prompts), len(wrong), detail))
     if min(distinct[Mode.PLAIN]) > SEVERAL / 2 and distinct[Mode.SPECULATIVE] == {1}:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,13 +56,29 @@ class Sampled:
     texts: dict[Mode, list[TextCompletion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
 
     @property
-    def by_ids(self) -> bool:
-        return all(text.token_ids is not None for texts in self.texts.values() for text in texts)
+    def by_ids(self) -> list[bool]:
+        """Whether each pair is compared by token ids: up to the first pair of which a text has none.
+
+        Later texts thus leave the bets on earlier pairs as they were, and there is one test, with one false alarm.
+        """
+        have = (all(text.token_ids is not None for text in pair) for pair in zip(*self.texts.values(), strict=True))
+        return list(itertools.accumulate(have, operator.and_))
+
+    @property
+    def units(self) -> str:
+        """What the texts are compared by."""
+        by_ids = self.by_ids
+        if all(by_ids):
+            return "token ids"
+        first, missing = sum(by_ids), "since the engine returns no token ids"
+        return f"token ids, and words from pair {first + 1:,} on, {missing} there" if first else f"words, {missing}"
 
     def pairs(self, length: int, checkpoint: TextScorer | None = None) -> TextPairs:
-        """As arrays: token ids, or words if a text has none. A checkpoint scores the texts that are new to it."""
+        """As arrays: token ids, or words behind the last pair that has them. A checkpoint scores texts new to it."""
         by_ids = self.by_ids
-        plain, speculative = ([_words(text, by_ids) for text in self.texts[mode]] for mode in Mode)
+        plain, speculative = (
+            [_words(text, ids) for text, ids in zip(self.texts[mode], by_ids, strict=True)] for mode in Mode
+        )
         pairs = text_pairs(self.prompts, plain, speculative, length)
         if checkpoint is None:
             return pairs
@@ -137,7 +155,7 @@ def _finding(
     numbers = {
         "texts": 2 * len(sampled.prompts),
         "tokens": int((pairs.tokens >= 0).sum()),
-        "units": "token ids" if sampled.by_ids else "words, since the engine returns no token ids",
+        "units": sampled.units,
         "log10_evidence": float(bets.log_wealth.max() / math.log(10)),
         "false_alarm": limits.false_alarm,
         "rejected_after_texts": None if rejected is None else 2 * rejected,

@@ -1,0 +1,187 @@
+"""Which known bug a certificate names as the likely cause: the right one, or none."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
+from specbench.exactness.certificate.words import sentences
+from specbench.exactness.draws.probes import Probe
+from specbench.exactness.enumeration.injection import Point, inject
+from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.failures import fixture_failure
+from specbench.exactness.failures import likely_cause as causes
+from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch
+from specbench.exactness.settings import Settings
+from specbench.exactness.streams import uniforms
+from specbench.exactness.suite import Examination
+from specbench.exactness.verdict import verdict_of
+from specbench.exactness.zoo import accept, residual, wrong_q
+from specbench.exactness.zoo.bugs import bugs, card, flawed
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
+from specbench.rules import batched
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import rule_of
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import inverse_cdf
+from tests.exactness.test_probes import Strip
+from tests.helpers.cases import CPU, FIXTURES
+
+
+def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) -> str:
+    """The cause that these points show, of code that is too slow for other requests."""
+    return CauseSearch(verifier, [], 0, 0).cause(wrong, right or [])
+
+
+def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
+    fixture = FIXTURES[name]
+    given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = expected_of(rule_of(verifier), fixture, count, given)
+    differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
+    return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
+
+
+def test_code_with_a_known_bug_is_told_which():
+    class Mine(accept.Lenient):
+        """Somebody's code, which happens to have that bug."""
+
+    cause = at_points(Mine(), wrong_points(Mine(), "chain"))
+    assert "lenience" in cause
+    assert "flawed/lenient does in 100 of 100" in cause
+    other = residual.TargetResidual()
+    assert "replaced by a plain draw" in at_points(other, wrong_points(other, "chain"))
+
+
+def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
+    wide = Strip(0.5)
+    assert at_points(wide, wrong_points(wide, "chain")) == ""
+    assert (
+        at_points(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))]) == ""
+    )
+
+
+def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
+    """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
+    for bug in bugs():
+        assert not re.search(r"issue|PR \d|arXiv|mutant", causes._SOURCE.sub("", card(bug))), bug
+    verifier = accept.FirstUnverified()
+    points = wrong_points(verifier, "chain")
+    assert at_points(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
+    assert "issue" not in at_points(verifier, points)
+    assert at_points(verifier, points[:9]) == ""
+
+
+class SlightlyKind(TokenSteps):
+    """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
+
+    def accepts(self, p, q, u):
+        return u * q < p * (1 + 1e-4)
+
+
+def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
+    """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
+    probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
+    found = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
+    wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
+    assert len(beside) > len(wrong) > 10
+    assert "coarse_uniform" in at_points(SlightlyKind(), wrong)
+    assert at_points(SlightlyKind(), wrong, beside) == ""
+
+
+def cause_of(verifier, *names: str) -> str:
+    fixtures = [FIXTURES[name] for name in names] or list(FIXTURES.values())
+    return CauseSearch(verifier, fixtures, 0, REQUESTS).cause()
+
+
+class SwappedRatio(TokenSteps):
+    """Tests u against q / p."""
+
+    def accepts(self, p, q, u):
+        return u < q / p
+
+
+class ShiftedTests(TokenSteps):
+    """Reads the accept uniforms from offset 1 on: sound, of another order."""
+
+    def accept_uniforms(self, draft, streams):
+        return streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft) + 1]
+
+
+class RefusalDraws(TokenSteps):
+    """Draws the recovered or bonus token with the accept uniform at its place."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, streams.uniform(Stream.ACCEPT).gather(1, num_accepted[:, None])[:, 0])
+
+
+class ShiftedBlock(BlockVerifier):
+    """Block verification that tests the first drafted token with the uniform of the second, and so on."""
+
+    def verify(self, draft, target, streams):
+        made = uniforms(streams).clone()
+        made[Stream.ACCEPT] = made[Stream.ACCEPT].roll(-1, dims=1)
+        return super().verify(draft, target, dataclasses.replace(streams, made=made))
+
+
+class RolledInside(BlockSteps):
+    """Block verification with the accept uniforms of the drafted tokens in another order, which is not looked for."""
+
+    def accepted_length(self, draft, target, weights, u):
+        return super().accepted_length(draft, target, weights, u.roll(1, dims=1))
+
+
+class OftenPlain(TokenSteps):
+    """Replaces a refused token by a plain draw, as target_residual does, for half of the requests."""
+
+    def verify(self, draft, target, streams):
+        sound, plain = (kind().verify(draft, target, streams) for kind in (TokenSteps, residual.TargetResidual))
+        chosen = streams.uniform(Stream.EMIT)[:, :1] < 0.5
+        return Verification(torch.where(chosen, plain.token_ids, sound.token_ids), sound.num_accepted)
+
+
+KNOWN = {
+    SwappedRatio: "p and q have changed places in the accept test",
+    ShiftedBlock: "by the block rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
+    ShiftedTests: "by the token rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
+    RefusalDraws: "is drawn with ACCEPT at offset num_accepted, which also refused the drafted token. (With these",
+}
+
+
+@pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
+@pytest.mark.parametrize("kind", KNOWN)
+def test_a_certificate_names_well_known_bugs(kind):
+    settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0, row_vocabulary=0)
+    with torch.inference_mode():
+        evidence = Examination(kind(), settings, 0, CPU, inputs_seed=1).run()
+    assert KNOWN[kind] in evidence.failure.cause
+    assert "in 768 requests on small pairs" in evidence.failure.cause
+    words = sentences(verdict_of(evidence), evidence, settings)
+    sound = kind in (ShiftedBlock, ShiftedTests)
+    assert ("The simplest failing example names the likely cause." in words) == sound
+
+
+@pytest.mark.cases(8)
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bug", bugs())
+def test_no_bug_is_taken_for_another(bug):
+    """Not even late_draft_row for first_unverified, which emits the same tokens wherever one pair of models differs."""
+    cause = cause_of(flawed(bug))
+    assert not cause or f"flawed/{bug} " in cause
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_late_draft_row_is_not_taken_for_first_unverified():
+    assert "flawed/late_draft_row" in cause_of(wrong_q.LateDraftRow())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_unknown_bugs_sound_code_and_ambiguous_requests_have_no_cause():
+    for verifier in (Strip(0.5), SlightlyKind(), OftenPlain(), MaskedVerifier(), RolledInside()):
+        assert cause_of(verifier) == ""
+    alike = [accept.AcceptsEverything(), SwappedRatio()]  # if the draft is one-hot
+    assert [cause_of(verifier, "one_hot") for verifier in alike] == ["", ""]
+    assert all(cause_of(verifier, "one_hot", "chain") for verifier in alike)
+    assert cause_of(ShiftedTests(), "processed") == ""  # of two offsets the next one is the one before, too
