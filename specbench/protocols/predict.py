@@ -29,7 +29,7 @@ from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
-from specbench.replay.cost.forecast import Forecast, cost_models, forecast
+from specbench.replay.cost.forecast import PredictedRow, cost_models, forecast
 from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.replay.cost.steady import crossover, steady
 from specbench.replay.renewal import replay
@@ -42,25 +42,8 @@ PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.p
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedRow:
-    """The speedup of a draft length, and what it follows from."""
-
-    gamma: int
-    batch: int
-    speedup: float
-    speedup_low: float | None  # None if it was measured, in one batch or in batches that share prompts
-    speedup_high: float | None
-    tokens_per_second: float
-    plain_tokens_per_second: float
-    tokens_per_step: float
-    step_seconds: float
-    plain_step_seconds: float
-    start_seconds: float  # of a batch's prompts, both models
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasuredRow(PredictedRow):
-    """The same, measured."""
+    """What :class:`PredictedRow` predicts, measured."""
 
     batches: int  # timed; the interval of the speedup is over them, those that share a prompt as one
     batch_seconds: float  # of decoding a batch speculatively, prompts included
@@ -143,10 +126,7 @@ class PredictProtocol:
         kept = record(context, requests, independent=True)
         prompts = {request.name: len(request.prompt) for request in requests}
         prompt = float(np.mean(list(prompts.values())))
-        predicted = [
-            predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
-            for gamma in self.gammas
-        ]
+        predicted = [forecast(kept.trace, rule, gamma, size, models, prompts) for gamma in self.gammas]
         advised = max(predicted, key=lambda row: row.speedup)
         decoded = sorted({*self.decoded, advised.gamma})
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
@@ -171,29 +151,6 @@ class PredictProtocol:
                 "speedup_by_batch": plots.speedup_by_batch(pd.DataFrame(steady_rows)),
             },
         )
-
-
-def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> PredictedRow:
-    """A forecast beside the seconds of a plain step.
-
-    Args:
-        prompt: mean tokens of a prompt.
-    """
-    one = np.array([forecast.batch])
-    context = prompt + forecast.tokens_per_step  # near the beginning; contexts differ little within a run
-    return PredictedRow(
-        gamma=forecast.gamma,
-        batch=forecast.batch,
-        speedup=forecast.speedup.value,
-        speedup_low=forecast.speedup.low,
-        speedup_high=forecast.speedup.high,
-        tokens_per_second=forecast.tokens_per_second.value,
-        plain_tokens_per_second=forecast.plain_tokens_per_second,
-        tokens_per_step=forecast.tokens_per_step,
-        step_seconds=forecast.step_seconds,
-        plain_step_seconds=float(model.step_seconds(one, np.zeros(1), context)[0]),
-        start_seconds=forecast.start_seconds,
-    )
 
 
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> MeasuredRow:
