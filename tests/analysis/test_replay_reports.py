@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
-from specbench.metrics.results import STEP_SCHEMA, STEPS, StepRow, write_rows
+from specbench.metrics.results import STEPS, StepRow, write_rows
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
 
@@ -177,7 +177,7 @@ def test_the_page_of_definitions(tmp_path):
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
     for job, lines in enumerate((*logs, logs[0])):
         rows = [StepRow(p, i, d, a, e, d) for i, (p, d, a, e) in enumerate(lines)]
-        write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
+        write_rows(run / str(job) / STEPS, rows, StepRow)
     text = said(metrics, run)
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14

@@ -204,7 +204,7 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
     assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
 
     requests = api_texts._requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(api_texts._context(pair, ModelDrafter(), requests, 3, 8), requests).table
+    kept = record_requests(api_texts._context(pair, requests, ModelDrafter(), 8, seed=3), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
         specbench.replay(each, "token", gammas=[0, 3])

@@ -183,7 +183,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     before = dict(os.environ)
     text = results.TextRow("a", "b", "c", 1, "length")
-    results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
+    results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TextRow)
     workspace = tracking.WandbWorkspace(mode="offline", project="p", group="g/1")
     tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")
     assert dict(os.environ) == before
