@@ -139,6 +139,7 @@ def test_longer_prompts_are_cached():
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
     assert got.step_seconds == pytest.approx(2 * 20)
+    assert got.plain_step_seconds == pytest.approx(2 * (20 + 5))  # behind the prompts and one step of 5 tokens
 
 
 def test_the_last_steps_draft_less():

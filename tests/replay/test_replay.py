@@ -148,15 +148,6 @@ def test_greedy_drafts_by_hand():
     assert (got.joint[0], got.joint[1], got.conditional[1]) == (1, 1, 1)
 
 
-def test_a_draft_equal_to_the_target_is_always_accepted():
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 3, 20, seed=0).tolist())
-    for rule in ("token", "block"):
-        (got,) = replay(trace, rule, [4])
-        assert got.steps.tolist() == pytest.approx([4, 4, 4])
-        assert got.variance == pytest.approx(0)
-
-
 def test_a_token_the_draft_never_proposes_ends_every_block():
     p, q = markov_pair(4)
     trace = trace_of_tokens(p, q, [[0, 1, 2, 3, 0, 1]])
