@@ -1,4 +1,4 @@
-"""``specbench.decode`` and ``specbench.record``: texts of a pair of models, and what the models think of them."""
+"""``load_pair``, ``decode`` and ``record``: a pair of models, its texts, and what the models think of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.run_row import NO_DRAFT
-from specbench.models import CachedModel, Pair
+from specbench.models import CachedModel, Pair, loading
 from specbench.protocols.decode import speed_fields
 from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
@@ -35,6 +35,7 @@ from specbench.sampling import SamplingParams, on_host
 
 Kind = TypeVar("Kind")
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
+load_pair = names_arguments({"pair.": ""})(loading.load_pair)
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
 
 

@@ -184,13 +184,13 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
     return Timed(completions, time.perf_counter() - started, decoder.steps - before)
 
 
-def paired_round(
+def _paired_round(
     plain: Decoder,
     speculative: Decoder,
     batches: Sequence[Sequence[Request]],
-    number: int = 0,
-    at_once: int = 0,
-    live: LiveSpeed | None = None,
+    number: int,
+    at_once: int,
+    live: LiveSpeed,
 ) -> list[tuple[Timed, Timed]]:
     """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
     pairs = []
@@ -199,8 +199,7 @@ def paired_round(
         decoders = (plain, speculative) if (place + number) % 2 == 0 else (speculative, plain)
         timed = {decoder: decode_timed(decoder, batch, at_once) for decoder in decoders}
         pairs.append((timed[plain], timed[speculative]))
-        if live is not None:
-            live.add(*pairs[-1])
+        live.add(*pairs[-1])
     return pairs
 
 
@@ -240,14 +239,14 @@ def timed_rounds(
     live = LiveSpeed(journal or Journal())
     watch = DisturbanceWatch(plain.components.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
-    rounds = [paired_round(plain, speculative, batches, at_once=at_once, live=live)]
+    rounds = [_paired_round(plain, speculative, batches, 0, at_once, live)]
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
         if ranks.broadcast_from_rank0(lambda enough=enough: enough):  # clocks differ
             break
-        rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once, live))
+        rounds.append(_paired_round(plain, speculative, batches, len(rounds), at_once, live))
     seen = watch.ended()
     written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
     differing = [
