@@ -241,13 +241,15 @@ def _context(
     Args:
         bind: whether the drafter is needed: a pair without a draft decodes plainly.
     """
-    made, steps = _component("drafter", drafter, Drafter), _component("engine", engine, DecodingEngine)
+    unbound, chosen_engine = _component("drafter", drafter, Drafter), _component("engine", engine, DecodingEngine)
+    chosen_verifier = verifier_of(verifier)
     target, name = CachedModel(pair.target, pair.vocab_size, "target"), pair.target.name_or_path or "target"
-    draft, checked = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft", verifier_of(verifier)
-    bound = made.bind(pair, target) if bind else made
+    draft = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft"
+    bound = unbound.bind(pair, target) if bind else unbound
+    parts = (bound, chosen_verifier) if gamma > 0 else (None, None)
     host = next(filter(None, (on_host(request.sampling) for request in requests)), "")
     return ModelContext(
-        verifier=checked,
+        verifier=chosen_verifier,
         verifier_name=name_of(verifier),
         sampling=requests[0].sampling,
         gamma=gamma,
@@ -261,8 +263,8 @@ def _context(
         target=target,
         drafter=bound,
         requests=requests,
-        names=(name, draft_name(made, name, draft)),
-        engine=steps.resolve(target.device, *((bound, checked) if gamma > 0 else (None, None)), on_host=host),
+        names=(name, draft_name(unbound, name, draft)),
+        engine=chosen_engine.resolve(target.device, *parts, on_host=host),
         processors=processors,
     )
 

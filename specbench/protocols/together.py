@@ -173,13 +173,13 @@ def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | Non
         (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
         for one, without, group in zip(rounds, plain, groups, strict=False)
     ]
-    own, phases = shared.jobs[job], Counter[str]()
+    decoder, phases = shared.jobs[job], Counter[str]()
     for one in rounds:
         phases.update(one["phases"])
     facts = DecoderFacts(
-        own["engine"],
-        own["preparation"] + shared.jobs[PLAIN]["preparation"],
-        own["sizes"],
+        decoder["engine"],
+        decoder["preparation"] + shared.jobs[PLAIN]["preparation"],
+        decoder["sizes"],
         dict(phases),
         sum(group["prompts"] for group in rounds),
         sum(group["prompts"] for group in plain[: len(rounds)]),
