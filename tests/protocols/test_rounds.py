@@ -12,7 +12,7 @@ from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import DecodeProtocol, repeat_failure
-from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
+from specbench.protocols.rounds import DecoderFacts, RoundSettings, Timed, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
@@ -82,6 +82,13 @@ def test_rounds_follow_while_they_scatter(clock, settings, stretch, count):
     assert len(clock.order) == len(timed.rows()) == 12 * count
     assert [row.way for row in timed.rows()[:2]] == ["plain", "speculative"]
     assert timed.differing == 0
+
+
+def test_seconds_of_prompts_are_those_of_either_way():
+    plain, speculative = decoders()
+    plain.prompt_seconds, speculative.prompt_seconds = 1.0, 2.0
+    facts = DecoderFacts.of(plain, speculative)
+    assert (facts.prompts, facts.plain_prompts) == (2.0, 1.0)
 
 
 class Own:
