@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
+from scipy.special import rel_entr
 
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.replay.cost.model import COST, fit
@@ -21,7 +21,7 @@ from .folder import read_rows, read_table
 from .page import page
 
 WITHIN = 0.1
-SURPRISE = 0.01  # so few points inside, had each a chance of 95%, are no accident
+SURPRISE = 0.01  # the p-value below which misses are no accident, had each point a chance of 95% to lie inside
 TERMS = {
     "tokens_per_step": "acceptance (tokens a step)",
     "step_seconds": "the speculative step's time",
@@ -124,8 +124,17 @@ def fault(row: pd.Series) -> Fault:
 
 
 def surprising(both: pd.DataFrame) -> bool:
-    """Whether fewer measured speedups lie in the predicted intervals than chance explains."""
-    return bool(stats.binom.cdf(int(both["inside"].sum()), len(both), CONFIDENCE) < SURPRISE)
+    """Returns whether fewer measured speedups lie in the predicted intervals than chance explains.
+
+    The settings of a job share its trace and its measured costs, so that they may all miss at once: only jobs count as
+    independent. The shares of misses of n jobs lie in [0, 1] and have a mean of at most 5%; their average is s or more
+    with a probability of at most exp(-n KL(s, 5%)) (Hoeffding, "Probability inequalities for sums of bounded random
+    variables", JASA 58, 1963, theorem 1), whatever the settings of a job have in common.
+    """
+    misses = 1 - both.groupby("job")["inside"].mean()
+    share, expected = float(misses.mean()), 1 - CONFIDENCE
+    divergence = rel_entr(share, expected) + rel_entr(1 - share, 1 - expected)
+    return share > expected and bool(math.exp(-len(misses) * divergence) < SURPRISE)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.api.accept import from_accept
     from specbench.api.batch import verify
     from specbench.api.certificates import CertificateInterrupt, certify
-    from specbench.api.pairs import load_pair
-    from specbench.api.texts import decode, record
+    from specbench.api.texts import decode, load_pair, record
     from specbench.core.rng import Stream, Streams
     from specbench.core.sampling_params import SamplingParams
     from specbench.core.types import Draft, LogitRows, Verification
@@ -57,7 +56,7 @@ _HOMES = {
     "certify": "api.certificates",
     "decode": "api.texts",
     "from_accept": "api.accept",
-    "load_pair": "api.pairs",
+    "load_pair": "api.texts",
     "record": "api.texts",
     "verify": "api.batch",
 }

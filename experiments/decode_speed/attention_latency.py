@@ -29,9 +29,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpec, expected, largest_error, make_case
-from specbench.benchmark.timed import TimedCalls, round_trip, with_interval
+from specbench.benchmark.timed import TimedCalls, round_trip
 from specbench.benchmark.timer import FEWEST, DeviceTimer, calls_by_host
 from specbench.core.machine.devices import choose_device
+from specbench.metrics.intervals import columns
 from specbench.metrics.latency import ratio_of_medians
 from specbench.models import plain_attention
 
@@ -213,7 +214,7 @@ def against(ways: Sequence[TimedWay], way: TimedWay, seed: int) -> dict[str, flo
     base = next((other for other in ways if other.way == OURS and other is not way and not other.wrong), None)
     if base is None:
         return dict.fromkeys(("times_ours", "times_ours_low", "times_ours_high"))
-    return with_interval("times_ours", ratio_of_medians(np.array(way.device_us), np.array(base.device_us), seed))
+    return columns("times_ours", ratio_of_medians(np.array(way.device_us), np.array(base.device_us), seed))
 
 
 def main(given: Sequence[str] | None = None) -> None:

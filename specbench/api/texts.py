@@ -1,4 +1,4 @@
-"""``specbench.decode`` and ``specbench.record``: texts of a pair of models, and what the models think of them."""
+"""``load_pair``, ``decode`` and ``record``: a pair of models, its texts, and what the models think of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
 from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
 from specbench.api.prompts import Prompts, encode_prompt, split_prompts
-from specbench.api.verifiers import verifier_of
+from specbench.api.verifiers import name_of, verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
@@ -21,15 +19,14 @@ from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
-from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.run_row import NO_DRAFT
-from specbench.models import CachedModel, Pair
+from specbench.models import CachedModel, Pair, loading
 from specbench.protocols.decode import speed_fields
-from specbench.protocols.model_context import ModelContext, in_prompt_groups, unit_of
+from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import DecoderFacts, RoundSettings, decode_timed, warm_rounds
-from specbench.protocols.scoring import score_texts
+from specbench.protocols.rounds import RoundSettings, decode_timed, warm_rounds
+from specbench.protocols.scoring import overlap_fields, score_texts
 from specbench.protocols.settings import check_parameters
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier
@@ -38,6 +35,7 @@ from specbench.sampling import SamplingParams, on_host
 
 Kind = TypeVar("Kind")
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
+load_pair = names_arguments({"pair.": ""})(loading.load_pair)
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
 
 
@@ -105,21 +103,21 @@ def decode(
     if compare_plain and most == 0:
         raise ArgumentError("compare_plain: gamma is 0, which is plain decoding itself; give gamma=1 or more")
     size = check_count("batch_size", batch_size)
-    host = next(filter(None, (on_host(request.sampling) for request in requests)), "")
-    made_drafter, made_engine = _component("drafter", drafter, Drafter), _component("engine", engine, DecodingEngine)
-    made_verifier = verifier_of(verifier)
-    decoder = _decoder(pair, most, made_verifier, made_drafter, made_engine, host)
+    context = _context(
+        pair, requests, drafter, size, gamma=most, verifier=verifier, engine=engine, bind=overlap or most > 0
+    )
+    decoder = context.decoder()
     decoder.reserve(requests, size)
     if compare_plain:
-        plain = _decoder(pair, 0, made_verifier, made_drafter, made_engine, host)
-        completions, measured = _compared(plain, decoder, requests, size)
+        completions, measured = _compared(context.decoder(0), decoder, requests, size)
     else:
         with progress("decoding", len(requests)):
             timed = decode_timed(decoder, requests, size)
         completions = timed.completions
         measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
     if overlap:
-        measured |= _overlap(_context(pair, made_drafter, requests, 0, size), requests, completions)
+        rated = context.drafter.rates_any_text
+        measured |= overlap_fields(score_texts(context, completions) if rated else None, completions)
     texts = [Decoded.of(completion, decoder.components.target) for completion in completions]
     return DecodedBatch(texts, most, measured)
 
@@ -129,21 +127,10 @@ def _compared(
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
     timed = warm_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
-    speeds = speed_fields(timed, DecoderFacts.of(plain, decoder))
+    speeds = speed_fields(timed)
     names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     names += ("speedup", "speedup_low", "speedup_high", "differing_texts")
     return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in names}
-
-
-def _overlap(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> dict[str, Any]:
-    """Columns of sum min(p, q) at the positions of the texts; None if q is not known there."""
-    if not context.drafter.rates_any_text:
-        return columns("overlap", None)
-    texts = [completion.token_ids for completion in completions]
-    scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
-    sums = np.array([float(columns["overlap"].double().sum()) for columns in scored])
-    tokens = np.array([len(text) for text in texts])
-    return columns("overlap", ratio_of_sums(sums, tokens, [unit_of(request) for request in requests]))
 
 
 @names_arguments(_GROUPS)
@@ -183,9 +170,8 @@ def record(
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
     check_parameters(single_sampling(sampling), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
-    context = _context(
-        pair, _component("drafter", drafter, Drafter), requests, seed, check_count("batch_size", batch_size)
-    )
+    size, processors = check_count("batch_size", batch_size), _processors_text(requests[0].sampling)
+    context = _context(pair, requests, drafter, size, seed=seed, processors=processors)
     return record_requests(context, repeated(context, samples)).trace
 
 
@@ -237,28 +223,36 @@ def _component(group: str, choice: str | Kind, kind: type[Kind]) -> Kind:
     return component
 
 
-def _decoder(
-    pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine, host: str
-) -> Decoder:
-    target = _target(pair)
-    parts = (None, None) if gamma == 0 else (drafter.bind(pair, target), verifier)
-    engine = engine.resolve(target.device, *parts, on_host=host)
-    return Decoder(target, *parts, gamma, pair.stop_ids, engine, pair.tokenizer)
+def _context(
+    pair: Pair,
+    requests: Sequence[Request],
+    drafter: str | Drafter,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    gamma: int = 0,
+    verifier: str | Verifier = "masked",
+    engine: str | DecodingEngine = "eager",
+    bind: bool = True,
+    processors: str = "",
+) -> ModelContext:
+    """What decoding and the protocol ``record`` read of a run.
 
-
-def _target(pair: Pair) -> CachedModel:
-    return CachedModel(pair.target, pair.vocab_size, "target")
-
-
-def _context(pair: Pair, drafter: Drafter, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
-    """What the protocol ``record`` reads of a run. It decodes plainly, so that no verifier is asked."""
-    target, name = _target(pair), pair.target.name_or_path or "target"
+    Args:
+        bind: whether the drafter is needed: a pair without a draft decodes plainly.
+    """
+    unbound, chosen_engine = _component("drafter", drafter, Drafter), _component("engine", engine, DecodingEngine)
+    chosen_verifier = verifier_of(verifier)
+    target, name = CachedModel(pair.target, pair.vocab_size, "target"), pair.target.name_or_path or "target"
     draft = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft"
+    bound = unbound.bind(pair, target) if bind else unbound
+    parts = (bound, chosen_verifier) if gamma > 0 else (None, None)
+    host = next(filter(None, (on_host(request.sampling) for request in requests)), "")
     return ModelContext(
-        verifier=verifier_of("masked"),
-        verifier_name="masked",
+        verifier=chosen_verifier,
+        verifier_name=name_of(verifier),
         sampling=requests[0].sampling,
-        gamma=0,
+        gamma=gamma,
         batch_size=batch_size,
         seed=seed,
         device=pair.target.device,
@@ -267,10 +261,11 @@ def _context(pair: Pair, drafter: Drafter, requests: Sequence[Request], seed: in
         command="specbench.record(...)",
         pair=pair,
         target=target,
-        drafter=drafter.bind(pair, target),
+        drafter=bound,
         requests=requests,
-        names=(name, draft_name(drafter, name, draft)),
-        processors=_processors_text(requests[0].sampling),
+        names=(name, draft_name(unbound, name, draft)),
+        engine=chosen_engine.resolve(target.device, *parts, on_host=host),
+        processors=processors,
     )
 
 

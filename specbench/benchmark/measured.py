@@ -10,7 +10,8 @@ import numpy as np
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.tables import LatencyRow, LatencySample
-from specbench.benchmark.timed import TimedCalls, with_interval
+from specbench.benchmark.timed import TimedCalls
+from specbench.metrics.intervals import columns
 from specbench.metrics.latency import median, ratio_of_medians
 
 
@@ -66,7 +67,7 @@ class Measured(TimedCalls):
     def _times(self, bandwidth: float, seed: int) -> dict[str, Any]:
         drafted, accepted = self.spec.batch_size * self.spec.gamma * len(self.device_us), sum(self.num_accepted)
         decided = accepted + sum(count < self.spec.gamma for count in self.num_accepted)  # a rejection ends a block
-        columns = {
+        measured = {
             **self.columns(bandwidth, seed),
             "acceptance_rate": accepted / drafted if drafted else None,
             "token_acceptance": accepted / decided if decided else None,
@@ -75,6 +76,6 @@ class Measured(TimedCalls):
         }
         if self.plain_us:
             plain = np.array(self.plain_us)
-            columns |= with_interval("plain_us", median(plain, seed))
-            columns |= with_interval("times_plain", ratio_of_medians(np.array(self.device_us), plain, seed))
-        return columns
+            measured |= columns("plain_us", median(plain, seed))
+            measured |= columns("times_plain", ratio_of_medians(np.array(self.device_us), plain, seed))
+        return measured

@@ -130,6 +130,4 @@ class DifferenceRow:
 
 
 LATENCY_SCHEMA = schema_of(LatencyRow)
-LATENCY_SAMPLES_SCHEMA = schema_of(LatencySample)
 AGREEMENT_SCHEMA = schema_of(AgreementRow)
-DIFFERENCES_SCHEMA = schema_of(DifferenceRow)

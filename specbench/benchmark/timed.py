@@ -11,7 +11,7 @@ import numpy as np
 
 from specbench.benchmark.timer import Captured
 from specbench.core.machine.progress import track
-from specbench.metrics.intervals import Estimate
+from specbench.metrics.intervals import Estimate, columns
 from specbench.metrics.latency import QUANTILES, median
 
 T = TypeVar("T")
@@ -54,13 +54,14 @@ class TimedCalls:
         """
         samples = np.array(self.device_us)
         floor_us = 1e6 * float(np.mean(self.floor_bytes)) / bandwidth
-        middle = with_interval("median_us", median(samples, seed))
+        middle = median(samples, seed)
+        ratio = Estimate(middle.value / floor_us, middle.low / floor_us, middle.high / floor_us)
         return {
             "graph": self.graph,
             "why_no_graph": self.why_no_graph,
             "rounds": len(samples),
             "replays": int(samples.size),
-            **middle,
+            **columns("median_us", middle),
             **{
                 f"q{round(100 * q):02d}_us": float(value)
                 for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
@@ -70,13 +71,8 @@ class TimedCalls:
             "eager_q75_us": float(np.quantile(self.host_us, 0.75)),
             "floor_bytes": float(np.mean(self.floor_bytes)),
             "floor_us": floor_us,
-            **{name.replace("median_us", "ratio"): value / floor_us for name, value in middle.items()},
+            **columns("ratio", ratio),
         }
-
-
-def with_interval(name: str, estimate: Estimate) -> dict[str, float]:
-    """An estimate as three columns."""
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def round_trip(cases: Sequence[T], rounds: int, budget: float) -> Iterator[tuple[int, T]]:

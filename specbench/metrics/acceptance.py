@@ -1,7 +1,7 @@
 """Acceptance metrics, from the step log alone.
 
 The step log has one line a verification and request, with columns prompt, step, num_draft_tokens, num_accepted,
-num_emitted and draft_depth (see results.STEP_SCHEMA). All ratios are pooled (sums over sums), as vLLM's counters are; a
+num_emitted and draft_depth (see results.StepRow). All ratios are pooled (sums over sums), as vLLM's counters are; a
 mean of per-request ratios is another quantity and can rank two runs the other way round.
 
 A draft that is a tree has several candidates at a position, of which one can be accepted. Its num_draft_tokens counts
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
-from specbench.metrics.ratios import CONDITIONAL, JOINT, StepLog, rates_by_position
+from specbench.metrics.ratios import BY_POSITION, CONDITIONAL, JOINT, StepLog, rates_by_position
 
 
 def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
@@ -39,14 +39,11 @@ def position_rates(steps: pd.DataFrame, gamma: int) -> tuple[list[float | None],
 
 def position_estimates(steps: pd.DataFrame, gamma: int) -> tuple[list[Estimate | None], list[Estimate | None]]:
     """:func:`position_rates`, joint and conditional, with their intervals by bootstrap over prompts."""
-    log = StepLog.of(steps, gamma)
-    joint, conditional = [], []
-    for i in range(1, gamma + 1):
-        reached, hit = log.depth >= i, log.accepted >= i
-        counted = pd.DataFrame({"reached": reached, "tested": reached & (log.accepted >= i - 1), "hit": hit})
-        sums = {name: column.to_numpy() for name, column in counted.groupby(_units(steps).to_numpy()).sum().items()}
-        joint.append(ratio_of_sums(sums["hit"], sums["reached"]))
-        conditional.append(ratio_of_sums(sums["hit"], sums["tested"]))
+    log, units = StepLog.of(steps, gamma), _units(steps).tolist()
+    joint, conditional = (
+        [ratio_of_sums(*map(np.asarray, BY_POSITION[formula](log, i)), units) for i in range(1, gamma + 1)]
+        for formula in (JOINT, CONDITIONAL)
+    )
     return joint, conditional
 
 

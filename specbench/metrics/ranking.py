@@ -26,7 +26,7 @@ j may err with 1 / (j (j + 1)) of the level, which adds up to the level over all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,11 +84,7 @@ def ranking(rows: pd.DataFrame) -> Ranking:
     settings = {place: SettingTimes.of(rows.iloc[place]) for place in timed}
     drift, level = plain_drift(rows.iloc[timed]), FALSE_NAME / len(timed)
     # The speedup of a setting that ended early is over the first batches alone, which may be easy ones.
-    beaten = {
-        place
-        for place, one in settings.items()
-        if any(one.shares(other) and _slower(one, other, None, level) for other in settings.values())
-    }
+    beaten = _beaten(settings, level)
     best = max((place for place in timed if place not in beaten), key=lambda place: speedups[place])
     others = [place for place in timed if place != best and place not in beaten]
     rivals = [place for place in others if not _slower(settings[place], settings[best], drift, level)]
@@ -104,7 +100,7 @@ def ranking(rows: pd.DataFrame) -> Ranking:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How settings in shared rounds compare so far; places are those of the settings.
+    """How settings in shared rounds compare so far.
 
     Attributes:
         best: of the highest speedup among settings not beaten.
@@ -117,20 +113,27 @@ class Comparison:
     tied: bool
 
 
-def look(settings: Sequence[SettingTimes], among: int) -> Comparison:
+def look(settings: Mapping[int, SettingTimes], among: int) -> Comparison:
     """Compares settings in shared rounds.
 
     Args:
-        settings: that were not beaten at an earlier look; each knows the number of this one.
+        settings: by job, that were not beaten at an earlier look; each knows the number of this one.
         among: settings at the beginning.
     """
     level = FALSE_NAME / among
-    beaten = {
-        place for place, one in enumerate(settings) if any(_slower(one, other, None, level) for other in settings)
-    }
-    best = max(set(range(len(settings))) - beaten, key=lambda place: settings[place].gain)
-    rivals = [one for place, one in enumerate(settings) if place != best and place not in beaten]
+    beaten = _beaten(settings, level)
+    best = max((job for job in settings if job not in beaten), key=lambda job: settings[job].gain)
+    rivals = [one for job, one in settings.items() if job != best and job not in beaten]
     return Comparison(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
+
+
+def _beaten(settings: Mapping[int, SettingTimes], level: float) -> set[int]:
+    """The settings that are shown to be slower than another in the same shared rounds."""
+    return {
+        place
+        for place, one in settings.items()
+        if any(one.shares(other) and _slower(one, other, None, level) for other in settings.values())
+    }
 
 
 def seen(rows: pd.DataFrame) -> list[Disturbance]:

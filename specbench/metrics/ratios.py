@@ -1,6 +1,6 @@
 """The ratios that acceptance metrics are, by their formulas; definitions.py says whose each is.
 
-A step log has a line a verification and request (results.STEP_SCHEMA). For step s: d_s tokens drafted
+A step log has a line a verification and request (results.StepRow). For step s: d_s tokens drafted
 (num_draft_tokens), a_s of them accepted (num_accepted, before a stop token cut the block), e_s emitted (num_emitted, at
 most a_s + 1). N steps; n of them drafted (d > 0); gamma is the setting. A tree drafts more tokens than it could accept:
 d counts them in sums, and if d is compared with a position, with a, e or gamma, the depth of the tree (draft_depth)
@@ -47,7 +47,7 @@ class StepLog:
 
     @staticmethod
     def of(steps: pd.DataFrame, gamma: int) -> StepLog:
-        """From the columns of results.STEP_SCHEMA."""
+        """From the columns of results.StepRow."""
         names = ("num_draft_tokens", "num_accepted", "num_emitted")
         drafted, accepted, emitted = (steps[name].to_numpy(dtype=np.int64) for name in names)
         # Logs from before there were trees do not say the depth apart.

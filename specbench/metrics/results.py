@@ -89,9 +89,6 @@ def schema_of(row: type) -> pa.Schema:
 
 
 RESULT_SCHEMA = schema_of(RunRow)
-STEP_SCHEMA = schema_of(StepRow)
-EMPIRICAL_SCHEMA = schema_of(EmpiricalRow)
-TEXT_SCHEMA = schema_of(TextRow)
 
 
 def write_atomically(path: Path, table: pa.Table) -> None:
@@ -100,8 +97,8 @@ def write_atomically(path: Path, table: pa.Table) -> None:
         pq.write_table(table, temporary)
 
 
-def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema) -> None:
-    """Writes dataclass instances or dicts under a schema, or a table as it is.
+def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema | type) -> None:
+    """Writes dataclass instances or dicts under a schema, or under that of their dataclass; or a table as it is.
 
     Raises:
         KeyError: a row without one of the columns.
@@ -110,6 +107,7 @@ def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema)
     if isinstance(rows, pa.Table):
         write_atomically(path, rows)
         return
+    schema = schema if isinstance(schema, pa.Schema) else schema_of(schema)
     plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
     columns = [_column([row[field.name] for row in plain], field) for field in schema]
     write_atomically(path, pa.Table.from_arrays(columns, schema=schema))

@@ -101,7 +101,7 @@ def _flattened(part: object) -> Iterator[dict[str, Any]]:
         if isinstance(part, dict):
             yield part
             inner = (part.get(name) for name in ("normalizers", "pretokenizers", "decoders"))
-            waiting += [each for parts in inner if isinstance(parts, list) for each in parts]
+            waiting += [child for parts in inner if isinstance(parts, list) for child in parts]
 
 
 def _growth(part: dict[str, Any], source: Origin) -> int:

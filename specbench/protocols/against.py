@@ -9,9 +9,11 @@ benchmark that would not notice a wrong result is none.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.files import reason
 from specbench.core.machine.progress import say, track
 from specbench.decoding import Decoder, Request
-from specbench.metrics.results import schema_of
+from specbench.metrics.intervals import columns
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.protocols.model_context import ModelContext, first_of_units
@@ -62,9 +64,6 @@ class BaselineRow:
     times_plain_high: float | None = None
     equal_texts: int | None = None
     note: str = ""
-
-
-BASELINE_SCHEMA = schema_of(BaselineRow)
 
 
 def check_ways(ways: object) -> tuple[str, ...]:
@@ -138,12 +137,12 @@ def _timed(
     rounds: int,
     decoder: Decoder,
 ) -> BaselineRow:
-    texts, batch = len(plain), max(map(len, batches))
+    row = BaselineRow(name=way, batch=max(map(len, batches)), texts=len(plain))
     why = _request_obstacle(context, way, batches) or obstacle(
-        context.pair, way, batch, context.sampling, context.gamma
+        context.pair, way, row.batch, context.sampling, context.gamma
     )
     if why:
-        return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
+        return dataclasses.replace(row, note=f"not possible: {why}")
     written, times = [], np.zeros((4, rounds, len(batches)))
     try:
         _, prepared = _decoded(context, way, batches[0])
@@ -155,26 +154,20 @@ def _timed(
                 times[:, number, place] = sum(map(len, made)), seconds, plainly.tokens, plainly.seconds
                 written += made if number == 0 else []
     except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured
-        note = f"{_FAILED}{type(error).__name__}: {reason(error)}"
-        return BaselineRow(name=way, batch=batch, texts=texts, note=note)
+        return dataclasses.replace(row, note=f"{_FAILED}{type(error).__name__}: {reason(error)}")
     tokens, total = sum(map(len, written)), float(np.median(times[1], axis=0).sum())
     equal = sum(one == other for one, other in zip(written, plain, strict=True)) if context.sampling.greedy else None
-    units = first_of_units(batches)
-    ratio, several = speed_of(Rounds(*times).summed(units)).speedup, len(units) > 1
-    return BaselineRow(
-        name=way,
-        batch=batch,
-        texts=texts,
+    times_plain: Any = columns("times_plain", speed_of(Rounds(*times).summed(first_of_units(batches))).speedup)
+    return dataclasses.replace(
+        row,
         tokens=tokens,
         seconds=total,
         tokens_per_second=tokens / total,
         seconds_prepared=prepared,
         rounds=rounds,
-        times_plain=ratio.value,
-        times_plain_low=ratio.low if several else None,
-        times_plain_high=ratio.high if several else None,
         equal_texts=equal,
-        note=_note(context, way, equal, texts),
+        note=_note(context, way, equal, row.texts),
+        **times_plain,
     )
 
 

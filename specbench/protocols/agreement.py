@@ -21,7 +21,7 @@ from scipy import stats
 
 from specbench.benchmark.draws import DrawCounts, count_draws
 from specbench.benchmark.grid import PLAIN, CaseSpec
-from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA, AgreementRow
+from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, AgreementRow, DifferenceRow
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import progress, say, track
@@ -88,7 +88,7 @@ class AgreementProtocol:
             {},
             {
                 AGREEMENT: ParquetTable([row] if row else [], AGREEMENT_SCHEMA),
-                DIFFERENCES: ParquetTable(counts.differences[:LISTED], DIFFERENCES_SCHEMA),
+                DIFFERENCES: ParquetTable(counts.differences[:LISTED], DifferenceRow),
                 tables.COMPARISONS: ParquetTable(
                     [comparison.row() for comparison in compared], tables.COMPARISONS_SCHEMA
                 ),

@@ -14,7 +14,6 @@ import pandas as pd
 
 from specbench.metrics.acceptance import acceptance_columns, totals_by_prompt
 from specbench.metrics.intervals import columns
-from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import TimedRounds
 
@@ -49,9 +48,6 @@ class CategoryRow:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
-
-
-CATEGORY_SCHEMA = schema_of(CategoryRow)
 
 
 def by_category(steps: pd.DataFrame, timed: TimedRounds) -> list[CategoryRow]:

@@ -28,7 +28,7 @@ from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import NO_TEXTS, Ignored, check_counts, check_gammas
-from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, CostRow, fit
+from specbench.replay.cost.model import COST, PHASES, CostRow, fit
 from specbench.reports.plots import cost as plots
 
 WARMUP = 2  # steps of each setting before the clock counts
@@ -85,7 +85,7 @@ class CostProtocol:
                 "weight_bytes_draft": weight_bytes(context.drafter.model),
                 "copy_bandwidth": copy_bandwidth(context.device),
             },
-            tables={COST: ParquetTable(rows, COST_SCHEMA)},
+            tables={COST: ParquetTable(rows, CostRow)},
             figures={"step_times": plots.step_times(frame, model)},
             documents={"cost.json": json.dumps(model.describe(), indent=1)},
         )

@@ -15,7 +15,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -28,38 +27,28 @@ from specbench.decoding.detokenize import Tokenizer, text_of
 from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
-from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.metrics.results import (
-    CATEGORIES,
-    EMPIRICAL,
-    EMPIRICAL_SCHEMA,
-    STEP_SCHEMA,
-    STEPS,
-    TEXT_SCHEMA,
-    TEXTS,
-    TextRow,
-)
+from specbench.metrics.intervals import columns
+from specbench.metrics.results import CATEGORIES, EMPIRICAL, STEPS, TEXTS, EmpiricalRow, StepRow, TextRow
 from specbench.metrics.speed import speed_of
-from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
-from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
+from specbench.protocols.against import BASELINES, BaselineRow, against, check_ways, wrong_texts
+from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
-from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups, unit_of
+from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import (
-    ROUND_SCHEMA,
     ROUNDS,
-    DecoderFacts,
+    RoundRow,
     RoundSettings,
     Timed,
     TimedRounds,
     warm_rounds,
 )
-from specbench.protocols.scoring import shared_fields
+from specbench.protocols.scoring import overlap_fields, shared_fields
 from specbench.protocols.settings import NOTHING, Ignored
 from specbench.protocols.together import shared_rounds
-from specbench.replay.trace import TRACE, Trace
+from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots
 from specbench.reports.winner import disturbed
 from specbench.rules.verifier import capabilities
@@ -120,34 +109,31 @@ class DecodeProtocol:
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        groups, baselines, shared = self._groups(context), [], {}
+        groups, baselines = self._groups(context), []
         if self.together and context.together is not None:
-            rounds = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
-            timed, facts = rounds.timed, rounds.facts
-            shared = {"rounds_of": rounds.rounds_of, "looks": rounds.looks}
+            timed = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
         else:
-            plain, speculative = context.decoder(0), context.decoder()
+            plain = context.decoder(0)
             timed = warm_rounds(
-                plain, speculative, groups, self.rounds, context.batch_size, self.warmup, context.journal
+                plain, context.decoder(), groups, self.rounds, context.batch_size, self.warmup, context.journal
             )
-            facts = DecoderFacts.of(plain, speculative)  # before plain decodes beside others
             batches = in_groups([request for group in groups for request in group], context.batch_size)
             plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
             baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds), plain)
         completions = [c for _, batch in timed.first for c in batch.completions]
-        requests = [completion.request for completion in completions]  # in the order in which they were decoded
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
-        scored = recorded(context, requests, completions) if context.drafter.rates_any_text else None
+        scored = recorded(context, completions) if context.drafter.rates_any_text else None
+        columns_of_texts = None if scored is None else scored.columns
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         rounds = by_category(steps, timed)
-        categories = {CATEGORIES: ParquetTable(rounds, CATEGORY_SCHEMA)} if rounds else {}
+        categories = {CATEGORIES: ParquetTable(rounds, CategoryRow)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
-            **overlap_fields(None if scored is None else scored.trace, requests),
-            **shared_fields(context, completions, None if scored is None else scored.columns),
-            **speed_fields(timed, facts),
-            **shared,
+            **overlap_fields(columns_of_texts, completions),
+            **shared_fields(context, completions, columns_of_texts),
+            **speed_fields(timed),
+            **timed.shared,
             **({} if timed.request_times is None else latency_columns(timed.request_times)),
             "group": max(map(len, groups)),
             "weight_bytes_target": weight_bytes(context.target),
@@ -165,14 +151,14 @@ class DecodeProtocol:
             headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,
             {
-                ROUNDS: ParquetTable(timed.rows(), ROUND_SCHEMA),
-                STEPS: ParquetTable(steps.to_dict("records"), STEP_SCHEMA),
-                EMPIRICAL: ParquetTable(empirical, EMPIRICAL_SCHEMA),
-                TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
+                ROUNDS: ParquetTable(timed.rows(), RoundRow),
+                STEPS: ParquetTable(steps.to_dict("records"), StepRow),
+                EMPIRICAL: ParquetTable(empirical, EmpiricalRow),
+                TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TextRow),
                 **logprob_table(context, completions),
                 **categories,
                 **({} if scored is None or mixed else {TRACE: scored.table}),
-                **({BASELINES: ParquetTable(baselines, BASELINE_SCHEMA)} if baselines else {}),
+                **({BASELINES: ParquetTable(baselines, BaselineRow)} if baselines else {}),
             },
             figures,
             failure=repeat_failure(timed.differing, context.device, context.dtype)
@@ -189,7 +175,7 @@ class DecodeProtocol:
 
 
 def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
-    """The steps of all texts in the columns of results.STEP_SCHEMA."""
+    """The steps of all texts in the columns of results.StepRow."""
     log = [{**dataclasses.asdict(step), **c.request.labels} for c in completions for step in c.steps]
     return pd.DataFrame(log).rename(columns={"name": "prompt"})
 
@@ -218,25 +204,13 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
     )
 
 
-def overlap_fields(trace: Trace | None, requests: Sequence[Request]) -> dict[str, Any]:
-    """sum_x min(p(x), q(x)) at every emitted position; None where the drafter has no probabilities.
-
-    Args:
-        requests: of the trace's texts.
-    """
-    if trace is None:
-        return columns("overlap", None)
-    sums = np.add.reduceat(trace.columns["overlap"].astype(float), trace.starts[:-1])
-    return columns("overlap", ratio_of_sums(sums, trace.lengths, [unit_of(request) for request in requests]))
-
-
-def speed_fields(timed: TimedRounds, facts: DecoderFacts) -> dict[str, Any]:
+def speed_fields(timed: TimedRounds) -> dict[str, Any]:
     """RunRow's columns of speed, and of what the time of a step is made of: seconds of feeding prompts, which are no
     step's, each group's steps, and how many requests were in a step.
 
     The facts' seconds are over all rounds; the row has the share of them that its own seconds are of all rounds'.
     """
-    speed, times, others = speed_of(timed.times), timed.times, timed.disturbance
+    speed, times, facts = speed_of(timed.times), timed.times, timed.facts
     seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
     tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
     share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
@@ -260,9 +234,7 @@ def speed_fields(timed: TimedRounds, facts: DecoderFacts) -> dict[str, Any]:
         "batch_seconds": speed.seconds.tolist(),
         "batch_plain_tokens": speed.plain_tokens.astype(int).tolist(),
         "batch_plain_seconds": speed.plain_seconds.tolist(),
-        "cores": others.cores,
-        "other_cores": others.other_cores,
-        "waited": others.waited,
+        **vars(timed.disturbance),
         "differing_texts": timed.differing,
         "seconds_prompts": share * facts.prompts,
         "plain_seconds_prompts": plain_share * facts.plain_prompts,

@@ -24,7 +24,7 @@ from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
-from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA, LatencyRow
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA, LatencyRow, LatencySample
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import round_trip
 from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, calls_by_host
@@ -158,7 +158,7 @@ class LatencyProtocol:
             {},
             {
                 LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
-                LATENCY_SAMPLES: ParquetTable(samples, LATENCY_SAMPLES_SCHEMA),
+                LATENCY_SAMPLES: ParquetTable(samples, LatencySample),
             },
             {"time_against_batch": plots.time_against_batch(pd.DataFrame(rows))},
         )

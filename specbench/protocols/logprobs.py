@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from specbench.decoding import Completion
 from specbench.decoding.detokenize import text_of
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
-from specbench.metrics.results import schema_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import ParquetTable
 
@@ -30,9 +29,6 @@ class LogprobRow:
     top_logprobs: list[float]
 
 
-SCHEMA = schema_of(LogprobRow)
-
-
 def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> dict[str, ParquetTable]:
     """The table by its file name; empty if no request asks for one."""
     rows = [
@@ -51,4 +47,4 @@ def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> d
         for part, logprobs in (("prompt", prompt_logprobs), ("completion", completion_logprobs))
         for position, token in enumerate(logprobs(context.target, completion) or ())
     ]
-    return {LOGPROBS: ParquetTable(rows, SCHEMA)} if rows else {}
+    return {LOGPROBS: ParquetTable(rows, LogprobRow)} if rows else {}

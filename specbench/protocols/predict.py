@@ -19,7 +19,6 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
 from specbench.decoding import Request
 from specbench.metrics.intervals import columns
-from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext, first_of_units, in_groups
@@ -29,8 +28,8 @@ from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
-from specbench.replay.cost.forecast import Forecast, cost_models, forecast
-from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
+from specbench.replay.cost.forecast import PredictedRow, cost_models, forecast
+from specbench.replay.cost.model import COST, PHASES, CostModel, CostRow
 from specbench.replay.cost.steady import crossover, steady
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
@@ -42,25 +41,8 @@ PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.p
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedRow:
-    """The speedup of a draft length, and what it follows from."""
-
-    gamma: int
-    batch: int
-    speedup: float
-    speedup_low: float | None  # None if it was measured, in one batch or in batches that share prompts
-    speedup_high: float | None
-    tokens_per_second: float
-    plain_tokens_per_second: float
-    tokens_per_step: float
-    step_seconds: float
-    plain_step_seconds: float
-    start_seconds: float  # of a batch's prompts, both models
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasuredRow(PredictedRow):
-    """The same, measured."""
+    """What :class:`PredictedRow` predicts, measured."""
 
     batches: int  # timed; the interval of the speedup is over them, those that share a prompt as one
     batch_seconds: float  # of decoding a batch speculatively, prompts included
@@ -85,9 +67,6 @@ class SteadyRow:
     crossover_low: int | None
     crossover_high: int | None
     tokens_measured: int  # the most tokens a call whose cost was measured
-
-
-PREDICTED_SCHEMA, MEASURED_SCHEMA, STEADY_SCHEMA = map(schema_of, (PredictedRow, MeasuredRow, SteadyRow))
 
 
 class PredictProtocol:
@@ -143,10 +122,7 @@ class PredictProtocol:
         kept = record(context, requests, independent=True)
         prompts = {request.name: len(request.prompt) for request in requests}
         prompt = float(np.mean(list(prompts.values())))
-        predicted = [
-            predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
-            for gamma in self.gammas
-        ]
+        predicted = [forecast(kept.trace, rule, gamma, size, models, prompts) for gamma in self.gammas]
         advised = max(predicted, key=lambda row: row.speedup)
         decoded = sorted({*self.decoded, advised.gamma})
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
@@ -160,10 +136,10 @@ class PredictProtocol:
             f"{best.gamma}, {best.speedup:.3f}",
             tables={
                 TRACE: kept.table,
-                COST: ParquetTable(costs, COST_SCHEMA),
-                PREDICTED: ParquetTable(predicted, PREDICTED_SCHEMA),
-                MEASURED: ParquetTable(measured, MEASURED_SCHEMA),
-                STEADY: ParquetTable(steady_rows, STEADY_SCHEMA),
+                COST: ParquetTable(costs, CostRow),
+                PREDICTED: ParquetTable(predicted, PredictedRow),
+                MEASURED: ParquetTable(measured, MeasuredRow),
+                STEADY: ParquetTable(steady_rows, SteadyRow),
             },
             figures={
                 "predicted_speedup": plots.predicted_speedups(frames[0], frames[1]),
@@ -171,29 +147,6 @@ class PredictProtocol:
                 "speedup_by_batch": plots.speedup_by_batch(pd.DataFrame(steady_rows)),
             },
         )
-
-
-def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> PredictedRow:
-    """A forecast beside the seconds of a plain step.
-
-    Args:
-        prompt: mean tokens of a prompt.
-    """
-    one = np.array([forecast.batch])
-    context = prompt + forecast.tokens_per_step  # near the beginning; contexts differ little within a run
-    return PredictedRow(
-        gamma=forecast.gamma,
-        batch=forecast.batch,
-        speedup=forecast.speedup.value,
-        speedup_low=forecast.speedup.low,
-        speedup_high=forecast.speedup.high,
-        tokens_per_second=forecast.tokens_per_second.value,
-        plain_tokens_per_second=forecast.plain_tokens_per_second,
-        tokens_per_step=forecast.tokens_per_step,
-        step_seconds=forecast.step_seconds,
-        plain_step_seconds=float(model.step_seconds(one, np.zeros(1), context)[0]),
-        start_seconds=forecast.start_seconds,
-    )
 
 
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> MeasuredRow:
@@ -204,31 +157,26 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     """
     size, passes = context.batch_size, in_groups(requests, len(context.requests))
     batches = context.batches([request for texts in zip(*passes, strict=True) for request in texts])
-    speculative, plain = context.decoder(gamma), context.decoder(0)
-    timed = warm_rounds(plain, speculative, batches, RoundSettings(1, 1, 0), size, warmup)
-    pairs, speed = timed.first, speed_of(timed.times.summed(first_of_units(batches)))
+    timed = warm_rounds(context.decoder(0), context.decoder(gamma), batches, RoundSettings(1, 1, 0), size, warmup)
+    plain_runs, runs = zip(*timed.first, strict=True)
+    facts, speed = timed.facts, speed_of(timed.times.summed(first_of_units(batches)))
     tokens, seconds = float(speed.tokens.sum()), float(speed.seconds.sum())
     plain_tokens, plain_seconds = float(speed.plain_tokens.sum()), float(speed.plain_seconds.sum())
-    steps = [len(c.steps) for _, run in pairs for c in run.completions]
-    widest = sum(max(len(c.steps) for c in run.completions) for _, run in pairs)
-    plain_widest = sum(max(len(c.steps) for c in run.completions) for run, _ in pairs)
-    seconds_of = speculative.stopwatch.seconds
     speedup: Any = columns("speedup", speed.speedup)
+    phases = {f"seconds_{phase}": facts.phases.get(phase, 0.0) for phase in PHASES[:-1]}
     return MeasuredRow(
         gamma=gamma,
         batch=size,
         tokens_per_second=tokens / seconds,
         plain_tokens_per_second=plain_tokens / plain_seconds,
-        tokens_per_step=tokens / sum(steps),
-        step_seconds=(seconds - speculative.prompt_seconds) / widest,
-        plain_step_seconds=(plain_seconds - plain.prompt_seconds) / plain_widest,
-        start_seconds=speculative.prompt_seconds / len(batches),
+        tokens_per_step=tokens / sum(len(text.steps) for run in runs for text in run.completions),
+        step_seconds=(seconds - facts.prompts) / sum(run.steps for run in runs),
+        plain_step_seconds=(plain_seconds - facts.plain_prompts) / sum(run.steps for run in plain_runs),
+        start_seconds=facts.prompts / len(batches),
         batches=len(batches),
         batch_seconds=seconds / len(batches),
-        seconds_draft=seconds_of["draft"],
-        seconds_target=seconds_of["target"],
-        seconds_verify=seconds_of["verify"],
         **speedup,
+        **phases,
     )
 
 

@@ -85,10 +85,14 @@ class RunContext:
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """Rows (dataclass instances or dicts, or a table that is made already) of one parquet file and their columns."""
+    """Rows (dataclass instances or dicts, or a table that is made already) of one parquet file and their columns.
+
+    Attributes:
+        schema: the columns, or the dataclass whose fields they are.
+    """
 
     rows: Iterable[object] | pa.Table
-    schema: pa.Schema
+    schema: pa.Schema | type
 
 
 @dataclass

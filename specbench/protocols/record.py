@@ -112,23 +112,21 @@ def record(context: ModelContext, requests: Sequence[Request], independent: bool
         completions += decoder.run(batch)
     synchronize(context.target.device)
     sampled = time.perf_counter()
-    recording = recorded(context, requests, completions)
+    recording = recorded(context, completions)
     return dataclasses.replace(
         recording, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled
     )
 
 
-def recorded(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> Recorded:
+def recorded(context: ModelContext, completions: Sequence[Completion]) -> Recorded:
     """The trace of texts that were decoded already, in the order of ``repeated``: all prompts, then all again.
 
     Raises:
         ConfigError: a drafter without a model.
     """
-    texts = [completion.token_ids for completion in completions]
-    scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
-    prompts = len(context.requests)
+    scored, requests = score_texts(context, completions), [completion.request for completion in completions]
+    prompts, identity = len(context.requests), identity_of(context)
     order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
-    identity = identity_of(context)
     table = trace_table(
         [(requests[i].prompt_name, i // prompts + requests[i].sample) for i in order],
         [requests[i].max_new_tokens for i in order],

@@ -20,11 +20,11 @@ from specbench.core.machine.progress import say
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_chance, check_drafting, check_gammas
 from specbench.replay.imports import read_any
-from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan, rules_compared
+from specbench.replay.planning import PLAN, PlanRow, plan, rules_compared
 from specbench.replay.plausible import warning
 from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
-from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
+from specbench.replay.summary import POLICIES, REPLAY, PolicyRow, ReplayRow, policy_rows, replay_rows
 from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace
 from specbench.replay.values import SAMPLER, sampler_of
@@ -106,9 +106,9 @@ class ReplayProtocol:
             "; ".join(filter(None, [headline, rules_compared(planned)])),
             measured={"dtype": trace.identity.dtype},
             tables={
-                REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
-                POLICIES: ParquetTable(tried, POLICY_SCHEMA),
-                PLAN: ParquetTable(planned, PLAN_SCHEMA),
+                REPLAY: ParquetTable(rows, ReplayRow),
+                POLICIES: ParquetTable(tried, PolicyRow),
+                PLAN: ParquetTable(planned, PlanRow),
             },
             figures=figures,
             documents={DOCUMENT: described(trace, self.path, doubt)},

@@ -19,7 +19,6 @@ import pandas as pd
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
 from specbench.decoding import Completion
-from specbench.metrics.results import schema_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
@@ -27,7 +26,7 @@ from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded
 from specbench.replay.renewal import replay
-from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
+from specbench.replay.summary import REPLAY, ReplayRow, replay_rows
 from specbench.replay.trace import TRACE
 from specbench.rules import RuleInfo
 from specbench.rules.rule import rule_of
@@ -60,9 +59,6 @@ class TimingRow:
     gamma: int | None  # of decode
     tokens: int | None
     seconds: float
-
-
-POINT_SCHEMA, TIMING_SCHEMA = schema_of(PointRow), schema_of(TimingRow)
 
 
 class ReplayCheckProtocol:
@@ -111,7 +107,7 @@ class ReplayCheckProtocol:
             completions = [completion for batch in timed for completion in batch.completions]
             tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
             decoding.append(TimingRow("decode", gamma, tokens, seconds))
-            points += _points(rule, gamma, recorded(context, requests, completions), completions, len(context.requests))
+            points += _points(rule, gamma, recorded(context, completions), completions, len(context.requests))
         lengths = pd.DataFrame(points).groupby("gamma")[["tokens", "steps", "expected_steps"]].sum()
         worst = (lengths["tokens"] / lengths["steps"] - lengths["tokens"] / lengths["expected_steps"]).abs().max()
         share = sum(row.seconds for row in without) / sum(row.seconds for row in decoding)
@@ -120,9 +116,9 @@ class ReplayCheckProtocol:
             f"by at most {worst:.3f} tokens a step; recording and replaying took {share:.0%} of decoding's time",
             tables={
                 TRACE: kept.table,
-                REPLAY: ParquetTable(rows, REPLAY_SCHEMA),
-                POINTS: ParquetTable(points, POINT_SCHEMA),
-                TIMINGS: ParquetTable([*without, *decoding], TIMING_SCHEMA),
+                REPLAY: ParquetTable(rows, ReplayRow),
+                POINTS: ParquetTable(points, PointRow),
+                TIMINGS: ParquetTable([*without, *decoding], TimingRow),
             },
         )
 

@@ -12,8 +12,8 @@ comes of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from specbench.core.machine.progress import track
 from specbench.decoding import Completion, Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.request_latency import RequestTimes
-from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
@@ -43,9 +42,6 @@ class RoundRow:
     way: str  # plain, speculative
     tokens: int
     seconds: float
-
-
-ROUND_SCHEMA = schema_of(RoundRow)
 
 
 @dataclass(frozen=True)
@@ -85,37 +81,6 @@ class RoundSettings:
 
 
 @dataclass(frozen=True)
-class TimedRounds:
-    """What rounds of decoding left.
-
-    Attributes:
-        first: plainly and speculatively decoded batches of the first round.
-        times: of all rounds.
-        differing: texts of later rounds, both ways together, that are not the first round's.
-        disturbance: what other processes took meanwhile.
-        request_times: of all rounds, of the speculatively decoded requests; None if they were not recorded.
-    """
-
-    first: list[tuple[Timed, Timed]]
-    times: Rounds
-    differing: int
-    disturbance: Disturbance
-    request_times: RequestTimes | None = None
-
-    def rows(self) -> list[RoundRow]:
-        """A row a batch, way and round."""
-        ways = {
-            "plain": (self.times.plain_tokens, self.times.plain_seconds),
-            "speculative": (self.times.tokens, self.times.seconds),
-        }
-        return [
-            RoundRow(r, b, way, int(tokens[r, b]), float(seconds[r, b]))
-            for r, b in np.ndindex(self.times.seconds.shape)
-            for way, (tokens, seconds) in ways.items()
-        ]
-
-
-@dataclass(frozen=True)
 class DecoderFacts:
     """What the decoders of timed rounds say beside times and texts.
 
@@ -127,12 +92,12 @@ class DecoderFacts:
         prompts, plain_prompts: seconds of feeding prompts, over all rounds.
     """
 
-    engine: str
-    preparation: float
-    step_sizes: list[int]
-    phases: dict[str, float]
-    prompts: float
-    plain_prompts: float
+    engine: str = ""
+    preparation: float = 0.0
+    step_sizes: list[int] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    prompts: float = 0.0
+    plain_prompts: float = 0.0
 
     @staticmethod
     def of(plain: Decoder, speculative: Decoder) -> DecoderFacts:
@@ -145,6 +110,41 @@ class DecoderFacts:
             speculative.prompt_seconds,
             plain.prompt_seconds,
         )
+
+
+@dataclass(frozen=True)
+class TimedRounds:
+    """What rounds of decoding left.
+
+    Attributes:
+        first: plainly and speculatively decoded batches of the first round.
+        times: of all rounds.
+        differing: texts of later rounds, both ways together, that are not the first round's.
+        disturbance: what other processes took meanwhile.
+        request_times: of all rounds, of the speculatively decoded requests; None if they were not recorded.
+        facts: of both decoders.
+        shared: RunRow's columns of rounds that jobs share; empty for others.
+    """
+
+    first: list[tuple[Timed, Timed]]
+    times: Rounds
+    differing: int
+    disturbance: Disturbance
+    request_times: RequestTimes | None = None
+    facts: DecoderFacts = field(default_factory=DecoderFacts)
+    shared: Mapping[str, int] = field(default_factory=dict)
+
+    def rows(self) -> list[RoundRow]:
+        """A row a batch, way and round."""
+        ways = {
+            "plain": (self.times.plain_tokens, self.times.plain_seconds),
+            "speculative": (self.times.tokens, self.times.seconds),
+        }
+        return [
+            RoundRow(r, b, way, int(tokens[r, b]), float(seconds[r, b]))
+            for r, b in np.ndindex(self.times.seconds.shape)
+            for way, (tokens, seconds) in ways.items()
+        ]
 
 
 class LiveSpeed:
@@ -184,13 +184,13 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
     return Timed(completions, time.perf_counter() - started, decoder.steps - before)
 
 
-def paired_round(
+def _paired_round(
     plain: Decoder,
     speculative: Decoder,
     batches: Sequence[Sequence[Request]],
-    number: int = 0,
-    at_once: int = 0,
-    live: LiveSpeed | None = None,
+    number: int,
+    at_once: int,
+    live: LiveSpeed,
 ) -> list[tuple[Timed, Timed]]:
     """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
     pairs = []
@@ -199,8 +199,7 @@ def paired_round(
         decoders = (plain, speculative) if (place + number) % 2 == 0 else (speculative, plain)
         timed = {decoder: decode_timed(decoder, batch, at_once) for decoder in decoders}
         pairs.append((timed[plain], timed[speculative]))
-        if live is not None:
-            live.add(*pairs[-1])
+        live.add(*pairs[-1])
     return pairs
 
 
@@ -240,14 +239,14 @@ def timed_rounds(
     live = LiveSpeed(journal or Journal())
     watch = DisturbanceWatch(plain.components.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
-    rounds = [paired_round(plain, speculative, batches, at_once=at_once, live=live)]
+    rounds = [_paired_round(plain, speculative, batches, 0, at_once, live)]
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
         if ranks.broadcast_from_rank0(lambda enough=enough: enough):  # clocks differ
             break
-        rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once, live))
+        rounds.append(_paired_round(plain, speculative, batches, len(rounds), at_once, live))
     seen = watch.ended()
     written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
     differing = [
@@ -255,7 +254,8 @@ def timed_rounds(
         for later in written[1:]
         for old, new in zip(written[0], later, strict=True)
     ]
-    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds))
+    facts = DecoderFacts.of(plain, speculative)
+    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds), facts)
 
 
 def warm_rounds(

@@ -6,7 +6,7 @@ tokens that both have. Token-level intersection accepts a drafted token with thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from specbench.core.machine.progress import track
 from specbench.core.types import LogitRows
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.support import default_tolerance, support_edge
-from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 from specbench.models import CachedModel
 from specbench.protocols.model_context import ModelContext, in_groups, unit_of
 from specbench.protocols.prechecks import no_probabilities
@@ -53,45 +53,31 @@ def draft_model(context: ModelContext) -> CachedModel:
     return context.drafter.model
 
 
-def score_texts(
-    context: ModelContext,
-    prompts: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
-    samplings: Sequence[SamplingParams],
-) -> list[dict[str, Tensor]]:
+def score_texts(context: ModelContext, completions: Sequence[Completion]) -> list[dict[str, Tensor]]:
     """For each text its tokens and the trace's columns, [tokens of the text], on the CPU. For a pair with different
     vocabularies there is a column "shared" too: the target's probability of the tokens that the draft has.
-
-    Args:
-        samplings: by which each text was sampled.
 
     Raises:
         ConfigError: the drafter has no model.
     """
-    draft, columns = draft_model(context), []
-    scored = list(zip(prompts, texts, samplings, strict=True))
-    for batch in track(in_groups(scored, context.batch_size), "scoring"):
-        columns += _score_batch(context, draft, *zip(*batch, strict=True))
-    return columns
+    draft = draft_model(context)
+    batches = track(in_groups(completions, context.batch_size), "scoring")
+    return [columns for batch in batches for columns in _score_batch(context, draft, batch)]
 
 
 def _score_batch(
-    context: ModelContext,
-    draft: CachedModel,
-    prompts: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
-    samplings: Sequence[SamplingParams],
-) -> list[dict[str, Tensor]]:
-    columns_by_text = []
+    context: ModelContext, draft: CachedModel, completions: Sequence[Completion]
+) -> Iterator[dict[str, Tensor]]:
+    requests = [completion.request for completion in completions]
+    prompts, texts = [request.prompt for request in requests], [completion.token_ids for completion in completions]
     both = (logits_along(model, prompts, texts) for model in (context.target, draft))
     translation = context.pair.translation
     shared = None if translation is None else translation.shared.to(draft.device)
-    for prompt, text, sampling, target_logits, draft_logits in zip(prompts, texts, samplings, *both, strict=True):
+    for request, text, *logits in zip(requests, texts, *both, strict=True):
         tokens = torch.tensor(list(text), device=draft.device)
-        q = context.drafter.sampled_with(sampling)
-        columns = columns_of(target_logits, draft_logits, tokens, sampling, prompt, q, shared)
-        columns_by_text.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
-    return columns_by_text
+        q = context.drafter.sampled_with(request.sampling)
+        columns = columns_of(*logits, tokens, request.sampling, request.prompt, q, shared)
+        yield {name: values.cpu() for name, values in {"token": tokens, **columns}.items()}
 
 
 @torch.inference_mode()
@@ -175,6 +161,13 @@ def trace_table(
     return pa.Table.from_pydict(written, schema=schema)
 
 
+def overlap_fields(scored: Sequence[Mapping[str, Tensor]] | None, completions: Sequence[Completion]) -> dict[str, Any]:
+    """Columns of sum_x min(p(x), q(x)) at every emitted position; None for texts that the drafter cannot rate."""
+    if scored is None:
+        return columns("overlap", None)
+    return columns("overlap", _per_token([float(of_text["overlap"].double().sum()) for of_text in scored], completions))
+
+
 def shared_fields(
     context: ModelContext, completions: Sequence[Completion], scored: Sequence[Mapping[str, Tensor]] | None = None
 ) -> dict[str, Any]:
@@ -191,10 +184,15 @@ def shared_fields(
         sums = [_mass(context, completion, shared) for completion in completions]
     else:
         sums = [float(of_text["shared"].double().sum()) for of_text in scored]
-    tokens = np.array([len(completion.token_ids) for completion in completions])
-    mass = ratio_of_sums(np.array(sums), tokens, [unit_of(completion.request) for completion in completions])
+    mass = _per_token(sums, completions)
     assert mass is not None, "every text has a token"
     return {"shared_tokens": int(shared.sum()), **columns("shared_mass", mass)}
+
+
+def _per_token(sums: Sequence[float], completions: Sequence[Completion]) -> Estimate | None:
+    """A number that was summed over each text, per token, with an interval over prompts and conversations."""
+    tokens = np.array([len(completion.token_ids) for completion in completions])
+    return ratio_of_sums(np.array(sums), tokens, [unit_of(completion.request) for completion in completions])
 
 
 @torch.inference_mode()

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from specbench.core.errors import SpecbenchError, message_of
+from specbench.core.errors import message_of
 from specbench.core.machine.disk import locked
 from specbench.core.machine.journal import TOGETHER
 from specbench.core.machine.progress import console, progress, say
@@ -37,7 +37,7 @@ from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
-from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds, request_times_of, times_of
+from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds, request_times_of
 from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
@@ -45,24 +45,7 @@ SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in com
 Requests = Sequence[Sequence[Request]]
 
 
-@dataclass(frozen=True)
-class SharedTimes:
-    """What shared rounds have of one job.
-
-    Attributes:
-        timed: its groups, as one round.
-        facts: of its decoders.
-        looks: the number of its last look.
-        rounds_of: the job in whose folder the rounds are.
-    """
-
-    timed: TimedRounds
-    facts: DecoderFacts
-    looks: int
-    rounds_of: int
-
-
-def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int, warmup: int) -> SharedTimes:
+def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int, warmup: int) -> TimedRounds:
     """The job's part in shared rounds, which are begun or continued here if they are not there.
 
     Args:
@@ -123,15 +106,13 @@ def _decode(
             ways = [PLAIN, *shared.standing().active]
             number = len(shared.rounds.get(PLAIN, ()))
             order = np.random.default_rng([context.seed, number]).permutation(ways).tolist()
-            decoded, began = {}, time.perf_counter()
+            decoded, failed, began = {}, dict[int, str](), time.perf_counter()
             for job in order:
-                try:
+                with _noting(failed, job, together.number):
                     decoded[job] = decode_group(decoders[job], groups[number], context.batch_size)
-                except Exception as error:
-                    if job in (PLAIN, together.number):
-                        raise
-                    shared.write(failed={job: message_of(error)})
             took = time.perf_counter() - began
+            if failed:
+                shared.write(failed=failed)
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
             if together.number in decoded:
@@ -151,26 +132,27 @@ def _decoders(
     decoders, labels, failed = {PLAIN: context.decoder(0)}, dict[int, str](), dict[int, str]()
     requests = [request for group in groups for request in group]
     for job in jobs:
-        try:
+        with _noting(failed, job, together.number):
             other = context if job == together.number else together.context_of(job)
             decoders[job], labels[job] = other.decoder(), other.title
             decoders[job].reserve(requests, context.batch_size)
-        except SpecbenchError as error:
-            if job == together.number:
-                raise
-            failed[job] = str(error)
-            decoders.pop(job, None)
     decoders[PLAIN].reserve(requests, context.batch_size)
-    for job, decoder in list(decoders.items()):
-        try:
-            for _ in range(warmup):
+    for job, decoder in decoders.items():
+        with _noting(failed, job, together.number):
+            for _ in range(0 if job in failed else warmup):
                 decoder.run(groups[0][: context.batch_size])
-        except Exception as error:
-            if job in (PLAIN, together.number):
-                raise
-            failed[job] = message_of(error)
-            del decoders[job]
-    return decoders, labels, failed
+    return {job: decoder for job, decoder in decoders.items() if job not in failed}, labels, failed
+
+
+@contextmanager
+def _noting(failed: dict[int, str], job: int, own: int) -> Generator[None]:
+    """Notes why another job takes part no longer; an error of this job or of plain decoding ends the run."""
+    try:
+        yield
+    except Exception as error:
+        if job in (PLAIN, own):
+            raise
+        failed[job] = message_of(error)
 
 
 def _facts(decoder: Decoder, label: str) -> dict[str, Any]:
@@ -184,28 +166,26 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
     return Disturbance(*(max((value for value in pair if value is not None), default=None) for pair in pairs))
 
 
-def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | None) -> SharedTimes:
+def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | None) -> TimedRounds:
+    """The job's groups, as one round."""
     rounds, plain = shared.rounds[job], shared.rounds[PLAIN]
     pairs = [
         (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
         for one, without, group in zip(rounds, plain, groups, strict=False)
     ]
-    facts, phases = shared.jobs[job], Counter[str]()
+    decoder, phases = shared.jobs[job], Counter[str]()
     for one in rounds:
         phases.update(one["phases"])
-    return SharedTimes(
-        TimedRounds(pairs, times_of([pairs]), 0, shared.seen, request_times_of([pairs])),
-        DecoderFacts(
-            facts["engine"],
-            facts["preparation"] + shared.jobs[PLAIN]["preparation"],
-            facts["sizes"],
-            dict(phases),
-            sum(group["prompts"] for group in rounds),
-            sum(group["prompts"] for group in plain[: len(rounds)]),
-        ),
-        shared.standing().looks.get(job, 0),
-        int(shared.path.parent.name),
+    facts = DecoderFacts(
+        decoder["engine"],
+        decoder["preparation"] + shared.jobs[PLAIN]["preparation"],
+        decoder["sizes"],
+        dict(phases),
+        sum(group["prompts"] for group in rounds),
+        sum(group["prompts"] for group in plain[: len(rounds)]),
     )
+    columns = {"rounds_of": int(shared.path.parent.name), "looks": shared.standing().looks.get(job, 0)}
+    return TimedRounds(pairs, shared.times(job), 0, shared.seen, request_times_of([pairs]), facts, columns)
 
 
 def _show(shared: Shared, standing: Standing) -> None:

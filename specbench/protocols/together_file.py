@@ -102,11 +102,10 @@ class Shared:
         return standing
 
     def _after(self, before: Standing, number: int, rounds: int, among: int) -> Standing:
-        batches = [np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active]
-        result = look([SettingTimes.shared(batch, number, 0) for batch in batches], among)
-        looks = before.looks | dict.fromkeys(before.active, number)
-        active = [job for place, job in enumerate(before.active) if place not in result.beaten]
-        return Standing(active, looks, before.active[result.best], result.tied, number)
+        batches = {job: np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active}
+        result = look({job: SettingTimes.shared(batch, number, 0) for job, batch in batches.items()}, among)
+        active = [job for job in before.active if job not in result.beaten]
+        return Standing(active, before.looks | dict.fromkeys(before.active, number), result.best, result.tied, number)
 
     def ending(self, groups: int, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.

@@ -21,7 +21,7 @@ decoding too, unless their seeds make them equal, so the texts' part does not ca
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
@@ -30,11 +30,10 @@ import numpy as np
 from scipy import stats
 
 from specbench.core.rounding import interval
-from specbench.metrics.intervals import CONFIDENCE
-from specbench.metrics.results import schema_of
+from specbench.metrics.intervals import CONFIDENCE, sums_by_unit
 from specbench.replay.renewal import Replayed, replay
 from specbench.replay.simulate import simulated_steps
-from specbench.replay.summary import by_prompt, sums_by_prompt
+from specbench.replay.summary import by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from specbench.rules import replayable
@@ -44,27 +43,24 @@ RUNS = 16  # drawn to find the accept/reject noise
 _NONE = 1e-9  # tokens a step: what is less is rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """How many prompts tell two settings apart, if the texts are replayed, and if they are decoded."""
 
     first: str
     second: str
     difference: float
-    prompts_replayed: int | None
-    prompts_decoded: int | None
+    prompts_replayed: int | None = None
+    prompts_decoded: int | None = None
     alpha: float
     power: float
-    difference_low: float | None  # 95% interval over the trace's prompts
-    difference_high: float | None
+    difference_low: float | None = None  # 95% interval over the trace's prompts
+    difference_high: float | None = None
     # The prompts at the interval's end that is farther from 0, and at the nearer; None: 0 lies inside.
-    prompts_replayed_least: int | None
-    prompts_replayed_most: int | None
-    prompts_decoded_least: int | None
-    prompts_decoded_most: int | None
-
-
-PLAN_SCHEMA = schema_of(PlanRow)
+    prompts_replayed_least: int | None = None
+    prompts_replayed_most: int | None = None
+    prompts_decoded_least: int | None = None
+    prompts_decoded_most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -110,33 +106,26 @@ def setting(trace: Trace, replayed: Replayed) -> PlannedSetting:
     """A replayed setting with its noise; prompts of about one length are best, as decoding with a limit makes them."""
     drawn = simulated_steps(trace, survival(trace, replayed.rule, replayed.gamma), RUNS)
     tokens, steps = by_prompt(trace, [replayed])
-    summed = np.stack([sums_by_prompt(trace, run) for run in drawn])
+    summed = np.stack([sums_by_unit(trace.conversations, run) for run in drawn])
     return PlannedSetting(f"{replayed.rule}, gamma {replayed.gamma}", tokens, steps[:, 0], summed.var(axis=0, ddof=1))
 
 
-def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: float) -> dict[str, Any]:
-    """The columns of PlanRow."""
+def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: float) -> PlanRow:
+    """A row of the plan; of one prompt no variance is known, and so no number of prompts."""
     difference, count = second.length - first.length, len(first.tokens)
-    row: dict[str, Any] = {
-        "first": first.name,
-        "second": second.name,
-        "difference": difference,
-        "alpha": alpha,
-        "power": power,
-    }
-    if count < 2:  # no variance is known
-        return row | {name: None for name in PLAN_SCHEMA.names if name not in row}
-    paired = float((second.influence - first.influence).var(ddof=1))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * math.sqrt(paired / count)
-    near, far = max(0.0, abs(difference) - half), abs(difference) + half
-    row |= {"difference_low": difference - half, "difference_high": difference + half}
-    for name, variance in (("replayed", paired), ("decoded", first.decoded_variance + second.decoded_variance)):
-        for end, assumed in (("", difference), ("_least", far), ("_most", near)):
-            row[f"prompts_{name}{end}"] = prompts_needed(variance, assumed, alpha, power)
-    return row
+    known: dict[str, Any] = {}
+    if count > 1:
+        paired = float((second.influence - first.influence).var(ddof=1))
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * math.sqrt(paired / count)
+        near, far = max(0.0, abs(difference) - half), abs(difference) + half
+        known |= {"difference_low": difference - half, "difference_high": difference + half}
+        for name, variance in (("replayed", paired), ("decoded", first.decoded_variance + second.decoded_variance)):
+            for end, assumed in (("", difference), ("_least", far), ("_most", near)):
+                known[f"prompts_{name}{end}"] = prompts_needed(variance, assumed, alpha, power)
+    return PlanRow(first=first.name, second=second.name, difference=difference, alpha=alpha, power=power, **known)
 
 
-def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:
+def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[PlanRow]:
     """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
     settings = [[setting(trace, result) for result in replay(trace, info, chosen)] for info in replayable()]
@@ -145,14 +134,14 @@ def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> lis
     return [compare(first, second, alpha, power) for first, second in pairs]
 
 
-def rules_compared(planned: Sequence[Mapping[str, Any]]) -> str:
+def rules_compared(planned: Sequence[PlanRow]) -> str:
     """Each two rules at each gamma of :func:`plan` in words; empty for no plan.
 
     Such as ``block, gamma 4: 0.12 [0.05, 0.19] more tokens a step than token, gamma 4``.
     """
     sentences = []
     for row in planned:
-        if row["first"].split(",")[0] != row["second"].split(",")[0]:
-            difference = interval(row["difference"], row["difference_low"], row["difference_high"])
-            sentences.append(f"{row['second']}: {difference} more tokens a step than {row['first']}")
+        if row.first.split(",")[0] != row.second.split(",")[0]:
+            difference = interval(row.difference, row.difference_low, row.difference_high)
+            sentences.append(f"{row.second}: {difference} more tokens a step than {row.first}")
     return "; ".join(sentences)

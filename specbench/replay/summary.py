@@ -1,6 +1,6 @@
 """Replayed counts as rows of a table, with intervals by bootstrap over prompts.
 
-Expected values of what decoding counts, given the texts; in the terms of a step log (results.STEP_SCHEMA; d, a, e are
+Expected values of what decoding counts, given the texts; in the terms of a step log (results.StepRow; d, a, e are
 num_draft_tokens, num_accepted, num_emitted, and N the steps), where accepted means kept, k = min(a, e):
 
     steps, tokens, drafted     N, sum e, sum d: a decode run's columns of these names
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from specbench.metrics.intervals import Estimate, columns, ratios_of_sums, sums_by_unit
-from specbench.metrics.results import schema_of
 from specbench.replay.policies import PolicyPoint
 from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
@@ -67,21 +66,13 @@ class PolicyRow:
     acceptance_length_high: float | None
 
 
-REPLAY_SCHEMA, POLICY_SCHEMA = schema_of(ReplayRow), schema_of(PolicyRow)
-
-
 def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, np.ndarray]:
     """tokens [prompts] and expected steps [prompts, len(replayed)]: what the bootstrap resamples.
 
     Samples of a prompt, and turns of a conversation, are summed first, since they are alike.
     """
-    steps = [sums_by_prompt(trace, result.steps) for result in replayed]
-    return sums_by_prompt(trace, trace.lengths), np.stack(steps, axis=1)
-
-
-def sums_by_prompt(trace: Trace, values: np.ndarray) -> np.ndarray:
-    """Numbers of texts added up by prompt or conversation, in the order in which these come first."""
-    return sums_by_unit(trace.conversations, values)
+    steps = [sums_by_unit(trace.conversations, result.steps) for result in replayed]
+    return sums_by_unit(trace.conversations, trace.lengths), np.stack(steps, axis=1)
 
 
 def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[Estimate]:

@@ -32,7 +32,7 @@ from specbench.analysis.folder import read_rows
 from specbench.analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
-from specbench.metrics.results import RESULT_SCHEMA, RESULTS, STEP_SCHEMA, STEPS, RunRow, write_rows
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
 from specbench.reports.writing import write
@@ -156,7 +156,7 @@ def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: 
         {"prompt": f"p{i % 4}", "conversation": f"p{i % 4}", "step": i, "num_accepted": i % 3, "num_emitted": i % 3 + 1}
         for i in range(15)
     ]
-    write_rows(run / "0" / STEPS, [{**step, **labels} for step in steps], STEP_SCHEMA)
+    write_rows(run / "0" / STEPS, [{**step, **labels} for step in steps], StepRow)
     joint, conditional = gamma_sweep._estimates(run, read_rows(run).iloc[0])
     assert [estimate.value for estimate in joint] == pytest.approx([10 / 15, 5 / 15])
     assert [estimate.value for estimate in conditional] == pytest.approx([10 / 15, 5 / 10])

@@ -7,7 +7,7 @@ from matplotlib.text import Text
 
 from specbench.analysis import drafters
 from specbench.metrics.results import CATEGORIES, write_rows
-from specbench.protocols.categories import CATEGORY_SCHEMA
+from specbench.protocols.categories import CategoryRow
 from specbench.reports import markdown
 from specbench.runs.workloads import load_prompts
 from tests.helpers.made_up_rows import make_category, make_row, write_run
@@ -30,7 +30,7 @@ def folder(path, categories=("copy", "new"), gains=GAINS, **changes):
             drafted = {"drafted_per_step": row.drafted_per_step, "acceptance_rate": None if row.job else 0.5}
             lines.append(make_category(category, speedup, acceptance_length=length, **drafted))
         if lines:
-            write_rows(path / str(row.job) / CATEGORIES, lines, CATEGORY_SCHEMA)
+            write_rows(path / str(row.job) / CATEGORIES, lines, CategoryRow)
     return path
 
 
@@ -88,7 +88,7 @@ def test_runs_of_one_drafter_are_told_apart(tmp_path):
     write_run(tmp_path, rows, empirical=False)
     for row in rows:
         lines = [make_category("copy", 1.5, acceptance_length=float(row.gamma), drafted_per_step=2.0)]
-        write_rows(tmp_path / str(row.job) / CATEGORIES, lines, CATEGORY_SCHEMA)
+        write_rows(tmp_path / str(row.job) / CATEGORIES, lines, CategoryRow)
     report = drafters.build(tmp_path)
     assert [table.shown["gamma"].tolist() for table in report.tables] == [["2", "4"], ["2", "4"]]
     text = markdown.render(report)

@@ -15,11 +15,10 @@ from specbench.benchmark.tables import (
     AGREEMENT,
     AGREEMENT_SCHEMA,
     DIFFERENCES,
-    DIFFERENCES_SCHEMA,
     LATENCY,
     LATENCY_SAMPLES,
-    LATENCY_SAMPLES_SCHEMA,
     LATENCY_SCHEMA,
+    DifferenceRow,
     LatencySample,
 )
 from specbench.core.errors import ConfigError
@@ -90,7 +89,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
             samples = [sample for sample in samples if sample.case != 3]
         (folder / str(job)).mkdir(parents=True)
         write_rows(folder / str(job) / LATENCY, rows, LATENCY_SCHEMA)
-        write_rows(folder / str(job) / LATENCY_SAMPLES, samples, LATENCY_SAMPLES_SCHEMA)
+        write_rows(folder / str(job) / LATENCY_SAMPLES, samples, LatencySample)
         write_rows(folder / str(job) / RESULTS, [run_row(job, name, "latency")], RESULT_SCHEMA)
     results.collect(folder)
     return folder
@@ -201,7 +200,7 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
     for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17})):
         (tmp_path / str(job)).mkdir()
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
-        write_rows(tmp_path / str(job) / DIFFERENCES, [], DIFFERENCES_SCHEMA)
+        write_rows(tmp_path / str(job) / DIFFERENCES, [], DifferenceRow)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, "fused", "agreement")], RESULT_SCHEMA)
     text = said(verifier_agreement, tmp_path)
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text

@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
-from specbench.metrics.results import STEP_SCHEMA, STEPS, StepRow, write_rows
+from specbench.metrics.results import STEPS, StepRow, write_rows
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
 
@@ -104,14 +104,26 @@ def test_settings_have_their_own_best():
     assert again["best"].sum() == again["recommended"].sum() == 2
 
 
-@pytest.mark.parametrize(("inside", "called"), [(20, False), (18, False), (15, True)])
+@pytest.mark.parametrize(
+    ("inside", "called"),
+    [([2] * 20, False), ([2] * 10 + [1] * 10, False), ([2] * 8 + [1] * 12, True), ([0], False), ([2, 0, 2, 0], False),
+     ([0, 0], True)],
+)  # fmt: skip
 def test_intervals_that_hold_too_little_are_called_that(inside, called):
-    """Of 20 points; 18 or fewer happen in 26% of such pages, 15 or fewer in 0.3%."""
-    both = pd.concat([comparison()] * 10, ignore_index=True)
-    both["inside"] = np.arange(20) < inside
-    text = everywhere(both)
-    assert f"{inside} of the 20 measured speedups ({inside / 20:.0%}) lie in the predicted interval" in text
+    """Of two settings a job. A job is one accident; that two jobs miss altogether has a chance of 0.05^2."""
+    both = pd.concat([comparison().assign(job=job) for job in range(len(inside))], ignore_index=True)
+    both["inside"] = [place < count for count in inside for place in (0, 1)]
+    text, of = everywhere(both), len(both)
+    assert f"{sum(inside)} of the {of} measured speedups ({sum(inside) / of:.0%}) lie in the predicted interval" in text
     assert ("**They are no 95% intervals**" in text) == called
+
+
+def test_settings_of_one_trace_are_no_independent_evidence():
+    """Four jobs of four settings, which miss together in 5% of jobs; as 16 independent points 19% of pages would."""
+    rng, jobs = np.random.default_rng(0), np.repeat(np.arange(4), 4)
+    missed = rng.random((1000, 4)) < 0.05
+    called = [predicted_speedup.surprising(pd.DataFrame({"job": jobs, "inside": ~each[jobs]})) for each in missed]
+    assert np.mean(called) <= 0.01
 
 
 def test_few_units_are_named():
@@ -165,7 +177,7 @@ def test_the_page_of_definitions(tmp_path):
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
     for job, lines in enumerate((*logs, logs[0])):
         rows = [StepRow(p, i, d, a, e, d) for i, (p, d, a, e) in enumerate(lines)]
-        write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
+        write_rows(run / str(job) / STEPS, rows, StepRow)
     text = said(metrics, run)
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14

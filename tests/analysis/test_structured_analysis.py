@@ -3,7 +3,7 @@
 import json
 
 from specbench.analysis import parameters, structured
-from specbench.metrics.results import TEXT_SCHEMA, TEXTS, TextRow, write_rows
+from specbench.metrics.results import TEXTS, TextRow, write_rows
 from specbench.sampling import SamplingParams
 from tests.helpers.made_up_rows import frame, make_row, said, table_of, write_run
 
@@ -29,7 +29,7 @@ def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
     for job, (first, second, finished) in enumerate(COMPLETIONS.values()):
         ends = (("p", first, "stop"), ("q", second, finished))
         texts = [TextRow(name, "", text, 3, how, conversation=name) for name, text, how in ends]
-        write_rows(tmp_path / str(job) / TEXTS, texts, TEXT_SCHEMA)
+        write_rows(tmp_path / str(job) / TEXTS, texts, TextRow)
     text = said(structured, tmp_path)
     found = {(row["sampler"], row["gamma"]): row for row in table_of(text)}
     held = {key: (row["ended"], row["keep to it"], row["as plain"]) for key, row in found.items()}
@@ -55,7 +55,7 @@ def test_greedy_texts_are_held_to_plain_ones_of_their_own_length(tmp_path):
     write_run(tmp_path, rows, empirical=False)
     for job, (length, _) in enumerate(jobs):
         text = TextRow("p", "", "ab"[:length], length, "length", conversation="p")
-        write_rows(tmp_path / str(job) / TEXTS, [text], TEXT_SCHEMA)
+        write_rows(tmp_path / str(job) / TEXTS, [text], TextRow)
     found = table_of(said(structured, tmp_path))
     told = [(row["max_new_tokens"], row["gamma"], row["as plain"]) for row in found]
     assert told == [("1", "0", "-"), ("2", "0", "-"), ("1", "4", "1 of 1"), ("2", "4", "1 of 1")]

@@ -24,7 +24,7 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.metrics.results import RunRow, write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings
+from specbench.protocols.rounds import RoundSettings, warm_rounds
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.runs.samplings import processors_text
@@ -99,7 +99,13 @@ def test_prompts_may_be_conversations(pair: Pair):
 
 def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
     """Rates, overlap and speeds by the names of results.parquet, from the step log, the models and the clock."""
+
+    def rounds(plain: Decoder, speculative: Decoder, *rest: Any) -> Any:
+        assert (plain.components.gamma, speculative.components.gamma) == (0, 3)
+        return warm_rounds(plain, speculative, *rest)
+
     monkeypatch.setattr(api_texts, "_ROUNDS", RoundSettings(1, 1, 0))
+    monkeypatch.setattr(api_texts, "warm_rounds", rounds)
     given: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
     found = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **given)
     assert found == specbench.decode(pair, PROMPTS, **given)
@@ -204,7 +210,7 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
     assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
 
     requests = api_texts._requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(api_texts._context(pair, ModelDrafter(), requests, 3, 8), requests).table
+    kept = record_requests(api_texts._context(pair, requests, ModelDrafter(), 8, seed=3), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
         specbench.replay(each, "token", gammas=[0, 3])

@@ -42,13 +42,6 @@ def test_floor_counted_by_hand(rule, settings, rows):
     assert floor_bytes(rule, 100, 2, np.array(DRAFTED), np.array(ACCEPTED), **settings) == 200 * rows
 
 
-def test_floor_of_the_headline():
-    """Field figures: 12 bytes a vocabulary entry and request at gamma 4 in bf16 after a rejection, block 24."""
-    rejected = np.array([3])
-    assert floor_bytes("token", 128256, 2, np.array([4]), rejected) == 12 * 128256
-    assert floor_bytes("block", 128256, 2, np.array([4]), rejected) == 24 * 128256
-
-
 # --- The grid ---
 
 

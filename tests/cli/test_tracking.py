@@ -185,7 +185,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     before = dict(os.environ)
     text = results.TextRow("a", "b", "c", 1, "length")
-    results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
+    results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TextRow)
     write_state(tmp_path / "job", JobState("x", Status.DONE))
     TrackedRun(settings=TrackingConfig(), group="g/1", folder=tmp_path / "job", name="n", kind="masked").end()
     assert dict(os.environ) == before

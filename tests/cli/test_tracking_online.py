@@ -38,8 +38,8 @@ OF_ITS_OWN = re.compile(r"_[0-9a-f]{20}\.|_\d+_")  # digests and places in the h
 def make_job(folder: Path) -> None:
     """What a small job leaves."""
     results.write_rows(folder / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
-    results.write_rows(folder / results.STEPS, STEPS, results.STEP_SCHEMA)
-    results.write_rows(folder / results.TEXTS, [TEXT], results.TEXT_SCHEMA)
+    results.write_rows(folder / results.STEPS, STEPS, results.StepRow)
+    results.write_rows(folder / results.TEXTS, [TEXT], results.TextRow)
     (folder / "certificate.md").write_text("lossless")
     write_state(folder, JobState("x", Status.DONE))
 

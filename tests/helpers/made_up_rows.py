@@ -9,8 +9,8 @@ import pandas as pd
 
 from specbench.metrics import results
 from specbench.metrics.intervals import Estimate
-from specbench.metrics.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
-from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow
+from specbench.metrics.results import EMPIRICAL, RESULT_SCHEMA, RESULTS, EmpiricalRow, RunRow, write_rows
+from specbench.protocols.categories import CategoryRow
 from specbench.reports import markdown
 
 UNCHECKED = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
@@ -60,7 +60,7 @@ def make_category(category: str, speedup: float | None, **changes: Any) -> Categ
     values = {"category": category, "prompts": 3, "texts": 4, "tokens": 9, "steps": 4, "drafted": 10, "accepted": 5,
               "tokens_per_second": 1.0, "plain_tokens_per_second": 1.0, **values, **changes}  # fmt: skip
     pairs = ((name, f"{name}{end}") for name in values for end in ("_low", "_high"))
-    ends = {bound: values[name] for name, bound in pairs if bound in CATEGORY_SCHEMA.names}
+    ends = {bound: values[name] for name, bound in pairs if bound in CategoryRow.__annotations__}
     return CategoryRow(**values, **ends)
 
 
@@ -82,7 +82,7 @@ def write_run(folder: Path, rows: list[RunRow], empirical: bool = True) -> Path:
         job.mkdir()
         write_rows(job / RESULTS, [row], RESULT_SCHEMA)
         if empirical:
-            write_rows(job / EMPIRICAL, EMPIRICAL_ROWS, EMPIRICAL_SCHEMA)
+            write_rows(job / EMPIRICAL, EMPIRICAL_ROWS, EmpiricalRow)
     results.collect(folder)
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from specbench.analysis import decoding
 from specbench.core.machine.progress import console
 from specbench.metrics.acceptance import totals_by_prompt
-from specbench.metrics.results import STEP_SCHEMA, STEPS, StepRow, read_jobs, write_rows
+from specbench.metrics.results import STEPS, StepRow, read_jobs, write_rows
 from specbench.replay.trace import TRACE
 from specbench.reports.between import tokens_a_step
 from specbench.runs.ending import tell
@@ -31,7 +31,7 @@ def sweep(folder: Path, accepted: dict[str, list[list[int]]], **changes: Any) ->
             for number, counts in enumerate(prompts)
             for step, count in enumerate(counts)
         ]
-        write_rows(folder / str(job) / STEPS, steps, STEP_SCHEMA)
+        write_rows(folder / str(job) / STEPS, steps, StepRow)
     return folder
 
 

@@ -19,7 +19,7 @@ from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import CATEGORIES, write_rows
 from specbench.metrics.speed import Rounds
-from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
+from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
 from specbench.runs import summary
@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Path:
     for job, speedup in enumerate((1.5, None)):
         (folder / str(job)).mkdir(exist_ok=True)
         rows = [make_category("[red]", speedup), make_category("", 1.25)]
-        write_rows(folder / str(job) / CATEGORIES, rows, CATEGORY_SCHEMA)
+        write_rows(folder / str(job) / CATEGORIES, rows, CategoryRow)
     return folder
 
 
@@ -103,10 +103,10 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
         ["4", "-", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
     ]
     assert list(table) == ["gamma", "[red]", "(none)", "all", "tokens a step"]
-    write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CATEGORY_SCHEMA)
+    write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CategoryRow)
     assert shown(run, ["gamma"], "speedups")["(none)"].tolist() == ["1.25", "-"]  # of a run without the category
-    write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CATEGORY_SCHEMA)
-    write_rows(run / "1" / CATEGORIES, [make_category("a", None)], CATEGORY_SCHEMA)
+    write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CategoryRow)
+    write_rows(run / "1" / CATEGORIES, [make_category("a", None)], CategoryRow)
     with pytest.raises(AttributeError):  # no speedup of any category is known
         shown(run, ["gamma"], "speedups")
 

@@ -68,31 +68,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder) -> subprocess.CompletedProcess[str]:
-    """The sweep, run once."""
-    return run(folder, "--config-dir", "conf", *SWEEP)
-
-
-@pytest.fixture(scope="module")
-def sweep(folder, ended) -> Path:
+def sweep(folder) -> Path:
+    """The sweep, run once; its table on the console shows both."""
+    ended = run(folder, "--config-dir", "conf", *SWEEP)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "┃ engine.depth ┃ made_up ┃" in ended.stderr
     return (folder / "outputs" / "adhoc" / "latest").resolve()
 
 
-def test_rows_have_it(sweep):
-    rows = read_results(sweep)
+def test_rows_and_tables_have_it(sweep):
+    rows = with_settings(read_results(sweep))
     configs = [json.loads(text) for text in rows["config"]]
     assert [(each["engine"]["depth"], each["made_up"]) for each in configs] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
-
-
-def test_tables_are_told_apart_by_it(ended, sweep):
-    rows = with_settings(read_results(sweep))
     assert distinguishing_columns(rows) == SETTINGS
     assert rows[SETTINGS].to_numpy().tolist() == [["1", "a"], ["1", "b"], ["2", "a"], ["2", "b"]]
-    assert "┃ engine.depth ┃ made_up ┃" in ended.stderr
-
-
-def test_the_report_has_it(sweep):
     lines = table_of(sweep / "report" / "report.md")
     assert [line["engine.depth"] + line["made_up"] for line in lines] == ["1a", "1b", "2a", "2b"]
 

@@ -11,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import WriteError
 from specbench.metrics import results
-from specbench.metrics.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow, StepRow
+from specbench.metrics.results import RESULT_SCHEMA, RunRow, StepRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
 EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "bool | None": None}
@@ -50,10 +50,10 @@ def test_round_trip(tmp_path):
 
 def test_no_rows_leave_a_table_with_columns(tmp_path):
     """A run without the empirical check has an empty empirical.parquet, which reports must be able to read."""
-    results.write_rows(tmp_path / "steps.parquet", [], STEP_SCHEMA)
+    results.write_rows(tmp_path / "steps.parquet", [], StepRow)
     table = pq.read_table(tmp_path / "steps.parquet")
     assert table.num_rows == 0
-    assert table.schema.equals(STEP_SCHEMA)
+    assert table.schema.equals(results.schema_of(StepRow))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_wrong_type_is_an_error(tmp_path, column, value):
 
 def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "steps.parquet"
-    results.write_rows(path, [step(prompt="old")], STEP_SCHEMA)
+    results.write_rows(path, [step(prompt="old")], StepRow)
     before = path.read_bytes()
 
     def half(table: pa.Table, where: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(results.pq, "write_table", half)
     with pytest.raises(WriteError, match="No space"):
-        results.write_rows(path, [step(prompt="new")], STEP_SCHEMA)
+        results.write_rows(path, [step(prompt="new")], StepRow)
     assert path.read_bytes() == before
     assert names_in(tmp_path) == ["steps.parquet"]
 
@@ -129,7 +129,7 @@ def test_rows_without_the_newest_columns_are_read(tmp_path):
 def test_read_jobs_says_which_job(tmp_path):
     for job in (2, 10):
         (tmp_path / str(job)).mkdir()
-        results.write_rows(tmp_path / str(job) / results.STEPS, [step(step=job)], STEP_SCHEMA)
+        results.write_rows(tmp_path / str(job) / results.STEPS, [step(step=job)], StepRow)
     steps = results.read_jobs(tmp_path, results.STEPS)
     assert (steps["job"] == steps["step"]).all()
     assert sorted(steps["job"]) == [2, 10]
@@ -141,7 +141,7 @@ def test_a_missing_column_is_an_error(tmp_path):
     row = step()
     del row["num_emitted"]
     with pytest.raises(KeyError, match="num_emitted"):
-        results.write_rows(tmp_path / "steps.parquet", [row], STEP_SCHEMA)
+        results.write_rows(tmp_path / "steps.parquet", [row], StepRow)
 
 
 def test_a_damaged_table_is_named_with_what_to_do(tmp_path):

@@ -78,13 +78,6 @@ def test_one_batch_has_no_interval():
     assert found.round_error is not None
 
 
-def test_the_parts_add_up_to_the_speedup():
-    found = speed_of(made_up(np.random.default_rng(0), rounds=4))
-    speeds = [tokens.sum() / seconds.sum() for tokens, seconds in (
-        (found.tokens, found.seconds), (found.plain_tokens, found.plain_seconds))]  # fmt: skip
-    assert speeds[0] / speeds[1] == pytest.approx(found.speedup.value)
-
-
 def slow_round(times: Rounds) -> None:
     """Everything in the second round takes three times as long: another program had the machine."""
     times.seconds[1] *= 3

@@ -10,6 +10,7 @@ import torch
 import specbench
 from specbench.benchmark.weights import weight_bytes
 from specbench.core.errors import ConfigError
+from specbench.decoding import Completion
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
@@ -99,7 +100,7 @@ def test_scores_are_of_what_was_sampled_from(pair):
     sampling = SamplingParams(temperature=0.7)
     hot, plain = (context_of(pair, ModelDrafter(temperature=t), sampling) for t in (1.3, None))
     prompt, text = plain.requests[0].prompt, [7, 8, 9]
-    (own,), (same,) = (score_texts(each, [prompt], [text], [sampling]) for each in (hot, plain))
+    (own,), (same,) = (score_texts(each, [Completion(each.requests[0], text)]) for each in (hot, plain))
     logits = [engine.score([*prompt, *text])[len(prompt) - 1 : -1] for engine in (hot.target, hot.drafter.model)]
     for found, (p, q) in ((own, (0.7, 1.3)), (same, (0.7, 0.7))):
         for name, values, temperature in (("log_p", logits[0], p), ("log_q", logits[1], q)):

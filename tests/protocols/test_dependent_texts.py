@@ -19,13 +19,12 @@ from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.intervals import ratio_of_sums
 from specbench.models.generate import PLAIN
 from specbench.protocols import against, predict
-from specbench.protocols.decode import overlap_fields
 from specbench.protocols.judging import speed
 from specbench.protocols.judging.text_scorer import ScoredText
 from specbench.protocols.model_context import first_of_units, in_groups
 from specbench.protocols.record import repeated
-from specbench.protocols.rounds import Timed, TimedRounds, times_of
-from specbench.protocols.scoring import shared_fields
+from specbench.protocols.rounds import DecoderFacts, Timed, TimedRounds, times_of
+from specbench.protocols.scoring import overlap_fields, shared_fields
 from specbench.replay.agreement import agreement
 from specbench.replay.cost.forecast import _texts_by_prompt, forecast
 from specbench.replay.cost.model import Line
@@ -58,14 +57,8 @@ def timed(batch: Sequence[Request], gains: dict[str, float] | None = None) -> Ti
 
 def rounds(gains: dict[str, float], batches: Sequence[Sequence[Request]]) -> TimedRounds:
     pairs = [(timed(batch), timed(batch, gains)) for batch in batches]
-    return TimedRounds(pairs, times_of([pairs, pairs]), 0, Disturbance(None, None, None))
-
-
-def idle() -> Any:
-    """A decoder that has done nothing."""
-    stopwatch = SimpleNamespace(seconds=dict.fromkeys(("draft", "target", "verify"), 0.0))
-    engine = SimpleNamespace(name="eager", preparation=0.0, batch_sizes=[])
-    return SimpleNamespace(engine=engine, stopwatch=stopwatch, prompt_seconds=0.0)
+    facts = DecoderFacts(phases=dict.fromkeys(("draft", "target", "verify"), 0.0))
+    return TimedRounds(pairs, times_of([pairs, pairs]), 0, Disturbance(None, None, None), facts=facts)
 
 
 def of_generate(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
@@ -73,14 +66,14 @@ def of_generate(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[flo
     patch.setattr(against, "decode_timed", lambda _, batch: timed(batch))
     patch.setattr(against, "_decoded", lambda _, __, batch: ([[0] * 4] * len(batch), timed(batch, gains).seconds))
     context: Any = SimpleNamespace(pair=None, gamma=3, sampling=requests[0].sampling, device=torch.device("cpu"))
-    (row,) = against.against(context, [PLAIN], in_groups(requests, 1), [[0] * 4] * len(requests), 2, idle())
+    (row,) = against.against(context, [PLAIN], in_groups(requests, 1), [[0] * 4] * len(requests), 2, None)
     return row.times_plain_low, row.times_plain_high
 
 
 def of_prediction(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
     patch.setattr(predict, "warm_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
     context: Any = SimpleNamespace(
-        requests=requests_of(1), batch_size=1, seed=0, decoder=lambda _: idle(), batches=lambda some: in_groups(some, 1)
+        requests=requests_of(1), batch_size=1, seed=0, decoder=lambda _: None, batches=lambda some: in_groups(some, 1)
     )
     row = predict.measure(context, 3, repeated(context, TEXTS), 0)
     return row.speedup_low, row.speedup_high
@@ -88,7 +81,7 @@ def of_prediction(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[f
 
 def of_the_api(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
     patch.setattr(api, "warm_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
-    _, measured = api._compared(idle(), idle(), requests_of(TEXTS), 1)
+    _, measured = api._compared(None, None, requests_of(TEXTS), 1)
     return measured["speedup_low"], measured["speedup_high"]
 
 
@@ -165,28 +158,17 @@ def test_a_forecast_resamples_conversations_and_feeds_each_turn():
     assert got.start_seconds == pytest.approx(2 * 8)
 
 
-def test_overlaps_have_the_same_interval_if_every_text_is_there_twice(monkeypatch: pytest.MonkeyPatch):
-    both = trace_of_tokens(P, Q, DRAWN + DRAWN)
-    assert overlap_fields(both, OF_BOTH) == pytest.approx(overlap_fields(ONCE, REQUESTS))
-    columns = [{"overlap": torch.tensor(part)} for part in np.split(ONCE.columns["overlap"], ONCE.starts[1:-1])]
-    monkeypatch.setattr(api, "score_texts", lambda _, prompts, *rest: (columns + columns)[: len(prompts)])
-    context: Any = SimpleNamespace(drafter=SimpleNamespace(rates_any_text=True))
-    texts = [
-        [Completion(request, list(text)) for request, text in zip(some, DRAWN * 2, strict=False)]
-        for some in (REQUESTS, OF_BOTH)
-    ]
-    one, other = (api._overlap(context, some, done) for some, done in zip((REQUESTS, OF_BOTH), texts, strict=True))
-    assert other == pytest.approx(one)
-    assert one["overlap_low"] < one["overlap"]
-
-
-def test_shared_mass_has_the_same_interval_if_every_text_is_there_twice():
+def test_overlap_and_shared_mass_have_the_same_interval_if_every_text_is_there_twice():
     shared = SimpleNamespace(shared=torch.tensor([True]))
     context: Any = SimpleNamespace(pair=SimpleNamespace(translation=shared), device=torch.device("cpu"))
-    columns = [{"shared": torch.rand(3, generator=torch.Generator().manual_seed(i))} for i in range(12)]
+    values = [torch.rand(3, generator=torch.Generator().manual_seed(i)) for i in range(12)]
+    scored = [{"shared": of_text, "overlap": of_text} for of_text in values]
     once, both = ([Completion(request, [0] * 3) for request in some] for some in (REQUESTS, OF_BOTH))
-    one, other = shared_fields(context, once, columns), shared_fields(context, both, columns + columns)
+    one, other = shared_fields(context, once, scored), shared_fields(context, both, scored + scored)
     assert other == pytest.approx(one)
+    assert one["shared_mass_low"] < one["shared_mass"] == pytest.approx(float(torch.cat(values).double().mean()))
+    of_overlap = overlap_fields(scored + scored, both)
+    assert list(of_overlap.values()) == pytest.approx([one[f"shared_mass{end}"] for end in ("", "_low", "_high")])
 
 
 def test_an_engine_s_acceptance_has_the_same_interval_if_every_text_is_there_twice():

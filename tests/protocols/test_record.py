@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.decoding import Completion
 from specbench.models import Pair
 from specbench.protocols import scoring
 from specbench.protocols.model_context import ModelContext
@@ -35,9 +36,8 @@ def test_scores_are_those_of_an_uncached_pass(context):
     prompts = [request.prompt for request in context.requests]
     assert len({len(prompt) for prompt in prompts}) > 1
     texts = [list(prompts[1][:5]), [7], list(prompts[0][:11])]
-    for prompt, text, got in zip(
-        prompts, texts, score_texts(context, prompts, texts, [context.sampling] * 3), strict=True
-    ):
+    completions = [Completion(request, text) for request, text in zip(context.requests, texts, strict=True)]
+    for prompt, text, got in zip(prompts, texts, score_texts(context, completions), strict=True):
         whole = [*prompt, *text]
         logits = [engine.score(whole[:-1])[-len(text) :] for engine in (context.target, context.drafter.model)]
         expected = columns_of(*logits, torch.tensor(text), context.sampling)
@@ -82,6 +82,6 @@ def test_texts_that_were_scored_are_not_scored_again(monkeypatch):
     completions = context.decoder(0).run(requests)
     expected = shared_fields(context, completions)
     assert 0.01 < expected["shared_mass"] < 0.99
-    scored = recorded(context, requests, completions).columns
+    scored = recorded(context, completions).columns
     monkeypatch.setattr(scoring, "logits_along", None)
     assert shared_fields(context, completions, scored) == pytest.approx(expected, abs=1e-5)

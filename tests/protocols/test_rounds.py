@@ -12,7 +12,7 @@ from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import DecodeProtocol, repeat_failure
-from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
+from specbench.protocols.rounds import DecoderFacts, RoundSettings, Timed, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
@@ -59,41 +59,36 @@ def test_ways_and_their_order_alternate(clock):
     assert (timed.times.seconds == 0.5).all()
 
 
-def test_rounds_that_agree_are_enough(clock):
-    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 0))
-    assert timed.times.seconds.shape == (2, 6)
-    assert timed.differing == 0
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "stretch", "count"),
+    [
+        ((2, 6, 0), lambda _: 1.0, 2),
+        ((1, 1, 0), lambda _: 1.0, 1),
+        # Every third decoding takes half as long, and no number of rounds makes up for it,
+        ((2, 5, 0), lambda number: 2.0 if number % 3 else 1.0, 5),
+        # but time may end them: a round takes some 11 s, so that the third would end after more than 30 s.
+        ((2, 6, 30), lambda number: 2.0 if number % 3 else 1.0, 2),
+        ((4, 6, 30), lambda number: 2.0 if number % 3 else 1.0, 4),
+        # The second round alone is disturbed, in single batches: a median of three is steady.
+        ((2, 6, 0), lambda number: 5.0 if number in (14, 20) else 1.0, 3),
+    ],
+    ids=["agree", "one", "scatter", "time", "at least", "disturbed"],
+)
+def test_rounds_follow_while_they_scatter(clock, settings, stretch, count):
+    clock.stretch = stretch
+    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(*settings))
+    assert timed.times.seconds.shape == (count, 6)
+    assert len(clock.order) == len(timed.rows()) == 12 * count
     assert [row.way for row in timed.rows()[:2]] == ["plain", "speculative"]
-    assert len(timed.rows()) == 2 * 6 * 2
+    assert timed.differing == 0
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_rounds_that_scatter_are_followed_by_others(clock):
-    """Every third decoding takes twice as long, and no number of rounds makes up for it."""
-    clock.stretch = lambda number: 2.0 if number % 3 else 1.0
-    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(2, 5, 0)).times.seconds) == 5
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_one_disturbed_round_is_followed_until_it_weighs_little(clock):
-    """The second round alone is disturbed, in single batches: a median of three is steady."""
-    clock.stretch = lambda number: 5.0 if number in (14, 20) else 1.0
-    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 0))
-    assert len(timed.times.seconds) == 3
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_time_ends_rounds_that_scatter(clock):
-    """A round takes some 11 s: the third would end after more than 30 s."""
-    clock.stretch = lambda number: 2.0 if number % 3 else 1.0
-    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 30)).times.seconds) == 2
-    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(4, 6, 30)).times.seconds) == 4  # that many at least
-
-
-def test_one_round_is_one_round(clock):
-    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(1, 1, 0))
-    assert timed.times.seconds.shape == (1, 6)
-    assert len(clock.order) == 12
+def test_seconds_of_prompts_are_those_of_either_way():
+    plain, speculative = decoders()
+    plain.prompt_seconds, speculative.prompt_seconds = 1.0, 2.0
+    facts = DecoderFacts.of(plain, speculative)
+    assert (facts.prompts, facts.plain_prompts) == (2.0, 1.0)
 
 
 class Own:

@@ -20,8 +20,8 @@ from specbench.protocols import together as module
 from specbench.protocols import together_file
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
-from specbench.protocols.rounds import Timed, decode_timed
-from specbench.protocols.together import SharedTimes, shared_rounds
+from specbench.protocols.rounds import Timed, TimedRounds, decode_timed
+from specbench.protocols.together import shared_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
@@ -81,16 +81,14 @@ def rounds(clock: SimpleNamespace) -> list[list[int]]:
     return [[gamma for each, gamma in clock.order if each == name] for name in names]
 
 
-def measured(found: SharedTimes) -> list[Any]:
+def measured(found: TimedRounds) -> list[Any]:
     """All that rows are made of, but for latencies."""
-    first = [
-        [(c.token_ids, c.steps, c.finished) for way in pair for c in way.completions] for pair in found.timed.first
-    ]
-    times = [each.tolist() for each in vars(found.timed.times).values()]
-    return [first, times, found.looks, found.rounds_of, found.facts.engine]
+    first = [[(c.token_ids, c.steps, c.finished) for way in pair for c in way.completions] for pair in found.first]
+    times = [each.tolist() for each in vars(found.times).values()]
+    return [first, times, found.shared, found.facts.engine]
 
 
-def run(sweep: Path, job: int = 0, seconds: float = 0) -> SharedTimes:
+def run(sweep: Path, job: int = 0, seconds: float = 0) -> TimedRounds:
     return shared_rounds(toy(sweep, job), GROUPS, seconds, 0)
 
 
@@ -104,9 +102,9 @@ def test_a_round_has_every_setting_that_is_left_and_plain_decoding(tmp_path, clo
 
 def test_beaten_settings_end_early_and_rounds_end_with_the_winner(tmp_path, clock):
     found = [run(tmp_path, job) for job in range(3)]
-    counts = [each.timed.times.seconds.shape[1] for each in found]
+    counts = [each.times.seconds.shape[1] for each in found]
     assert counts[0] == counts[2] == 6 == counts[1], "20% more than noise of 2% needs: decided at the first look"
-    assert [each.looks for each in found] == [1, 1, 1]
+    assert [each.shared["looks"] for each in found] == [1, 1, 1]
     text = (tmp_path / "0" / TOGETHER).read_text()
     assert json.loads(text.splitlines()[-1])["ended"] == "it is decided"
 
@@ -124,13 +122,13 @@ def test_a_later_job_reads_its_rounds(tmp_path, clock):
     decoded = len(clock.order)
     second = run(tmp_path, 1)
     assert len(clock.order) == decoded
-    assert (first.rounds_of, second.rounds_of) == (0, 0)
-    assert (first.timed.times.plain_seconds == second.timed.times.plain_seconds).all()
+    assert [each.shared["rounds_of"] for each in (first, second)] == [0, 0]
+    assert (first.times.plain_seconds == second.times.plain_seconds).all()
 
 
 def test_texts_are_those_of_a_decoder_alone(tmp_path, clock):
     found = run(tmp_path, 1)
-    for plain, own in found.timed.first:
+    for plain, own in found.first:
         for gamma, timed in ((0, plain), (2, own)):
             (text,) = timed.completions
             (alone,) = toy(tmp_path, 1).decoder(gamma).run([text.request])
@@ -184,12 +182,12 @@ def fail_at(gamma: int) -> Callable[[int], None]:
 
 def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_path, clock):
     clock.before = fail_at(1)
-    assert run(tmp_path, 1).timed.times.seconds.shape[1] == 6
+    assert run(tmp_path, 1).times.seconds.shape[1] == 6
     assert '"failed": {"0": "ValueError: broken"}' in (tmp_path / "1" / TOGETHER).read_text()
     with pytest.raises(ValueError, match="broken"):
         run(tmp_path, 0)
     clock.before = lambda _: None
-    assert shared_rounds(toy(tmp_path, 0, (0,)), GROUPS, 0, 0).rounds_of == 0, "alone, once it is mended"
+    assert shared_rounds(toy(tmp_path, 0, (0,)), GROUPS, 0, 0).shared["rounds_of"] == 0, "alone, once it is mended"
 
 
 def test_too_few_seconds_for_a_round_are_refused(tmp_path, clock):
@@ -202,6 +200,6 @@ def test_too_few_seconds_for_a_round_are_refused(tmp_path, clock):
 def test_seconds_bound_all_settings_together(tmp_path, clock):
     clock.noise = 0.5
     found = run(tmp_path, seconds=40)
-    assert 8 <= found.timed.times.seconds.shape[1] < 20
+    assert 8 <= found.times.seconds.shape[1] < 20
     assert clock.now <= 40
     assert "another would pass the limit of 40 s" in (tmp_path / "0" / TOGETHER).read_text()

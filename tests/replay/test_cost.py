@@ -112,10 +112,10 @@ def test_a_forecast_of_certain_acceptance_by_hand(batch):
     batches = 10 / batch
     assert got.tokens_per_step == pytest.approx(5)
     assert got.step_seconds == pytest.approx(0.018)
-    assert got.tokens_per_second.value == pytest.approx(200 / (batches * 4 * 0.018))
+    assert got.tokens_per_second == pytest.approx(200 / (batches * 4 * 0.018))
     assert got.plain_tokens_per_second == pytest.approx(200 / (batches * 20 * 0.01))
-    assert got.speedup.value == pytest.approx(20 * 0.01 / (4 * 0.018))
-    assert got.speedup.low == pytest.approx(got.speedup.high)  # nothing is random
+    assert got.speedup == pytest.approx(20 * 0.01 / (4 * 0.018))
+    assert got.speedup_low == pytest.approx(got.speedup_high)  # nothing is random
 
 
 def test_prompts_are_padded_to_the_longest_and_fed_once():
@@ -139,6 +139,7 @@ def test_longer_prompts_are_cached():
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
     assert got.step_seconds == pytest.approx(2 * 20)
+    assert got.plain_step_seconds == pytest.approx(2 * (20 + 5))  # behind the prompts and one step of 5 tokens
 
 
 def test_the_last_steps_draft_less():
@@ -156,10 +157,10 @@ def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
     (exact,) = replay(trace, "token", [4])
     alone = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
     assert alone.tokens_per_step == pytest.approx(exact.acceptance_length, rel=0.02)
-    assert alone.speedup.low < alone.speedup.value < alone.speedup.high
-    assert alone.speedup.value == pytest.approx(exact.acceptance_length, rel=0.02)
+    assert alone.speedup_low < alone.speedup < alone.speedup_high
+    assert alone.speedup == pytest.approx(exact.acceptance_length, rel=0.02)
     together = forecast(trace, "token", 4, 16, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
-    assert together.speedup.value < 0.95 * alone.speedup.value
+    assert together.speedup < 0.95 * alone.speedup
 
 
 def test_noise_is_counted_once():
@@ -170,7 +171,7 @@ def test_noise_is_counted_once():
     got = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace), runs=1000)
     steps = simulated_steps(trace, survival(trace, "token", 4), 2000).sum(axis=1)
     low, high = np.quantile(24 * 40 / steps, [0.025, 0.975])
-    assert got.speedup.high - got.speedup.low == pytest.approx(high - low, rel=0.1)
+    assert got.speedup_high - got.speedup_low == pytest.approx(high - low, rel=0.1)
 
 
 def test_the_last_batch_is_smaller():
@@ -180,7 +181,7 @@ def test_the_last_batch_is_smaller():
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens=prompts(trace, 10), runs=1)
     # Cached at a text's steps: 10, 15, 20, 25 speculatively, 10, 11, ..., 29 plainly.
-    assert got.tokens_per_second.value == pytest.approx(100 / (5 * 70))
+    assert got.tokens_per_second == pytest.approx(100 / (5 * 70))
     assert got.plain_tokens_per_second == pytest.approx(100 / (5 * 390))
 
 
@@ -192,5 +193,5 @@ def test_rounds_of_measurements_widen_the_interval():
     models = cost_models(rows)
     assert len(models) == 3
     got = forecast(trace, "token", 4, 2, models, prompt_tokens=prompts(trace, 32), runs=40)
-    assert got.speedup.high / got.speedup.low == pytest.approx(1.3, rel=0.05)
-    assert got.speedup.low <= got.speedup.value <= got.speedup.high
+    assert got.speedup_high / got.speedup_low == pytest.approx(1.3, rel=0.05)
+    assert got.speedup_low <= got.speedup <= got.speedup_high

@@ -8,7 +8,6 @@ from scipy import stats
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.replay.planning import (
-    PLAN_SCHEMA,
     PlannedSetting,
     compare,
     plan,
@@ -17,29 +16,18 @@ from specbench.replay.planning import (
     setting,
 )
 from specbench.replay.renewal import replay
-from specbench.replay.summary import lengths_with_intervals, replay_rows
+from specbench.replay.summary import replay_rows
 from specbench.replay.survival import survival
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 
-@pytest.fixture
-def once_and_twice():
-    """The same texts once and twice under the names of their prompts, which is no new information."""
+def test_texts_of_a_prompt_are_one():
+    """Texts that are there twice are no more prompts, and have the same influences but for the decoding noise."""
     p, q = markov_pair(4)
     texts = sampled_texts(p, 40, 20, seed=1).tolist()
-    once, twice = trace_of_tokens(p, q, texts), trace_of_tokens(p, q, texts + texts)
-    return once, dataclasses.replace(twice, prompts=[*once.prompts, *once.prompts])
-
-
-def test_samples_of_a_prompt_are_resampled_together(once_and_twice):
-    """The interval must not shrink."""
-    (a,), (b,) = (lengths_with_intervals(trace, replay(trace, "token", [3])) for trace in once_and_twice)
-    assert (a.low, a.value, a.high) == pytest.approx((b.low, b.value, b.high))
-
-
-def test_texts_of_a_prompt_are_one(once_and_twice):
-    """No more prompts, the same influences but for the decoding noise."""
-    a, b = (setting(trace, replay(trace, "block", [4])[0]) for trace in once_and_twice)
+    once = trace_of_tokens(p, q, texts)
+    twice = trace_of_tokens(p, q, texts + texts, prompts=[*once.prompts, *once.prompts])
+    a, b = (setting(trace, replay(trace, "block", [4])[0]) for trace in (once, twice))
     assert b.tokens.tolist() == (2 * a.tokens).tolist()
     assert b.steps == pytest.approx(2 * a.steps)
     assert b.influence == pytest.approx(a.influence)
@@ -76,9 +64,9 @@ def test_a_plan_has_the_power_it_promises():
     noise = np.full(4000, 4.0)
     first, second = (PlannedSetting(name, tokens, each, noise) for name, each in (("a", steps), ("b", later)))
     row = compare(first, second, alpha=0.05, power=0.9)
-    needed = row["prompts_replayed"]
+    needed = row.prompts_replayed
     assert 100 < needed < 300
-    assert row["prompts_decoded"] > 2 * needed
+    assert row.prompts_decoded > 2 * needed
     found, influence = 0, second.influence - first.influence
     for _ in range(300):
         chosen = rng.choice(4000, size=needed)
@@ -90,23 +78,17 @@ def test_a_plan_has_the_power_it_promises():
 def test_a_plan_compares_neighbours_and_rules():
     p, q = markov_pair(4)
     rows = plan(trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist()), [4, 0, 1], alpha=0.05, power=0.9)
-    assert [(row["first"], row["second"]) for row in rows] == [
+    assert [(row.first, row.second) for row in rows] == [
         ("token, gamma 1", "token, gamma 4"),
         ("block, gamma 1", "block, gamma 4"),
         ("token, gamma 1", "block, gamma 1"),
         ("token, gamma 4", "block, gamma 4"),
     ]
-    assert rows[2]["prompts_replayed"] is None  # at gamma 1 the rules are one
-    assert rows[0]["difference"] > 0
-
-
-def test_rules_are_compared_in_words():
-    p, q = markov_pair(4)
-    planned = plan(trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist()), [1, 4], alpha=0.05, power=0.9)
-    row = next(each for each in planned if (each["first"], each["second"]) == ("token, gamma 4", "block, gamma 4"))
-    found = f"{row['difference']:.2f} [{row['difference_low']:.2f}, {row['difference_high']:.2f}]"
-    assert f"block, gamma 4: {found} more tokens a step than token, gamma 4" in rules_compared(planned)
-    assert rules_compared(planned).count("more tokens") == 2
+    assert rows[2].prompts_replayed is None  # at gamma 1 the rules are one
+    assert rows[0].difference > 0
+    numbers = f"{rows[3].difference:.2f} [{rows[3].difference_low:.2f}, {rows[3].difference_high:.2f}]"
+    assert f"block, gamma 4: {numbers} more tokens a step than token, gamma 4" in rules_compared(rows)
+    assert rules_compared(rows).count("more tokens") == 2
     assert rules_compared([]) == ""
 
 
@@ -129,16 +111,15 @@ def test_the_ends_of_the_differences_interval():
     first = PlannedSetting("a", tokens, steps, np.zeros(100))
     later = PlannedSetting("b", tokens, np.full(100, 9.0) + spread * 9 / (30 / 9), np.zeros(100))
     row = compare(first, later, alpha=0.05, power=0.9)
-    assert set(row) == set(PLAN_SCHEMA.names)
-    assert row["difference"] == pytest.approx(1 / 3)
-    assert row["difference_high"] - row["difference_low"] == pytest.approx(2 * 0.1984, rel=1e-3)
-    assert row["prompts_replayed_least"] < row["prompts_replayed"] < row["prompts_replayed_most"]
-    assert row["prompts_replayed_most"] == prompts_needed(1.0, row["difference_low"], alpha=0.05, power=0.9)
+    assert row.difference == pytest.approx(1 / 3)
+    assert row.difference_high - row.difference_low == pytest.approx(2 * 0.1984, rel=1e-3)
+    assert row.prompts_replayed_least < row.prompts_replayed < row.prompts_replayed_most
+    assert row.prompts_replayed_most == prompts_needed(1.0, row.difference_low, alpha=0.05, power=0.9)
     unsure = compare(first, dataclasses.replace(later, steps=later.steps + 0.9), alpha=0.05, power=0.9)
-    assert unsure["prompts_replayed_most"] is None
+    assert unsure.prompts_replayed_most is None
     one = (PlannedSetting(name, tokens[:1], each[:1], each[:1]) for name, each in (("a", steps), ("b", steps - 1)))
     alone = compare(*one, 0.05, 0.9)
-    assert alone["prompts_replayed"] is alone["difference_low"] is None
+    assert alone.prompts_replayed is alone.difference_low is None
 
 
 def test_unknown_rules_and_gammas_are_refused():

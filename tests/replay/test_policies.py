@@ -26,17 +26,18 @@ def test_policies_stop_where_they_say():
     assert draft_lengths(trace, Policy("fixed", None, 4)).tolist() == [4, 4, 4, 3, 2, 1]
 
 
-def test_a_policy_that_never_stops_is_the_fixed_length():
+@pytest.mark.parametrize("limits", [None, (40, 11, 6, 40)], ids=["by length", "behind stop tokens"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_policy_that_never_stops_is_the_fixed_length(rule, limits):
+    """Which drafts past a stop token, as decoding does."""
     p, q = markov_pair(5)
-    trace = trace_of_tokens(p, q, sampled_texts(p, 30, 25, seed=1).tolist())
-    for rule in ("token", "block"):
-        fixed = try_policy(trace, rule, Policy("fixed", None, 6))
-        (plain,) = replay(trace, rule, [6])
-        assert fixed.drafted_per_step == pytest.approx(plain.possible.sum() / plain.steps.sum())
-        for kind, threshold in (("probability", 0.0), ("entropy", 100.0)):
-            got = try_policy(trace, rule, Policy(kind, threshold, 6))
-            assert got.replayed.steps == pytest.approx(plain.steps)
-            assert got.drafted_per_step == pytest.approx(fixed.drafted_per_step)
+    texts = [text[:length] for text, length in zip(sampled_texts(p, 4, 9, seed=1).tolist(), (3, 9, 6, 1), strict=True)]
+    trace = dataclasses.replace(trace_of_tokens(p, q, texts), limits=limits and np.array(limits))
+    (plain,) = replay(trace, rule, [4])
+    for policy in (Policy("fixed", None, 4), Policy("probability", 0.0, 4), Policy("entropy", 100.0, 4)):
+        got = try_policy(trace, rule, policy)
+        assert got.replayed.steps == pytest.approx(plain.steps)
+        assert got.drafted_per_step == pytest.approx(plain.drafted.sum() / plain.steps.sum())
 
 
 def drafted_by_the_draft(q: np.ndarray, policy: Policy, starts: np.ndarray, count: int, seed: int) -> float:

@@ -8,11 +8,8 @@ from scipy import stats
 
 from specbench.decoding import Completion, Decoder, Request
 from specbench.replay.agreement import joint_p_value
-from specbench.replay.policies import Policy, try_policy
 from specbench.replay.renewal import Replayed, replay
-from specbench.replay.simulate import simulate
 from specbench.replay.summary import replay_rows
-from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair, trace_of_tokens
@@ -113,36 +110,3 @@ def test_a_stop_token_by_hand():
     assert (by_length.drafted[0], by_length.accepted[0]) == pytest.approx((2, 2))
     (close,) = replay(with_limits(trace, [5]), "block", [8])  # room for 4 drafted tokens
     assert (close.drafted[0], close.accepted[0]) == pytest.approx((4, 3))
-
-
-def test_lengths_do_not_depend_on_how_a_text_ended():
-    p, q = markov_pair(5)
-    trace = trace_of_tokens(p, q, [[0, 1, 2, 0, 1, 4, 3], [2, 2, 1, 0], [1]])
-    for rule in ("token", "block"):
-        both = (replay(text, rule, [2, 6]) for text in (trace, with_limits(trace, [9, 50, 8])))
-        for ended, stopped in zip(*both, strict=True):
-            assert stopped.steps == pytest.approx(ended.steps)
-            assert stopped.drafted.sum() > ended.drafted.sum()
-
-
-def test_policies_draft_past_a_stop_token():
-    p, q = markov_pair(5)
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(5, size=length).tolist() for length in (3, 9, 6, 1)]
-    trace = with_limits(trace_of_tokens(p, q, texts), [40, 11, 6, 40])
-    (plain,) = replay(trace, "token", [4])
-    for policy in (Policy("fixed", None, 4), Policy("probability", 0.0, 4), Policy("entropy", 100.0, 4)):
-        got = try_policy(trace, "token", policy)
-        assert got.replayed.steps == pytest.approx(plain.steps)
-        assert got.drafted_per_step == pytest.approx(plain.drafted.sum() / plain.steps.sum())
-
-
-def test_simulated_steps_accept_the_stop_token():
-    """Mean kept tokens of 4000 runs, a z-test at 1e-7."""
-    p, q = markov_pair(4, seed=4)
-    trace = with_limits(trace_of_tokens(p, q, [[0, 1, 2, 3, 0]] * 4000), [30] * 4000)
-    accepted = survival(trace, "token", 4)
-    taken = simulate(trace, accepted, np.random.default_rng(0))
-    kept = np.where(taken > 0, taken, 0).sum(axis=1)
-    (exact,) = replay(trace, "token", [4])
-    assert abs(kept.mean() - exact.accepted.mean()) < 5.3 * kept.std() / np.sqrt(4000)

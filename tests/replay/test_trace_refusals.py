@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.protocols.replay import check_sampler
 from specbench.replay.imports import read_any
-from specbench.replay.trace import read_trace, trace_schema
+from specbench.replay.trace import read_trace
 from tests.helpers.markov_pair import IDENTITY
 from tests.replay.test_trace import GOOD, HEADER, json_lines, rows, written
 
@@ -158,12 +157,3 @@ def test_an_engines_own_entries_are_of_temperature_1(tmp_path):
         with pytest.raises(ConfigError, match="line 2 has an engine's own entries.*Score the texts again"):
             read_any(json_lines(tmp_path, cooler, line))
     assert len(read_any(json_lines(tmp_path, cooler, GOOD))) == 1
-
-
-def test_every_column_has_a_range():
-    from specbench.replay.trace import OPTIONAL, REQUIRED
-    from specbench.replay.values import _RANGES
-
-    assert set(_RANGES) == {*REQUIRED, *OPTIONAL}
-    assert np.float32(_RANGES["log_p"][0]) == np.finfo(np.float32).min
-    assert trace_schema(IDENTITY).names[:4] == ["prompt", "sample", "position", "token"]

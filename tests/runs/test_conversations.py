@@ -234,9 +234,7 @@ def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     assert (hot.prompts, hot.steps, hot.accepted) == (2, len(own), own["num_accepted"].sum())
     assert hot.acceptance_length == pytest.approx(1 + own["num_accepted"].mean())
     assert hot.speedup is None  # one batch held all
-    scored = score_texts(
-        context, [r.prompt for r in requests], [c.token_ids for c in alone], [r.sampling for r in requests]
-    )
+    scored = score_texts(context, alone)
     overlap = torch.cat([each["overlap"] for each in scored]).double().mean()
     assert outcome.measured["overlap"] == pytest.approx(float(overlap))
     assert set(scored[0]["overlap"].tolist()) <= {0.0, 1.0}  # of a greedy request

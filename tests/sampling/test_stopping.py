@@ -17,7 +17,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.requests import Completion, Request, requests_of
 from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.decoding.stopping import StopSearch
-from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
+from specbench.metrics.results import TEXTS, TextRow, write_rows
 from specbench.models import CachedModel
 from specbench.protocols.decode import text_row
 from specbench.sampling import SamplingParams
@@ -232,7 +232,7 @@ def test_a_table_of_texts_says_what_ended_each(tmp_path):
     tokenizer, request = Pieces("<end>", "a", ">"), Request("p", (1,), 0, SamplingParams(), 4)
     given = [">", 2, None]
     ended = [Completion(request, [1, 2], finished="stop", stop_reason=each, tokenizer=tokenizer) for each in given]
-    write_rows(tmp_path / TEXTS, [text_row(tokenizer, each) for each in ended], TEXT_SCHEMA)
+    write_rows(tmp_path / TEXTS, [text_row(tokenizer, each) for each in ended], TextRow)
     assert pq.read_table(tmp_path / TEXTS)["stop_reason"].to_pylist() == [">", "2", None]
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64
 
-from specbench.metrics.intervals import Estimate
+from specbench.metrics.intervals import Estimate, columns
 from specbench.replay.cost.model import CostModel, fit
 from specbench.replay.simulate import NOTHING, simulate
 from specbench.replay.survival import survival
@@ -27,21 +27,21 @@ from specbench.rules import RuleInfo
 RUNS = 200
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """One setting. Speedups over plain decoding by the same costs; tokens a second; steps and seconds a step.
-
-    ``start_seconds`` is of feeding a batch's prompts to both models.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PredictedRow:
+    """The speedup of a draft length over plain decoding by the same costs, and what it follows from."""
 
     gamma: int
     batch: int
-    speedup: Estimate
-    tokens_per_second: Estimate
+    speedup: float
+    speedup_low: float | None  # None if it was measured, in one batch or in batches that share prompts
+    speedup_high: float | None
+    tokens_per_second: float
     plain_tokens_per_second: float
     tokens_per_step: float
     step_seconds: float
-    start_seconds: float
+    plain_step_seconds: float
+    start_seconds: float  # of a batch's prompts, both models
 
 
 def cost_models(rows: pd.DataFrame) -> list[CostModel]:
@@ -58,8 +58,8 @@ def forecast(
     models: Sequence[CostModel],
     prompt_tokens: Mapping[str, int],
     runs: int = RUNS,
-) -> Forecast:
-    """A setting's tokens a second and speedup, with 95% intervals.
+) -> PredictedRow:
+    """A setting's tokens a second, and its speedup with a 95% interval.
 
     Args:
         models: of cost_models: the first is the best estimate, the others its spread.
@@ -77,16 +77,20 @@ def forecast(
         drawn.append(_run(trace, accepted, gamma, batch, model, fed, same, chosen, rng))
     central = [_run(trace, accepted, gamma, batch, models[0], fed, same, texts, rng) for _ in range(max(8, runs // 8))]
     tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
-    samples = np.array(drawn)
-    return Forecast(
-        gamma,
-        batch,
-        Estimate.of_resamples(plain / seconds, samples[:, 2] / samples[:, 1]),
-        Estimate.of_resamples(tokens / seconds, samples[:, 0] / samples[:, 1]),
-        float(tokens / plain),
-        float(tokens / steps),
-        float(stepped),
-        float(started),
+    ends = np.array(drawn)
+    speedup: Any = columns("speedup", Estimate.of_resamples(plain / seconds, ends[:, 2] / ends[:, 1]))
+    # Near the beginning; contexts differ little within a run.
+    context = float(np.mean(list(prompt_tokens.values()))) + tokens / steps
+    return PredictedRow(
+        gamma=gamma,
+        batch=batch,
+        **speedup,
+        tokens_per_second=float(tokens / seconds),
+        plain_tokens_per_second=float(tokens / plain),
+        tokens_per_step=float(tokens / steps),
+        step_seconds=float(stepped),
+        plain_step_seconds=float(models[0].step_seconds(np.array([batch]), np.zeros(1), context)[0]),
+        start_seconds=float(started),
     )
 
 

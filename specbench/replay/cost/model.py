@@ -23,7 +23,6 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import nnls
 
 from specbench.core.errors import ArgumentError
-from specbench.metrics.results import schema_of
 
 COST = "cost.parquet"
 PHASES = ("draft", "target", "verify", "rest")
@@ -47,9 +46,6 @@ class CostRow:
     start_draft: float  # seconds of feeding the prompts
     start_target: float
     kernels: int | None  # that a GPU runs in a step; counted in the last round
-
-
-COST_SCHEMA = schema_of(CostRow)
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ class CostModel:
 
 
 def fit(rows: pd.DataFrame) -> CostModel:
-    """A cost model of measured steps (columns of COST_SCHEMA): every (batch, gamma), gamma 0 among them.
+    """A cost model of measured steps (columns of CostRow): every (batch, gamma), gamma 0 among them.
 
     Raises:
         ArgumentError: an incomplete grid.

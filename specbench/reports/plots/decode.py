@@ -65,7 +65,7 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
 
 @style()
 def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
-    """Shares of the tokens drawn in one run (rows of results.EMPIRICAL_SCHEMA) against the target's probabilities.
+    """Shares of the tokens drawn in one run (rows of results.EmpiricalRow) against the target's probabilities.
 
     A panel a prefix. The ``top`` likeliest tokens have bars of their own and all others share one, so that a token
     shows that was drawn although the target forbids it.
