@@ -8,7 +8,7 @@ import torch
 import specbench
 from specbench.decoding import Completion, Request
 from specbench.metrics.results import write_rows
-from specbench.protocols.logprobs import LOGPROBS, SCHEMA, logprob_table
+from specbench.protocols.logprobs import LOGPROBS, LogprobRow, logprob_table
 from specbench.sampling import SamplingParams
 from tests.helpers.by_definition import shaped_logits
 from tests.protocols.test_honest_rows import context
@@ -91,5 +91,5 @@ def test_a_run_writes_them_as_a_table(exact, tmp_path):
         ("asked", "completion", 0, 5),
         ("asked", "completion", 1, 6),
     ]
-    write_rows(tmp_path / LOGPROBS, table.rows, SCHEMA)
+    write_rows(tmp_path / LOGPROBS, table.rows, LogprobRow)
     assert logprob_table(context(exact, needs_models=True), made[1:]) == {}

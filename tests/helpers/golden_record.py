@@ -126,6 +126,8 @@ def columns() -> Any:
     """Every stored table's columns with their types."""
     schemas = {f"results.{name}": value for name, value in vars(results).items() if isinstance(value, pa.Schema)}
     schemas |= {f"tables.{name}": value for name, value in vars(tables).items() if isinstance(value, pa.Schema)}
+    rows = {"STEP": results.StepRow, "EMPIRICAL": results.EmpiricalRow, "TEXT": results.TextRow}
+    schemas |= {f"results.{name}_SCHEMA": results.schema_of(row) for name, row in rows.items()}
     return {name: {each.name: str(each.type) for each in schema} for name, schema in sorted(schemas.items())}
 
 
