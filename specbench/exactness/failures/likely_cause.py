@@ -32,9 +32,7 @@ from specbench.exactness.zoo.bugs import bugs, card
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
-SAME = (
-    0.98  # share of the wrong requests on which a flawed verifier must emit the very same tokens; rounding has the rest
-)
+SAME = 0.98  # share of the wrong requests of which a cause has to give the very same tokens; rounding has the rest
 REQUESTS = 256  # of each fixture, drawn without regard to the code
 _FEWEST = 10  # wrong requests; of fewer nothing is concluded
 _SOURCE = re.compile(r" ?\([^()]*(?:issues?|PRs?|arXiv|[\w-]+/[\w.-]+) [^()]*\)")  # in a card: where the bug is from
