@@ -163,10 +163,9 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
 // The functions return false, having done nothing, if a token or a position is not valid.
 extern "C" {
 
-// How matrices of some bytes a weight are packed: inputs that lie together, and a number to whose multiple they are filled.
+// How packed matrices lie: the columns of a block, and inputs of which bytes lie together.
 int64_t specbench_columns() { return COLUMNS; }
-int64_t specbench_group(int64_t bytes) { return bytes == 1 ? GROUP : bytes == 2 ? PAIR : 1; }
-int64_t specbench_depth(int64_t bytes) { return bytes == 2 ? DEPTH : specbench_group(bytes); }
+int64_t specbench_group() { return GROUP; }
 
 // Feeds `width` tokens [requests, width] behind `lengths` [requests] and writes the logits after each.
 bool specbench_extend(const Model* model, const int64_t* tokens, const int64_t* lengths, int64_t requests, int64_t width,

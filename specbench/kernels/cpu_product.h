@@ -3,14 +3,13 @@
 // A step of decoding reads every weight once and multiplies it with few rows, so that its speed is that of reading. The
 // weights of a block of columns lie behind one another, [outputs / COLUMNS][inputs][COLUMNS], and the sums of all rows
 // and of the block's columns stay in registers while its weights are read once, from the first byte to the last.
-// Weights that bfloat16 holds exactly, as those of most checkpoints, take two bytes, two inputs of a column side by side.
-// They take one byte if all of a row are whole multiples, up to 127, of one power of two: the scales, a float a column,
-// lie behind the weights of their block. cpu_tiles.h and cpu_bytes.h have faster products for some processors.
+// Weights that bfloat16 holds exactly, as those of most checkpoints, take two bytes: products are the same numbers. They
+// take one byte if all of a row are whole multiples, up to 127, of one power of two: the scales, a float a column, lie
+// behind the weights of their block. cpu_bytes.h has a faster product with bytes for some processors.
 
 #pragma once
 
 #include "cpu_bytes.h"
-#include "cpu_tiles.h"
 
 #if defined(__AVX512F__)
 constexpr int64_t ROWS = 10;  // 20 of 32 registers hold sums
@@ -18,23 +17,22 @@ constexpr int64_t ROWS = 10;  // 20 of 32 registers hold sums
 constexpr int64_t ROWS = 6;  // 12 of 16
 #endif
 
-typedef int8_t Byte;  // a multiple of its column's scale
+typedef uint16_t Half;  // the upper half of a float
+typedef int8_t Byte;    // a multiple of its column's scale
 
-// Reads the weights of a block's two vectors of columns for one input, or for a PAIR of them in bfloat16.
-inline void load_columns(const float* from, Vector (*columns)[2]) {
-  columns[0][0] = load(from);
-  columns[0][1] = load(from + LANES);
+// Reads the weights of a block's two vectors of columns. Two bfloat16 share a word, that of the first vector below.
+inline void load_columns(const float* from, Vector* columns) {
+  columns[0] = load(from);
+  columns[1] = load(from + LANES);
 }
 
-inline void load_columns(const Half* from, Vector (*columns)[2]) {
-  for (int side = 0; side < 2; side++) {
-    const Words words = load_as<Words>(from + side * PAIR * LANES);
-    columns[0][side] = std::bit_cast<Vector>(words << 16);
-    columns[1][side] = std::bit_cast<Vector>(words & 0xffff0000u);
-  }
+inline void load_columns(const Half* from, Vector* columns) {
+  const Words words = load_as<Words>(from);
+  columns[0] = std::bit_cast<Vector>(words << 16);
+  columns[1] = std::bit_cast<Vector>(words & 0xffff0000u);
 }
 
-inline void load_columns(const Byte* from, Vector (*columns)[2]) {
+inline void load_columns(const Byte* from, Vector* columns) {
   for (int side = 0; side < 2; side++) {
     const Byte* its = from + side * LANES;
     // GCC makes scalars of the loop on these processors.
@@ -46,29 +44,25 @@ inline void load_columns(const Byte* from, Vector (*columns)[2]) {
     Integers numbers;
     for (int lane = 0; lane < LANES; lane++) numbers[lane] = its[lane];
 #endif
-    columns[0][side] = __builtin_convertvector(numbers, Vector);
+    columns[side] = __builtin_convertvector(numbers, Vector);
   }
 }
 
 // One block of columns of ROW_COUNT rows. PARTS sums a number break the chain of additions if there are few rows.
 template <typename Weight, int ROW_COUNT, int PARTS>
 void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64_t outputs, int64_t columns) {
-  constexpr int64_t GROUPED = sizeof(Weight) == sizeof(Half) ? PAIR : 1;
   Vector sums[PARTS][ROW_COUNT][2] = {};
-  auto add = [&](int64_t group, int part, int64_t count) {
-    const Weight* from = weight + group * GROUPED * COLUMNS;
-    for (int64_t i = 0; i < GROUPED; i++) __builtin_prefetch(from + i * COLUMNS + AHEAD / sizeof(Weight));
-    Vector columns[GROUPED][2];
-    load_columns(from, columns);
-    for (int64_t i = 0; i < count; i++)
-      for (int row = 0; row < ROW_COUNT; row++)
-        for (int side = 0; side < 2; side++) sums[part][row][side] += columns[i][side] * x[row * inputs + group * GROUPED + i];
+  auto add = [&](int64_t k, int part) {
+    __builtin_prefetch(weight + k * COLUMNS + AHEAD / sizeof(Weight));
+    Vector columns[2];
+    load_columns(weight + k * COLUMNS, columns);
+    for (int row = 0; row < ROW_COUNT; row++)
+      for (int side = 0; side < 2; side++) sums[part][row][side] += columns[side] * x[row * inputs + k];
   };
-  int64_t group = 0;
-  for (; group + PARTS <= inputs / GROUPED; group += PARTS)
-    for (int part = 0; part < PARTS; part++) add(group + part, part, GROUPED);
-  for (; group < inputs / GROUPED; group++) add(group, 0, GROUPED);
-  if (inputs % GROUPED) add(group, 0, inputs % GROUPED);
+  int64_t k = 0;
+  for (; k + PARTS <= inputs; k += PARTS)
+    for (int part = 0; part < PARTS; part++) add(k + part, part);
+  for (; k < inputs; k++) add(k, 0);
   for (int row = 0; row < ROW_COUNT; row++) {
     Vector total[2] = {sums[0][row][0], sums[0][row][1]};
     for (int side = 0; side < 2; side++) {
@@ -89,8 +83,7 @@ constexpr Block<W> BLOCKS[] = {nullptr,        block<W, 1, 4>, block<W, 2, 2>, b
 // y[rows][outputs] = x[rows][inputs] times the transposed matrix that was packed.
 template <typename Weight>
 void multiply(const float* x, const Weight* packed, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
-  constexpr int64_t FILLED = sizeof(Weight) == sizeof(Half) ? DEPTH : 1, SCALES = sizeof(Weight) == 1 ? sizeof(float) : 0;
-  const int64_t block_size = ((inputs + FILLED - 1) / FILLED * FILLED + SCALES) * COLUMNS;
+  const int64_t block_size = (inputs + (sizeof(Weight) == 1 ? sizeof(float) : 0)) * COLUMNS;
   for_blocks(rows, ROWS, outputs, [&](int64_t block, int64_t row, int64_t count, int64_t columns) {
     BLOCKS<Weight>[count](x + row * inputs, packed + block * block_size, y + row * outputs + block * COLUMNS, inputs,
                           outputs, columns);
@@ -103,8 +96,7 @@ inline void multiply(const float* x, const void* packed, int64_t bytes, float* y
   if (bytes == 1)
     multiply(x, static_cast<const Byte*>(packed), y, rows, inputs, outputs);
   else if (bytes == 2)
-    multiply_tiles(x, static_cast<const Half*>(packed), y, rows, inputs, outputs) ||
-        (multiply(x, static_cast<const Half*>(packed), y, rows, inputs, outputs), true);
+    multiply(x, static_cast<const Half*>(packed), y, rows, inputs, outputs);
   else
     multiply(x, static_cast<const float*>(packed), y, rows, inputs, outputs);
 }

@@ -28,7 +28,7 @@ from specbench.core.machine.files import reason
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_model.cpp", "cpu_rows.cpp"))
 HEADERS = tuple(
-    Path(__file__).with_name(f"cpu_{name}.h") for name in ("attention", "bytes", "product", "rows", "tiles", "vectors")
+    Path(__file__).with_name(f"cpu_{name}.h") for name in ("attention", "bytes", "product", "rows", "vectors")
 )
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
 _FLAGS = (
@@ -119,9 +119,7 @@ def load() -> ctypes.CDLL:
 
     loaded = ctypes.CDLL(str(library))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    loaded.specbench_columns.restype = number
-    for layout in (loaded.specbench_group, loaded.specbench_depth):
-        layout.restype, layout.argtypes = number, [number]
+    loaded.specbench_columns.restype = loaded.specbench_group.restype = number
     loaded.specbench_extend.argtypes = [pointer] * 3 + [number] * 2 + [pointer]
     loaded.specbench_feed.argtypes = [pointer] * 2 + [number] * 3
     loaded.specbench_draft.argtypes = [
@@ -177,23 +175,28 @@ def pack(
         dtype: of the copy; by default the narrowest that changes no number, since a product then reads least.
 
     Returns:
-        Blocks of columns, which are outputs. Of some inputs the weights lie together, for each column, and inputs are
-        filled up to whole tiles if the processor has some. In int8 the scales of a block's columns, as float32, lie
-        behind and take the place of four more inputs.
+        In int8 a block's inputs are filled up to whole groups, whose weights lie together, for each column. The scales
+        of its columns, as float32, lie behind and take the place of four more inputs.
     """
-    library, dtype = load(), dtype or narrowest(weight)
-    columns, bytes_each = library.specbench_columns(), dtype.itemsize
-    group, depth = library.specbench_group(bytes_each), library.specbench_depth(bytes_each)
+    dtype, columns = dtype or narrowest(weight), load().specbench_columns()
     weight = pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
-    scales = byte_scales(weight) if dtype == torch.int8 else None
-    values = pad(weight if scales is None else weight / scales, (0, -weight.shape[1] % depth))
-    packed = values.unflatten(0, (-1, columns)).unflatten(2, (-1, group)).transpose(1, 2)
-    packed = packed.reshape(len(packed), -1, columns)
-    if scales is None:
-        return packed.to(dtype).contiguous()
-    multiples = packed.to(torch.int32) + (128 if group > 1 else 0)  # as cpu_bytes.h takes them
-    behind = scales.view(-1, columns).view(torch.int8).view(-1, 4, columns)
-    return torch.cat([multiples.to(torch.int8), behind], dim=1)
+    if dtype == torch.int8:
+        return _pack_bytes(weight, columns, load().specbench_group())
+    packed = weight.unflatten(0, (-1, columns)).transpose(1, 2)
+    if dtype == torch.float32:
+        return packed.contiguous()
+    return packed.unflatten(2, (2, -1)).transpose(2, 3).flatten(2).to(dtype)
+
+
+def _pack_bytes(
+    weight: Float[Tensor, "outputs inputs"], columns: int, group: int
+) -> Shaped[Tensor, "blocks depth columns"]:
+    scales = byte_scales(weight)
+    multiples = pad(weight / scales, (0, -weight.shape[1] % group)).to(torch.int32)
+    multiples += 128 if group > 1 else 0  # as cpu_bytes.h takes them
+    packed = multiples.unflatten(0, (-1, columns)).unflatten(2, (-1, group)).transpose(1, 2)
+    packed = packed.to(torch.int8).reshape(len(packed), -1, columns)
+    return torch.cat([packed, scales.view(-1, columns).view(torch.int8).view(-1, 4, columns)], dim=1)
 
 
 def product(

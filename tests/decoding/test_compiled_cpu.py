@@ -94,11 +94,12 @@ def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
     assert error(product(x, weight), x, weight) < ROUNDING
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 11])
-def test_weights_that_bfloat16_holds_take_two_bytes_and_lose_nothing(product, rows):
+@pytest.mark.parametrize("rows", [1, 3, 5, 11])
+def test_weights_that_bfloat16_holds_take_two_bytes_and_give_the_same_numbers(product, rows):
     x, weight = uneven(1, rows, 33), torch.randn(61, 33).bfloat16().float()
     assert cpu_product.pack(weight).dtype == torch.bfloat16
-    assert error(product(x, weight), x, weight) < ROUNDING
+    wide = cpu_product.product(x, cpu_product.pack(weight, torch.float32), 61)
+    assert torch.equal(product(x, weight), wide)
     weight[60, 32] = 1.0 + 2.0**-20
     assert cpu_product.pack(weight).dtype == torch.float32
     assert error(product(x, weight), x, weight) < ROUNDING
