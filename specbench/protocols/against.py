@@ -198,7 +198,7 @@ def _note(context: ModelContext, way: str, equal: int | None, texts: int) -> str
     if way == "transformers_static" and context.device.type == "cpu":
         parts.append("not compiled, since transformers compiles on a GPU only")
     if equal is not None and equal < texts:
-        parts.append(
-            f"{texts - equal} texts are not those of plain decoding; on a GPU and in 16 bits rounding does that"
-        )
+        parts.append(f"{texts - equal} texts are not those of plain decoding")
+        if context.device.type != "cpu" or context.target.dtype.itemsize < 4:
+            parts.append("on a GPU and in 16 bits rounding does that")
     return "; ".join(parts)

@@ -105,7 +105,7 @@ def test_other_texts_are_noticed_and_excused_by_rounding_alone(context: ModelCon
     (row,) = against(context, [PLAIN], batches, wrong, rounds=2, decoder=context.decoder(0))
     assert (row.texts, row.equal_texts, row.rounds, row.batch, row.tokens) == (4, 3, 2, 2, sum(map(len, plain)))
     assert row.tokens_per_second == row.tokens / row.seconds
-    assert "1 texts are not those of plain decoding" in row.note
+    assert row.note == "1 texts are not those of plain decoding"  # float32 on a CPU: no rounding that excuses it
     assert "transformers: 1 of 4 texts" in wrong_texts([row], CPU, torch.float32)
     assert wrong_texts([row], CPU, torch.bfloat16) is None
     assert wrong_texts([row], torch.device("cuda"), torch.float32) is None
