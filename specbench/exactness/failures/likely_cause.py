@@ -94,10 +94,10 @@ class CauseSearch:
         requests, of_wrong = sum(len(batch.emitted) for batch in self._batches), self._wrong
         if of_wrong >= _FEWEST and len(self._alike) == 1:
             (name,) = self._alike
-            seen = (
-                f"It emits what {name} does in {requests:,} requests on small pairs, of which {of_wrong:,} are wrong."
+            return (
+                f"{_words(name)} (It emits what {name} does in {requests:,} requests on small pairs, of which "
+                f"{of_wrong:,} are wrong.)"
             )
-            return f"{_words(name)} ({seen})"
         if self._alike:
             return _cause_at_points(self.verifier, self._alike, wrong, right)
         return self._of_uniforms(requests) if of_wrong >= _FEWEST else ""
