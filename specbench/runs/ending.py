@@ -119,10 +119,10 @@ def _publish(status: SweepStatus, has_report: bool) -> bool:
 
 
 def _report(folder: Path, status: SweepStatus) -> bool:
-    """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one.
+    """Writes the report of a sweep; for a single run it says how to make one.
 
     Returns:
-        Whether there is one.
+        Whether the sweep has a report.
     """
     from specbench.metrics import results
     from specbench.reports.writing import write

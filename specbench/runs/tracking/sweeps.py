@@ -61,8 +61,9 @@ def describe(run: TrackedRun, job: JobInfo, context: Any, ignored: Container[str
 
 
 def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]:
-    """Logs what nobody has logged: jobs whose process was killed or that never began, and the sweep if it has ended. A
-    sweep that was gone on with replaces its run of before.
+    """Logs the jobs without a run, whose process was killed or which never began, and the sweep if it has ended.
+
+    A resumed sweep replaces its earlier run.
 
     Args:
         status: the sweep.
