@@ -28,7 +28,7 @@ def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], 
     """
     if policy.kind != "entropy":
         return counts
-    entropy = torch.special.entr(_confidence(q).probs()).sum(dim=-1)
+    entropy = torch.special.entr(confidence(q).probs()).sum(dim=-1)
     return torch.where(policy.enters(entropy), counts, counts.clamp(max=i))
 
 
@@ -43,7 +43,7 @@ def cut_behind(
     """
     if policy.kind != "probability":
         return counts
-    probability = _confidence(q).prob(tokens)
+    probability = confidence(q).prob(tokens)
     return torch.where(policy.goes_on(probability), counts, counts.clamp(max=i + 1))
 
 
@@ -52,7 +52,8 @@ def is_over(policy: LengthPolicy, counts: Int64[Tensor, " B"], i: int) -> bool:
     return policy.kind != "fixed" and not bool((counts > i).any())
 
 
-def _confidence(q: LogitRows) -> LogitRows:
+def confidence(q: LogitRows) -> LogitRows:
+    """Returns the distributions that policies read of the draft's: those themselves, at temperature 0 those at 1."""
     random = q.temperature > 0
     temperature = torch.where(random, q.temperature, 1)
     return LogitRows(q.logits, temperature, torch.where(random, q.cutoff, -math.inf), None)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from specbench.core.draft_lengths import policy_of
+from specbench.core.draft_lengths import LengthPolicy, policy_of
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
@@ -63,8 +63,8 @@ class ModelDrafter(Drafter):
             return Draft.empty(len(batch), device)
         batch = self._at_own_temperature(batch)
         uniforms, counts = streams.uniform(Stream.DRAFT), limits
-        if policy.kind == "fixed" and (native := self._bound_model.native_draft(batch)):
-            return _drafted_in_one_call(native, batch, counts, uniforms)
+        if native := self._bound_model.native_draft(batch):
+            return _drafted_in_one_call(native, batch, counts, uniforms, policy)
         drafted, all_rows = torch.zeros((len(batch), most), dtype=torch.int64, device=device), []
         for i in range(most):
             if i == 0:
@@ -121,9 +121,16 @@ def _checked(temperature: object) -> float:
 
 
 def _drafted_in_one_call(
-    native: CpuModel, batch: Batch, counts: Int64[Tensor, " B"], uniforms: Float64[Tensor, "B width"]
+    native: CpuModel,
+    batch: Batch,
+    counts: Int64[Tensor, " B"],
+    uniforms: Float64[Tensor, "B width"],
+    policy: LengthPolicy,
 ) -> Draft:
-    width = uniforms.shape[1] - 1
-    tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, batch.params.temperature, uniforms)
+    drawn = (batch.params.temperature, uniforms, policy)
+    counts, tokens, logits, normalizers = native.draft(batch.tokens, batch.lengths, counts, *drawn)
+    width = tokens.shape[1]
+    if width == 0:
+        return Draft.empty(len(batch), counts.device)
     rows = logit_rows(logits.flatten(0, 1), batch.params, log_normalizer=normalizers.flatten(), width=width)
     return Draft(tokens.flatten(), rows, counts, width, padded=True)

@@ -185,11 +185,12 @@ bool specbench_feed(const Model* model, const int64_t* tokens, int64_t count, in
 }
 
 // Feeds what is not cached of each text, at most two tokens, and drafts `counts` tokens behind it: `width` at most, each
-// drawn from its logits [requests, width, vocabulary] by its uniform.
+// drawn from its logits [requests, width, vocabulary] by its uniform. Lowers the counts of drafts that end before, as
+// core/draft_lengths.py says: behind a token less probable than `least`, and before one from an entropy above `most`.
 bool specbench_draft(const Model* model, const int64_t* texts, int64_t stride, const int64_t* text_lengths,
-                     int64_t* lengths, const int64_t* counts, int64_t requests, int64_t width, const double* temperature,
-                     const double* uniforms, int64_t uniforms_stride, int64_t* drafted, float* logits,
-                     double* normalizers) {
+                     int64_t* lengths, int64_t* counts, int64_t requests, int64_t width, const double* temperature,
+                     const double* uniforms, int64_t uniforms_stride, double least, double most, int64_t* drafted,
+                     float* logits, double* normalizers) {
   const int64_t vocabulary = model->vocabulary;
   Floats fresh(requests * vocabulary);
   std::vector<double> weights(vocabulary);
@@ -218,6 +219,11 @@ bool specbench_draft(const Model* model, const int64_t* texts, int64_t stride, c
                                    uniforms + request * uniforms_stride + i, weights.data());
       normalizers[at] = drawn.normalizer;
       drafted[at] = std::max<int64_t>(drawn.token, 0);  // a row with NaN has no token to feed
+      const double scale = temperature[request] > 0 ? temperature[request] : 1.0;
+      if (most < INFINITY && entropy(its, vocabulary, scale, drawn.normalizer) > most)
+        counts[request] = std::min(counts[request], i);
+      else if (least > 0 && !(exponential(its[drafted[at]] / scale - drawn.normalizer) >= least))
+        counts[request] = std::min(counts[request], i + 1);
     }
   }
   return true;

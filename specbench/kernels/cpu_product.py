@@ -124,7 +124,7 @@ def load() -> ctypes.CDLL:
     loaded.specbench_feed.argtypes = [pointer] * 2 + [number] * 3
     loaded.specbench_draft.argtypes = [
         *(pointer, pointer, number, pointer, pointer, pointer, number, number),
-        *(pointer, pointer, number, pointer, pointer, pointer),
+        *(pointer, pointer, number, ctypes.c_double, ctypes.c_double, pointer, pointer, pointer),
     ]
     for function in (loaded.specbench_extend, loaded.specbench_feed, loaded.specbench_draft):
         function.restype = ctypes.c_bool

@@ -77,3 +77,13 @@ inline Drawn draw_one(const float* logits, int64_t size, double temperature, dou
   drawn.token = temperature > 0 ? place(weights, size, *u) : std::max_element(logits, logits + size) - logits;
   return drawn;
 }
+
+// The entropy of a row of that normaliser, in nats; NaN if it is.
+inline double entropy(const float* logits, int64_t size, double temperature, double normalizer) {
+  double nats = 0.0;
+  for (int64_t i = 0; i < size; i++) {
+    const double log_prob = logits[i] / temperature - normalizer, prob = exponential(log_prob);
+    nats -= log_prob > -INFINITY ? prob * log_prob : 0.0;
+  }
+  return nats;
+}

@@ -73,7 +73,7 @@ def takes_rule(draft: Draft, target: LogitRows) -> bool:
 
 def token_rule(
     draft: Draft, target: LogitRows, accept: Float64[Tensor, "B width"], emit: Float64[Tensor, " B"]
-) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, " B"]]:
+) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, " B"]]:
     """Returns the tokens that the token rule emits and the numbers of accepted ones; see rules/token/masked.py.
 
     Args:

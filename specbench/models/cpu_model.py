@@ -6,6 +6,7 @@ A pass of a small model through PyTorch is hundreds of operations, which take as
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.core.draft_lengths import LengthPolicy
 from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
 
@@ -109,17 +111,20 @@ class CpuModel:
         counts: Int64[Tensor, " B"],
         temperature: Float64[Tensor, " B"],
         uniforms: Float64[Tensor, "B width"],
-    ) -> tuple[Int64[Tensor, "B gamma"], Float[Tensor, "B gamma V"], Float64[Tensor, "B gamma"]]:
+        policy: LengthPolicy,
+    ) -> tuple[Int64[Tensor, " B"], Int64[Tensor, "B n"], Float[Tensor, "B n V"], Float64[Tensor, "B n"]]:
         """Feeds what is not cached of each text, and drafts ``width - 1`` tokens at most behind it, one after another.
 
         Args:
-            counts: tokens to draft.
+            counts: tokens to draft, at most.
             uniforms: one for each token that is drawn.
+            policy: when a draft ends before.
 
         Returns:
-            The tokens, the logits that they were drawn from and the normalisers of these; 0 beyond a request's count.
+            The numbers of drafted tokens, the tokens, the logits that they were drawn from and the normalisers of
+            these. Beyond a request's number they are meaningless. Without a policy n is ``width - 1``.
         """
-        batch, width = len(counts), uniforms.shape[1] - 1
+        batch, width, counts = len(counts), uniforms.shape[1] - 1, counts.clone()
         tokens, normalizers = counts.new_zeros((batch, width)), uniforms.new_zeros((batch, width))
         logits = torch.zeros((batch, width, self._cached.vocab_size))
         arguments = (
@@ -130,10 +135,13 @@ class CpuModel:
             width,
             *_pointers(temperature, uniforms),
             uniforms.stride(0),
+            policy.threshold if policy.kind == "probability" else 0.0,
+            policy.threshold if policy.kind == "entropy" else math.inf,
             *_pointers(tokens, logits, normalizers),
         )
         _check(self._library.specbench_draft(ctypes.byref(self._model()), *arguments))
-        return tokens, logits, normalizers
+        n = width if policy.kind == "fixed" else int(counts.max())
+        return counts, tokens[:, :n].contiguous(), logits[:, :n].contiguous(), normalizers[:, :n].contiguous()
 
     def _model(self) -> _Model:
         """Returns the model with the addresses of its cache, which change when the cache grows."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from specbench.core.machine.progress import track
 from specbench.core.types import LogitRows
 from specbench.decoding import Completion, logits_along, rows_along
+from specbench.drafters.lengths import confidence
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 from specbench.models import CachedModel
@@ -104,7 +105,8 @@ def columns_of(
     for start in range(0, len(tokens), rows):
         span = slice(start, start + rows)
         p_rows, q_rows = (rows_along(logits[span], params, prompt, tokens.tolist(), start) for logits, params in both)
-        p, q = p_rows.probs(), q_rows.probs()
+        p, q, sure = p_rows.probs(), q_rows.probs(), confidence(q_rows)
+        drafted = torch.where(q_rows.temperature > 0, tokens[span], q_rows.argmax)
         pieces.append(
             {
                 # Probabilities round to a little above 1, and a logarithm above 0 is refused by readers of traces.
@@ -112,7 +114,8 @@ def columns_of(
                 "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
                 "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),
                 "target_entropy": torch.special.entr(p).sum(dim=-1),
-                "draft_entropy": torch.special.entr(q).sum(dim=-1),
+                "draft_entropy": torch.special.entr(sure.probs()).sum(dim=-1),
+                "draft_confidence": sure.prob(drafted).clamp(max=1),
                 "argmax_agree": (p_rows.argmax == q_rows.argmax).double(),
                 "draft_argmax": (q_rows.argmax == tokens[span]).double(),
                 **({} if shared is None else {"shared": p[:, shared].sum(dim=-1)}),

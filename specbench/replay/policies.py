@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 
 from specbench.core.draft_lengths import LengthPolicy
+from specbench.core.errors import ConfigError
 from specbench.replay.renewal import Replayed, block_starts, chunks, join, replay_survival
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
+from specbench.replay.values import KEY
 from specbench.rules import RuleInfo
 
 WEIGHT_LIMIT = 20.0
-PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-ENTROPIES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+READS = {"probability": "draft_confidence", "entropy": "draft_entropy"}  # columns of a trace
+THRESHOLDS = {
+    "probability": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "entropy": (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
+}
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,27 @@ def allowed(trace: Trace, policy: Policy) -> Bool[np.ndarray, "T 2"]:
     yes = np.ones(len(trace), dtype=bool)
     if policy.kind == "fixed":
         return np.stack([yes, yes], axis=1)
+    values = confidence(trace)
+    if policy.kind not in values:
+        problem = f"the trace has no {READS[policy.kind]} for policy {policy.kind}"
+        raise ConfigError(KEY, trace.identity.source, problem, "Record it anew with protocol=record.")
     if policy.kind == "probability":
-        return np.stack([yes, policy.goes_on(np.exp(trace.columns["log_q"]))], axis=1)
-    entropy = trace.column("draft_entropy", "an entropy policy")
-    return np.stack([policy.enters(entropy), yes], axis=1)
+        return np.stack([yes, policy.goes_on(values["probability"])], axis=1)
+    return np.stack([policy.enters(values["entropy"]), yes], axis=1)
+
+
+def confidence(trace: Trace) -> dict[str, Float[np.ndarray, " T"]]:
+    """Returns what each kind of policy reads of the draft at each token, for the kinds that the trace has it for.
+
+    At temperature 0 policies read the draft's distribution at temperature 1. Traces without ``draft_confidence`` have
+    a draft_entropy of 0 there.
+    """
+    columns = dict(trace.columns)
+    if READS["probability"] not in columns:
+        if trace.identity.sampler["temperature"] == 0:
+            return {}
+        columns[READS["probability"]] = np.exp(columns["log_q"])
+    return {kind: columns[name] for kind, name in READS.items() if name in columns}
 
 
 def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:
@@ -74,7 +96,7 @@ def try_policy(trace: Trace, rule: RuleInfo | str, policy: Policy) -> PolicyPoin
     """What a policy drafts and what is accepted of it.
 
     Raises:
-        ArgumentError, ConfigError: as survival; an entropy policy on a trace without draft_entropy.
+        ArgumentError, ConfigError: as survival; a policy that reads what the trace does not have.
     """
     parts, drafted, steps = [], 0.0, 0.0
     for chunk in chunks(trace):
@@ -94,11 +116,14 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     is distributed as p. A text's continuation counts with weight q(x_1..x_(i-1)) / p(x_1..x_(i-1)), self-normalised,
     and cut at WEIGHT_LIMIT, which keeps the variance finite and biases a little towards the text. Tokens that p cannot
     emit (truncated samplers) are not seen at all, and what is drafted behind a stop token is taken to be like what is
-    drafted elsewhere. A fixed gamma comes out exactly.
+    drafted elsewhere. At temperature 0 the text has no other continuation: where the draft leaves it, the draft is
+    taken to be as sure as at the text's own tokens. A fixed gamma comes out exactly.
     """
     if policy.kind == "fixed":
         return float((starts * np.minimum(trace.draft_limits, policy.gamma)).sum())
     log_ratio = (trace.columns["log_p"] - trace.columns["log_q"]).astype(float)
+    if trace.identity.sampler["temperature"] == 0:
+        log_ratio = np.zeros(len(trace))
     weight, total = np.zeros(len(trace)), 0.0
     for i in range(min(policy.gamma, len(trace))):
         blocks = starts * (trace.draft_limits > i)
@@ -132,7 +157,5 @@ def frontier(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[
     """Fixed draft lengths, and policies over a range of thresholds that draft at most the largest of them."""
     largest = max(gammas)
     tried = [Policy("fixed", None, gamma) for gamma in gammas if gamma > 0]
-    tried += [Policy("probability", threshold, largest) for threshold in PROBABILITIES]
-    if "draft_entropy" in trace.columns:
-        tried += [Policy("entropy", threshold, largest) for threshold in ENTROPIES]
+    tried += [Policy(kind, threshold, largest) for kind in confidence(trace) for threshold in THRESHOLDS[kind]]
     return [try_policy(trace, rule, policy) for policy in tried]

@@ -7,7 +7,9 @@ One line a token, in the order of the text, with these columns (float32; those m
     token                   its id
     log_p, log_q            log-probability under target and draft, by the sampler the text was sampled with
     overlap*                sum over the vocabulary of min(p, q)
-    target_entropy*, draft_entropy*    nats, of p and q
+    target_entropy*    nats, of p
+    draft_entropy*, draft_confidence*    what policies of draft lengths read: nats of q, and the token's probability;
+                            if q has temperature 0, nats and the likeliest token's probability at temperature 1
     argmax_agree*           whether p and q have the same most likely token (1 or 0)
     draft_argmax*           whether the token is q's most likely one (1 or 0): what greedy drafting would have proposed
     max_new_tokens*         the most tokens that the text could have had, the same on all its lines
@@ -42,7 +44,7 @@ VERSION = 1
 _METADATA = b"specbench.trace"
 REQUIRED = ("log_p", "log_q")
 _NEEDED = ("prompt", "sample", "position", "token", *REQUIRED)
-OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "argmax_agree", "draft_argmax")
+OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "draft_confidence", "argmax_agree", "draft_argmax")
 LIMIT = "max_new_tokens"
 NAMES = ("target", "draft", "dtype", "source")
 _REMEDY = "Record one with protocol=record, or see specbench/replay/trace.py for the format."

@@ -26,6 +26,7 @@ _RANGES = {
     "overlap": (-1e-5, 1 + 1e-5, "It is the sum of min(p, q) over the vocabulary, from 0 to 1."),
     "target_entropy": (-1e-5, _LARGEST, _ENTROPY),
     "draft_entropy": (-1e-5, _LARGEST, _ENTROPY),
+    "draft_confidence": (0.0, 1.0, "It is a probability, from 0 to 1."),
     "argmax_agree": (0.0, 1.0, _FLAG),
     "draft_argmax": (0.0, 1.0, _FLAG),
 }

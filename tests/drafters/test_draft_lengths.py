@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+import specbench
 from specbench.core.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
@@ -257,6 +258,26 @@ def test_drafts_are_as_long_as_replay_expects(policy):
         values = np.array([getattr(step, name) for step in steps])
         assert abs(values.mean() - wanted) < 5 * values.std() / len(values) ** 0.5 + 0.02 * wanted
     assert expected.drafted_per_step < 0.7 * try_policy(trace, "token", Policy("fixed", None, 6)).drafted_per_step
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "policy", [LengthPolicy("probability", 0.4), LengthPolicy("entropy", 2.0)], ids=lambda p: p.kind
+)
+def test_greedy_drafts_are_as_long_as_replay_expects(pair, policy):
+    """Emitted tokens to the rounding, drafted ones within 15%; a fixed length drafts twice as many."""
+    requests = make_requests(pair, 4, GREEDY, max_new_tokens=48)
+    drafter = ModelDrafter(None, policy.kind, policy.threshold)
+    completions = decoder(pair, gamma=6, drafter=drafter).run(requests)
+    steps = [step for completion in completions for step in completion.steps]
+    prompts = [list(request.prompt) for request in requests]
+    trace = specbench.record(pair, prompts, max_new_tokens=48, sampling=GREEDY)
+    expected = try_policy(trace, "token", Policy(policy.kind, policy.threshold, 6))
+    emitted = sum(len(completion.token_ids) for completion in completions)
+    assert emitted / len(steps) == pytest.approx(expected.replayed.acceptance_length)
+    drafted = sum(step.num_draft_tokens for step in steps) / len(steps)
+    assert drafted == pytest.approx(expected.drafted_per_step, rel=0.15)
+    assert drafted < 0.6 * try_policy(trace, "token", Policy("fixed", None, 6)).drafted_per_step
 
 
 def test_replay_asks_the_same_questions(monkeypatch):

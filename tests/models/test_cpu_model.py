@@ -1,14 +1,20 @@
 """Passes of Llama-like models in C++ have the logits of transformers' own, and texts those of eager steps."""
 
+import dataclasses
+from unittest import mock
+
 import pytest
 import torch
 
 from experiments.embedded_pair.rounding import round_to_bytes
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
+from specbench.drafters.model import ModelDrafter
 from specbench.kernels import cpu_product, cpu_rows
 from specbench.models import CachedModel, cpu_model
+from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.decoding.test_engines import logs
 from tests.helpers import families
+from tests.helpers.cases import decoder
 from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 
 NATIVE = {
@@ -67,6 +73,22 @@ def test_texts_are_those_of_eager_steps(pair, draft):
     assert compiled.components.target.native is not None
     for some, at_once in ((requests, 2), (toy_requests((30,)), 1)):
         assert logs(compiled.run(some, at_once)) == logs(eager.run(some, at_once))
+
+
+@pytest.mark.parametrize("policy", [("probability", 0.4), ("entropy", 2.0), ("entropy", 0.0)])
+def test_drafts_end_where_those_of_eager_steps_do(pair, policy):
+    """A greedy request beside one at temperature 1; at last drafts of no token."""
+    requests = make_requests(pair, 4, max_new_tokens=16)
+    requests[1:3] = [dataclasses.replace(request, sampling=GREEDY) for request in requests[1:3]]
+    compiled, eager = (
+        decoder(pair, 6, drafter=ModelDrafter(None, *policy), engine=engine) for engine in (CompiledCpuEngine(), None)
+    )
+    with mock.patch.object(cpu_model.CpuModel, "draft", autospec=True, side_effect=cpu_model.CpuModel.draft) as draft:
+        completions = compiled.run(requests, 2)
+    assert draft.called
+    assert logs(completions) == logs(eager.run(requests, 2))
+    drafted = {step.num_draft_tokens for completion in completions for step in completion.steps}
+    assert drafted == {0} if policy[1] == 0 else len(drafted) > 3
 
 
 def test_weights_that_change_are_read_anew():

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from specbench.core.errors import ConfigError
 from specbench.replay import renewal
 from specbench.replay.policies import Policy, PolicyPoint, draft_lengths, frontier, gain_over_fixed, try_policy
 from specbench.replay.renewal import replay
@@ -89,6 +90,18 @@ def test_the_frontier_has_fixed_and_adaptive_points():
     del trace.columns["draft_entropy"]
     rows = policy_rows(trace, "token", frontier(trace, "token", [2]))
     assert {row["policy"] for row in rows} == {"fixed", "probability"}
+
+
+def test_a_greedy_trace_without_the_draft_s_confidence_has_fixed_lengths_alone():
+    """Its entropies are 0 and its drafts certain, so that no policy would ever end one."""
+    p, q = markov_pair(4)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist())
+    sampler = {**trace.identity.sampler, "temperature": 0.0}
+    trace = dataclasses.replace(trace, identity=dataclasses.replace(trace.identity, sampler=sampler))
+    assert {point.policy.kind for point in frontier(trace, "token", [4])} == {"fixed"}
+    for kind, column in (("probability", "draft_confidence"), ("entropy", "draft_entropy")):
+        with pytest.raises(ConfigError, match=f"no {column} for policy {kind}. Record it anew"):
+            try_policy(trace, "token", Policy(kind, 0.5, 4))
 
 
 def test_gain_over_fixed_by_hand():

@@ -79,12 +79,15 @@ def test_columns_are_those_of_the_dense_distributions(sampling, monkeypatch):
     tokens = p.argmax(dim=-1)
     got = columns_of(target, draft, tokens, sampling)
     rows = torch.arange(7)
+    sure = draft.double().softmax(dim=-1) if sampling.greedy else q  # what policies of draft lengths read
+    drafted = q.argmax(dim=-1) if sampling.greedy else tokens
     expected = {
         "log_p": p[rows, tokens].log(),
         "log_q": q[rows, tokens].log(),
         "overlap": torch.minimum(p, q).sum(dim=-1),
         "target_entropy": torch.special.entr(p).sum(dim=-1),
-        "draft_entropy": torch.special.entr(q).sum(dim=-1),
+        "draft_entropy": torch.special.entr(sure).sum(dim=-1),
+        "draft_confidence": sure[rows, drafted],
         "argmax_agree": (p.argmax(dim=-1) == q.argmax(dim=-1)).double(),
         "draft_argmax": (q.argmax(dim=-1) == tokens).double(),
     }
