@@ -27,9 +27,9 @@ def test_difference_bets_are_fair_and_see_a_drift():
         ruined += bets.p_value < 0.01
     assert ruined < 20  # 5 by Ville's inequality; 20 or more has a chance below 1e-6
     bets = DifferenceBets(50, 1.0, CPU)
-    found = torch.where(torch.rand((400, 50), generator=rng) < 0.5, 1.0, -1.0).double()
-    found[:, 7] = torch.where(torch.rand(400, generator=rng) < 0.7, 1.0, -1.0).double()
-    bets.add(found)
+    differences = torch.where(torch.rand((400, 50), generator=rng) < 0.5, 1.0, -1.0).double()
+    differences[:, 7] = torch.where(torch.rand(400, generator=rng) < 0.7, 1.0, -1.0).double()
+    bets.add(differences)
     assert bets.p_value < 1e-4
     assert DifferenceBets(5, 1.0, CPU).p_value == 1.0
 
@@ -43,8 +43,8 @@ def counted(verifier, calls: int, seed: int = 0) -> tuple[CellCounts, torch.Tens
             result = verifier.verify(call.draft, call.target, call.streams)
             every = torch.arange(len(call.counts))
             counts.add(token_cells(call, result, every))
-            found, there = transforms(call, result, every)
-            values.append(found[there])
+            transformed, there = transforms(call, result, every)
+            values.append(transformed[there])
     return counts, torch.cat(values)
 
 

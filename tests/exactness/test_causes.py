@@ -38,15 +38,15 @@ def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) ->
 
 def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
     fixture = FIXTURES[name]
-    given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = expected_of(rule_of(verifier), fixture, count, given)
-    differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
-    return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
+    u = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = expected_of(rule_of(verifier), fixture, count, u)
+    differ = (inject(verifier, fixture, u, count).visible != expected).any(dim=1)
+    return [Point(fixture, count, u[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
 
 
 def test_code_with_a_known_bug_is_told_which():
     class Mine(accept.Lenient):
-        """Somebody's code, which happens to have that bug."""
+        """User code with that bug."""
 
     cause = at_points(Mine(), wrong_points(Mine(), "chain"))
     assert "lenience" in cause
@@ -84,8 +84,8 @@ class SlightlyKind(TokenSteps):
 def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
     """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
     probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
-    found = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
-    wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
+    samples = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda sample: -sample.share)
+    wrong, beside = [sample.point for sample in samples], [point for sample in samples for point in sample.beside]
     assert len(beside) > len(wrong) > 10
     assert "coarse_uniform" in at_points(SlightlyKind(), wrong)
     assert at_points(SlightlyKind(), wrong, beside) == ""

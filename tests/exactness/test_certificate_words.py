@@ -26,12 +26,12 @@ ROUNDING = 1e-5
 
 
 def bound(fixture: str = "chain", **more) -> Bound:
-    known = {
+    fields = {
         "fixture": fixture, "method": "located", "rule_error": 1e-16, "located": 2e-13, "boxes": 234, "proved": False,
         "draws": 10_000_000, "differing": 0, "rounding": 0, "structural": 0, "explained": 0, "impure": 0, "hidden": 7.83e-7,
         "tv": 7.8300021e-7, "least": 0.0,
     }  # fmt: skip
-    return Bound(**{**known, **more})
+    return Bound(**{**fields, **more})
 
 
 def of_rule(differing: int, rounding: int, tv: float) -> Bound:
@@ -40,11 +40,11 @@ def of_rule(differing: int, rounding: int, tv: float) -> Bound:
 
 
 def stratum(name: str, **more) -> StratumRow:
-    known = {
+    fields = {
         "stratum": name, "reason": "why", "probability": 0.5, "calls": 36_000, "requests": 90_000, "rows": 300_000,
         "differing_calls": 0, "differing": 0, "rounding": 0, "structural": 0, "code": 1.28e-4, "rule": 0.0, "tv": 1.28e-4,
     }  # fmt: skip
-    return StratumRow(**{**known, **more})
+    return StratumRow(**{**fields, **more})
 
 
 def inputs(**more) -> list[StratumRow]:
@@ -132,7 +132,7 @@ def evidences():
         fork = "The two part first at chain, seed 3, position 0: the draw of token 1 (structural)." if cut else None
         calls = CallBound(24_000, 3, 7.01e-4) if cut else CallBound(24_000, 0, 1.88e-4)
         more = {
-            "calls": calls if any(not each.by_counts for each in bounds) else None,
+            "calls": calls if any(not row.by_counts for row in bounds) else None,
             "batch": 131_072,
             "fork": fork,
             "follows": ("block", 74_752) if refused else None,
@@ -177,16 +177,16 @@ def counts(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def says(m: re.Match, **wanted: int | float) -> bool:
+def says(m: re.Match, **numbers: int | float) -> bool:
     """Whether a sentence has these numbers: counts exactly, upper bounds (floats) to their safe side."""
     return all(
         at_least(m[name], value) if isinstance(value, float) else counts(m[name] or "0") == value
-        for name, value in wanted.items()
+        for name, value in numbers.items()
     )
 
 
 def of_method(evidence: Evidence, method: str) -> list[Bound]:
-    return [each for each in evidence.bounds if each.method == method]
+    return [row for row in evidence.bounds if row.method == method]
 
 
 def largest(rows, name: str) -> float:
@@ -194,13 +194,13 @@ def largest(rows, name: str) -> float:
 
 
 def same_requests(text: str, rows: list[Bound]) -> bool:
-    found = [counts(each) for each in re.findall(r"[\d,]*\d", text)]
-    return (found[0], found[-1]) == (min(row.draws for row in rows), max(row.draws for row in rows))
+    numbers = [counts(number) for number in re.findall(r"[\d,]*\d", text)]
+    return (numbers[0], numbers[-1]) == (min(row.draws for row in rows), max(row.draws for row in rows))
 
 
 def refuted(evidence: Evidence) -> bool:
     tested = any(row.gates and row.rejected_at is not None for row in evidence.rows)
-    return tested or any(each.least > ROUNDING for each in evidence.bounds)
+    return tested or any(row.least > ROUNDING for row in evidence.bounds)
 
 
 def located_sentence(m: re.Match, e: Evidence) -> bool:
@@ -280,7 +280,7 @@ def biased_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.bounds if row.fixture == m["fixture"])
     return (
         refuted(e)
-        and row.located == max(each.located or 0 for each in e.bounds)
+        and row.located == max(other.located or 0 for other in e.bounds)
         and float(m["located"]) == pytest.approx(row.located, rel=0.06)
         and says(m, differing=row.differing, draws=row.draws)
         and ROUNDING < float(m["least"]) <= row.least
@@ -289,7 +289,7 @@ def biased_sentence(m: re.Match, e: Evidence) -> bool:
 
 def rejected_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.rows if (row.fixture, row.test) == (m["fixture"], m["test"]))
-    good = row.gates and row.rejected_at is not None and row.p_value == min(each.p_value for each in e.rows)
+    good = row.gates and row.rejected_at is not None and row.p_value == min(other.p_value for other in e.rows)
     good &= m["compares"] == COMPARES[row.test]
     if m["failed"]:
         return good and says(m, failed=int(row.statistic), of=row.draws) and row.statistic > 0
@@ -305,7 +305,7 @@ def others_sentence(m: re.Match, e: Evidence) -> bool:
 def habit_sentence(m: re.Match, e: Evidence) -> bool:
     """Nothing that was tried beside it explains the difference."""
     (row,) = [row for row in e.habits if (KINDS[row.name].does, KINDS[row.name].when) == (m["what"], m["when"])]
-    others = {each.name for each in e.habits if each.differing} & set(KINDS[row.name].excluded_by)
+    others = {other.name for other in e.habits if other.differing} & set(KINDS[row.name].excluded_by)
     return says(m, k=row.differing, n=row.requests) and row.differing > 0 and not others
 
 

@@ -84,9 +84,9 @@ def test_enumeration_sees_a_wrong_residual():
     refused = (q - torch.minimum(p, q)).sum()
     by_hand = 0.5 * (torch.minimum(p, q) + refused * p - p).abs().sum()
     assert joint_tv(fixture, law_ends(fixture, drafts, wrong)) == pytest.approx(float(by_hand), abs=1e-12)
-    found = locate(residual.TargetResidual(), fixture, 1)
-    assert found is not None
-    assert found.tv == pytest.approx(float(by_hand), abs=1e-9)
+    model = locate(residual.TargetResidual(), fixture, 1)
+    assert model is not None
+    assert model.tv == pytest.approx(float(by_hand), abs=1e-9)
 
 
 def test_block_verification_accepts_more_than_token_verification():
@@ -108,7 +108,7 @@ def test_counts_give_the_joint_back():
 
 
 def test_prefixes_are_numbered_in_lexicographic_order():
-    for fixture in (FIXTURES["zeros"], next(each for each in small_fixtures() if each.name == "long")):
+    for fixture in (FIXTURES["zeros"], next(candidate for candidate in small_fixtures() if candidate.name == "long")):
         tokens = torch.cartesian_prod(torch.arange(fixture.vocabulary), torch.arange(fixture.vocabulary))
         rows = table_rows(fixture, torch.zeros(len(tokens), dtype=torch.int64), padded(tokens, fixture.gamma + 1))
         assert torch.equal(fixture.prefix_rows(2), rows[:, 2])
@@ -124,12 +124,12 @@ def padded(tokens: torch.Tensor, width: int) -> torch.Tensor:
 # --- The reference: what a rule emits, from the tables and the formulas ---
 
 
-@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=lambda each: each.rule)
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=lambda verifier: verifier.rule)
 def test_the_reference_is_the_rule(verifier):
     """Other code than the verifiers', from other numbers: the tables' probabilities, not the rows that are verified."""
     for fixture in (*small_fixtures(), greedy_fixture()):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        got, wanted = verified(verifier, drawn), expected(rule_of(verifier), drawn)
-        assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
-        assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
+        steps, reference = verified(verifier, drawn), expected(rule_of(verifier), drawn)
+        assert torch.equal(steps.verification.token_ids, reference.token_ids), fixture.name
+        assert torch.equal(steps.verification.num_accepted, reference.num_accepted)

@@ -200,7 +200,7 @@ def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pai
         pytest.importorskip("xgrammar")
     start, end = (pair.tokenizer.encode(text, add_special_tokens=False)[0] for text in (" return", ")"))
     thinking = dataclasses.replace(pair, thinking_ids=(start, end))
-    sampling, free = (thinking.resolved(SamplingParams(top_p=0.95, **given)) for given in (bans, {}))
+    sampling, free = (thinking.resolved(SamplingParams(top_p=0.95, **parameters)) for parameters in (bans, {}))
     target = CachedModel(pair.target, pair.vocab_size, "target")
     drafter = bound(ModelDrafter(), pair)
     decoding = Decoder(target, drafter, MaskedVerifier(), 3, pair.stop_ids)
@@ -211,7 +211,7 @@ def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pai
         scored = []
         for prompt, text in zip(prompts, texts, strict=True):
             logits = (logits_along(model, [prompt], [text.token_ids])[0] for model in (target, drafter.model))
-            p, q = (rows_along(each, sampling, prompt, text.token_ids) for each in logits)
+            p, q = (rows_along(model_logits, sampling, prompt, text.token_ids) for model_logits in logits)
             scored.append(log_factors(p, q, text.token_ids, sampling, None))
         return np.concatenate(scored)
 

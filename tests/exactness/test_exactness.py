@@ -119,9 +119,9 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     def numbers(pace: int) -> Evidence:
         monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
         with torch.inference_mode():
-            found = Examination(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1).run()
-        row, use = (dataclasses.replace(part, seconds=0.0) for part in (found.row, found.long_use))
-        return dataclasses.replace(found, tallies={}, seconds=0.0, row=row, long_use=use)
+            evidence = Examination(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1).run()
+        row, use = (dataclasses.replace(part, seconds=0.0) for part in (evidence.row, evidence.long_use))
+        return dataclasses.replace(evidence, tallies={}, seconds=0.0, row=row, long_use=use)
 
     once, again = numbers(1), numbers(40)
     assert once == again
@@ -172,7 +172,7 @@ def test_the_experiment_sweeps_every_flawed_verifier_and_controls():
 def test_every_bug_has_a_card_that_says_what_is_wrong():
     """So that a certificate can name a cause; TokenSteps' own docstring, inherited, would say that nothing is."""
     cards = [card(bug) for bug in bugs()]
-    assert all(len(each) > 20 and each.endswith((".", ")")) for each in cards)
+    assert all(len(text) > 20 and text.endswith((".", ")")) for text in cards)
     assert len(set(cards)) == len(cards)
     assert all("__doc__" in vars(kind) and kind.__doc__ for kind in bugs().values())
 
@@ -190,7 +190,7 @@ def test_the_skeletons_of_the_zoo_are_sound_rules():
         for fixture in (*small_fixtures(), greedy_fixture()):
             streams = request_streams(3, 0, 3000, fixture.gamma + 1, CPU)
             drawn = draw(sound, fixture, streams)
-            one, two = (verified(each, drawn) for each in (skeleton, sound))
+            one, two = (verified(verifier, drawn) for verifier in (skeleton, sound))
             assert torch.equal(one.verification.token_ids, two.verification.token_ids)
             assert torch.equal(one.verification.num_accepted, two.verification.num_accepted)
 
@@ -212,15 +212,15 @@ def test_divergences_are_classed_by_their_margin():
     threshold = float(law_of(TOKEN, drafts).accept[chosen, 0])
     edges = fixture.q[0].cumsum(0)
     token = int(drafts.tokens[chosen, 0])
-    given = torch.full((3, 1, 2), 0.5, dtype=torch.float64)
-    given[Stream.DRAFT, 0, 0] = float(edges[token] - fixture.q[0, token] / 2)
-    given[Stream.ACCEPT, 0, 0] = threshold * (1 + 5e-8)  # refused by the rule, accepted by the other
-    streams = GivenStreams.of(given)
-    one, two = (verified_steps(each, fixture, streams) for each in (MaskedVerifier(), NearlySound()))
-    found = explain(TOKEN, one, two, 0)
-    assert (found.kind, found.offset, found.cause) == ("accept", 0, "rounding")
-    assert found.threshold == pytest.approx(threshold, abs=1e-15)
-    assert found.margin == pytest.approx(5e-8 * threshold, rel=1e-3)
+    uniforms = torch.full((3, 1, 2), 0.5, dtype=torch.float64)
+    uniforms[Stream.DRAFT, 0, 0] = float(edges[token] - fixture.q[0, token] / 2)
+    uniforms[Stream.ACCEPT, 0, 0] = threshold * (1 + 5e-8)  # refused by the rule, accepted by the other
+    streams = GivenStreams.of(uniforms)
+    one, two = (verified_steps(verifier, fixture, streams) for verifier in (MaskedVerifier(), NearlySound()))
+    divergence = explain(TOKEN, one, two, 0)
+    assert (divergence.kind, divergence.offset, divergence.cause) == ("accept", 0, "rounding")
+    assert divergence.threshold == pytest.approx(threshold, abs=1e-15)
+    assert divergence.margin == pytest.approx(5e-8 * threshold, rel=1e-3)
 
 
 def test_comparison_of_a_bug_is_structural_and_of_equals_is_empty():
@@ -229,11 +229,13 @@ def test_comparison_of_a_bug_is_structural_and_of_equals_is_empty():
     assert (equal.requests, equal.divergences) == (500, [])
     lenient = compare(MaskedVerifier(), accept.Lenient(), fixture, 500, 0, CPU)
     assert lenient.count("structural") == len(lenient.divergences) > 10
-    assert all(each.kind == "accept" and each.uniform > each.threshold for each in lenient.divergences)
+    assert all(
+        divergence.kind == "accept" and divergence.uniform > divergence.threshold for divergence in lenient.divergences
+    )
     wrong = compare(MaskedVerifier(), residual.TargetResidual(), fixture, 500, 0, CPU)
-    assert {each.kind for each in wrong.divergences} == {"emit"}
+    assert {divergence.kind for divergence in wrong.divergences} == {"emit"}
     early = compare(BlockVerifier(), accept.BlockEarlyStop(), FIXTURES["deep"], 500, 0, CPU)
-    assert {each.cause for each in early.divergences} == {"structural"}
+    assert {divergence.cause for divergence in early.divergences} == {"structural"}
 
 
 class OfBlock(BlockVerifier):
@@ -258,9 +260,9 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
         r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
         r"of the draft \[.*\] it emits (\[.*\]), the token rule (\[.*\])\."
     )
-    token, uniform, threshold, emitted, wanted = re.fullmatch(form, line).groups()
+    token, uniform, threshold, emitted, expected = re.fullmatch(form, line).groups()
     assert float(threshold) < float(uniform) < float(threshold) / 0.8
-    assert len(emitted.split(",")) > int(token) == len(wanted.split(","))
+    assert len(emitted.split(",")) > int(token) == len(expected.split(","))
     malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0)
     assert "the form of the result (structural); of the draft" in malformed
 

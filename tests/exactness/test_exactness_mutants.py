@@ -32,10 +32,12 @@ FEW = ("chain", "idle", "long", "mixed", "ragged")
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five small fixtures; what they and the small strata of D show is enough here."""
-    kept = tuple(each for each in suite.small_fixtures() if each.name in FEW)
+    kept = tuple(fixture for fixture in suite.small_fixtures() if fixture.name in FEW)
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
-    strata = tuple(each for each in STRATA if not each.large and not each.recorded)
-    monkeypatch.setattr(suite, "run_trials", lambda *asked, **how: run_trials(*asked, strata=strata, **how))
+    strata = tuple(stratum for stratum in STRATA if not stratum.large and not stratum.recorded)
+    monkeypatch.setattr(
+        suite, "run_trials", lambda *arguments, **options: run_trials(*arguments, strata=strata, **options)
+    )
 
 
 def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:
@@ -201,7 +203,7 @@ class RefusesAll(Lossless):
         raise ArgumentError("not today")
 
 
-def said(certificate: Certificate) -> str:
+def full_text(certificate: Certificate) -> str:
     return f"{certificate.headline} | {' '.join(certificate.words)}"
 
 
@@ -217,12 +219,12 @@ def said(certificate: Certificate) -> str:
         (RefusesRaggedDrafts(), NOT_REJECTED, "It refused these small pairs: ragged, idle, long, serial."),
         (RefusesAll(), NOT_REJECTED, "nothing is known of it. "),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, verdict, words):
     certificate = certificate_of(verifier)
-    assert certificate.verdict == verdict, said(certificate)
-    assert words in said(certificate)
+    assert certificate.verdict == verdict, full_text(certificate)
+    assert words in full_text(certificate)
 
 
 @pytest.mark.cases(1, 5)
@@ -240,19 +242,19 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
         (RareSeeds(), "reads seeds beside the uniforms"),
         (LowBitsOfTheSeed(), "'twins'"),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_wrong_code_is_rejected(verifier, words):
     certificate = certificate_of(verifier)
-    assert certificate.verdict == NOT_LOSSLESS, said(certificate)
-    assert words in said(certificate)
+    assert certificate.verdict == NOT_LOSSLESS, full_text(certificate)
+    assert words in full_text(certificate)
 
 
 def test_what_few_requests_show_is_never_called_lossless():
     """Two requests in five of one stratum: perhaps too few to be rejected, and far too many to be certified."""
     certificate = certificate_of(BeyondThe300th())
-    assert certificate.verdict != LOSSLESS, said(certificate)
-    assert "batch" in said(certificate)
+    assert certificate.verdict != LOSSLESS, full_text(certificate)
+    assert "batch" in full_text(certificate)
 
 
 @pytest.mark.thorough
@@ -261,7 +263,7 @@ def test_a_bias_on_rare_seeds_stays_in_the_bound():
     certificate = certificate_of(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))
     chain = next(row for row in certificate.bounds if row["fixture"] == "chain")
     assert chain["tv"] > chain["differing"] / chain["draws"] > 0.005
-    assert "seed" in said(certificate)
+    assert "seed" in full_text(certificate)
 
 
 def test_quick_and_deep_suites_differ_in_how_hard_they_look():

@@ -126,14 +126,14 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure
     words = certificate["words"]
-    (follows,) = [each for each in words if "the tokens are those of" in each]
+    (follows,) = [sentence for sentence in words if "the tokens are those of" in sentence]
     assert re.fullmatch(
         r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding\. Name that rule\.", follows
     )
-    (fork,) = [each for each in words if each.startswith("The two part first at ")]
+    (fork,) = [sentence for sentence in words if sentence.startswith("The two part first at ")]
     assert re.search(r"seed \d+, position \d+: the .*, uniform 0\.\d+ against threshold 0\.\d+ \(structural\)", fork)
     assert "the token rule [" in fork
-    assert not any("rule of its own" in each or "a Rule with its formulas" in each for each in words)
+    assert not any("rule of its own" in sentence or "a Rule with its formulas" in sentence for sentence in words)
 
 
 def test_bad_settings_are_named():
@@ -160,7 +160,7 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
         outcome = exactness(serial_draws=0).run(context(verifier))
         assert outcome.failure is None
         files = written(outcome, folder)
-        parts.append([files[each].assign(verifier=name) for each in ZOO])
+        parts.append([files[file_name].assign(verifier=name) for file_name in ZOO])
     tests, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
     table = sensitivity_table(tests, bounds, bias).set_index("verifier")
     assert table.loc["flawed/bonus", "caught by"].endswith(": location")

@@ -130,24 +130,24 @@ def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
     """3 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
     monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], False))
     monkeypatch.setattr(calibration, "CALLS", 0)
-    found = p_values(MaskedVerifier(), seeds=3, draws=5000, seed=0, device=CPU)
+    rows = p_values(MaskedVerifier(), seeds=3, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
-        own = [each.p_value for each in found if each.test == test]
-        idle = 2 * (test == ACCEPTANCE)  # where nobody drafts, and where in 5,000 steps hardly anything is refused
-        assert len(own) == 3 * (len(small_fixtures()) - idle)
-        assert stats.kstest(own, "uniform").pvalue > 1e-7
+        values = [row.p_value for row in rows if row.test == test]
+        idle = 2 * (test == ACCEPTANCE)  # no drafts, and hardly a rejection in 5,000 steps
+        assert len(values) == 3 * (len(small_fixtures()) - idle)
+        assert stats.kstest(values, "uniform").pvalue > 1e-7
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
     monkeypatch.setattr(calibration, "CALLS", 4)
-    found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
-    tests = {each.test for each in found}
+    rows = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
+    tests = {row.test for row in rows}
     assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS}
     free = p_values(MatchingVerifier(coupled=False), seeds=1, draws=500, seed=0, device=CPU)
-    assert {each.fixture for each in free if each.test == CLASSES} == {"small of D", "large batches of D"}
-    assert all(each.seed == calibration.FIRST_SEED for each in found)
+    assert {row.fixture for row in free if row.test == CLASSES} == {"small of D", "large batches of D"}
+    assert all(row.seed == calibration.FIRST_SEED for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,10 @@ def test_no_two_requests_share_a_stream():
     first, other, later = (
         request_streams(seed, begin, 200_000, 3, CPU) for seed, begin in ((0, 0), (1, 0), (0, HABITS))
     )
-    pairs = [{*zip(each.seeds.tolist(), each.positions.tolist(), strict=True)} for each in (first, other, later)]
-    assert [len(each) for each in pairs] == [200_000] * 3
+    pairs = [
+        {*zip(streams.seeds.tolist(), streams.positions.tolist(), strict=True)} for streams in (first, other, later)
+    ]
+    assert [len(pair_set) for pair_set in pairs] == [200_000] * 3
     assert len(set.union(*pairs)) == 600_000
 
 
@@ -226,7 +228,7 @@ class SixteenBits(TokenSteps):
         (SharesNoise(), {NEIGHBOURS}),
         (SixteenBits(), {TWINS}),
     ],
-    ids=lambda each: type(each).__name__,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
     rows, _ = serial_rows(verifier, 80_000, 0, CPU, 0)

@@ -51,7 +51,7 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (lambda tokens, counts: (tokens, counts), "returned a tuple"),
         (lambda tokens, counts: None, "returned a NoneType"),
@@ -68,8 +68,8 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
     ],
     ids=["tuple", "None", "flat", "narrow", "column", "float", "int32", "list", "device"],
 )
-def test_what_is_no_verification_is_named(made, said):
-    with pytest.raises(guard.VerifierFault, match=said) as fault:
+def test_what_is_no_verification_is_named(made, message):
+    with pytest.raises(guard.VerifierFault, match=message) as fault:
         verify_on(Returns(made))
     assert "Return Verification(" in str(fault.value)
     assert fault.value.fixture == "chain"
@@ -127,7 +127,7 @@ def test_a_call_that_never_returns_is_stopped():
 
 
 def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monkeypatch):
-    """As one that hangs in compiled code: the alarm does nothing here."""
+    """A call that hangs in compiled code is like this: the alarm does nothing."""
     monkeypatch.setattr(guard.signal, "setitimer", lambda *_: None)
     seen = threading.Event()
     faults = []
@@ -189,17 +189,17 @@ class OneBuffer(MaskedVerifier):
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
 @pytest.mark.parametrize(
-    ("verifier", "said"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
+    ("verifier", "message"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
 )
-def test_what_alters_its_arguments_or_its_results_is_named(verifier, said):
+def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
     with torch.inference_mode():
         evidence = Examination(verifier, SETTINGS, 0, CPU).run()
     assert evidence.fault is not None
-    assert said.replace("\\", "") in evidence.fault
+    assert message.replace("\\", "") in evidence.fault
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "message"),
     [
         ({"lossless": True}, 'has no attribute rule. Write rule = "token"'),
         ({"rule": 7, "lossless": True}, "has 7 as its attribute rule"),
@@ -207,9 +207,9 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, said):
         ({"rule": "token", "lossless": True}, "has no method verify"),
     ],
 )
-def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, said):
+def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message):
     evidence = Examination(type("Mine", (), attributes)(), SETTINGS, 0, CPU).run()
-    assert "Mine " + said in (evidence.fault or "")
+    assert "Mine " + message in (evidence.fault or "")
     assert evidence.rows == []
 
 

@@ -45,7 +45,7 @@ def seen(verifier, injectable: bool | None = None) -> list[Habit]:
     return rows
 
 
-def found(verifier) -> set[str]:
+def habits_of(verifier) -> set[str]:
     """The habits that are stated of it."""
     return {row.name for row in established(seen(verifier))}
 
@@ -85,9 +85,9 @@ class DrawsOnItsOwn(TokenSteps):
         self.generator, self.share = torch.Generator().manual_seed(5), share
 
     def emit(self, weights, draft, streams, num_accepted):
-        own = torch.rand(len(weights), generator=self.generator, dtype=torch.float64)
+        noise = torch.rand(len(weights), generator=self.generator, dtype=torch.float64)
         chosen = torch.rand(len(weights), generator=self.generator) < self.share
-        return inverse_cdf(weights, torch.where(chosen, own, streams.uniform(Stream.EMIT)[:, 0]))
+        return inverse_cdf(weights, torch.where(chosen, noise, streams.uniform(Stream.EMIT)[:, 0]))
 
 
 class DrawsWithNumpy(TokenSteps):
@@ -139,10 +139,10 @@ class NeighboursUniform(TokenSteps):
         (FirstRowSeeds(), {SEED, COMPANY}),
         (OwnNoise(), {GENERATOR}),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_a_habit_is_stated_where_the_evidence_excludes_the_others(verifier, has):
-    assert found(verifier) == has
+    assert habits_of(verifier) == has
 
 
 # Every second call or third, all from some call on, calls with no pattern: none of them reads a seed or a generator.
@@ -160,14 +160,14 @@ MEMORIES = {
 @pytest.mark.cases(2, 4)
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_is_told_as_one(name):
-    assert found(Remembers(MEMORIES[name])) == {TWICE}
+    assert habits_of(Remembers(MEMORIES[name])) == {TWICE}
 
 
 @pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("share", [1.0, 0.01])
 def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
-    assert found(DrawsOnItsOwn(share)) == {TWICE}
-    assert found(DrawsWithNumpy()) == {TWICE}
+    assert habits_of(DrawsOnItsOwn(share)) == {TWICE}
+    assert habits_of(DrawsWithNumpy()) == {TWICE}
 
 
 def test_the_global_generator_is_named_if_the_same_state_gives_the_same_tokens():

@@ -41,13 +41,13 @@ def test_rows_are_those_of_plain_python_for_every_prefix(name):
                 prefix = [state // VOCABULARY ** (i - 1 - j) % VOCABULARY for j in range(i)]
                 text = [*TEXT, *prefix]
                 for token in range(VOCABULARY):
-                    wanted = float(base[row, token])
+                    expected = float(base[row, token])
                     if name == "penalised":
                         stops_early = token == STOP and len(text) - PROMPT < len(TEXT) - PROMPT + 1
-                        wanted = -math.inf if stops_early else wanted - 0.5 * text.count(token)
+                        expected = -math.inf if stops_early else expected - 0.5 * text.count(token)
                     elif token == (text[-1] + 1) % VOCABULARY:
-                        wanted = -math.inf
-                    assert float(drafted.logits[row, token]) == pytest.approx(wanted, abs=1e-6)
+                        expected = -math.inf
+                    assert float(drafted.logits[row, token]) == pytest.approx(expected, abs=1e-6)
                 row += 1
 
 
@@ -74,10 +74,11 @@ def read(name: str, draft, target):
 
 def test_each_bug_makes_the_rows_that_its_wrong_history_makes():
     _, draft, target, (p, q), right = along("penalised")
-    start, whole = (dataclasses.replace(right, offset=torch.full_like(right.offset, each)) for each in (0, GAMMA))
+    start, whole = (dataclasses.replace(right, offset=torch.full_like(right.offset, offset)) for offset in (0, GAMMA))
     inside = right.offset < GAMMA  # the draft's rows
     of_draft, from_start = (
-        dataclasses.replace(each, request=each.request[inside], offset=each.offset[inside]) for each in (right, start)
+        dataclasses.replace(history, request=history.request[inside], offset=history.offset[inside])
+        for history in (right, start)
     )
     penalty, least = FrequencyPenalty(), MinTokens()
     as_it_is = draft.rows.logits
@@ -87,18 +88,18 @@ def test_each_bug_makes_the_rows_that_its_wrong_history_makes():
         ("penalty_on_target_alone", target.logits, least(penalty(q, from_start), of_draft)),
         ("late_min_tokens", least(penalty(p, right), start), as_it_is),
     ):
-        found = read(name, draft, target)
-        assert torch.allclose(found[0], target_wanted, atol=1e-6), name
-        assert torch.allclose(found[1], draft_wanted, atol=1e-6), name
-        assert not all(torch.equal(*each) for each in zip(found, (target.logits, as_it_is), strict=True)), name
+        logits = read(name, draft, target)
+        assert torch.allclose(logits[0], target_wanted, atol=1e-6), name
+        assert torch.allclose(logits[1], draft_wanted, atol=1e-6), name
+        assert not all(torch.equal(*pair) for pair in zip(logits, (target.logits, as_it_is), strict=True)), name
 
     _, draft, target, (p, _), right = along("grammar")
     before = dataclasses.replace(right, offset=(right.offset - 1).clamp(min=0))
-    found = read("previous_bitmask", draft, target)[0]
-    wanted = Successors()(p, before)
-    assert torch.equal(found == -math.inf, wanted == -math.inf)
-    both = (found > -math.inf) & (target.logits > -math.inf)
-    assert torch.equal(found[both], wanted[both])
+    logits = read("previous_bitmask", draft, target)[0]
+    expected = Successors()(p, before)
+    assert torch.equal(logits == -math.inf, expected == -math.inf)
+    both = (logits > -math.inf) & (target.logits > -math.inf)
+    assert torch.equal(logits[both], expected[both])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_the_bias_of_each_bug_by_enumeration_is_the_one_that_is_located(bug, fix
     drafts, draft, target, _, _ = along(fixture)
     p, q = (logits.double().softmax(dim=1) for logits in read(bug, draft, target))
     wrong = dataclasses.replace(drafts, p=p.view_as(drafts.p), q=q.view_as(drafts.q))
-    joint, right = (completed(made, law_ends(made, drafts, law_of(TOKEN, each))) for each in (wrong, drafts))
+    joint, right = (completed(made, law_ends(made, drafts, law_of(TOKEN, variant))) for variant in (wrong, drafts))
     enumerated = float((joint - right).abs().sum() / 2)
     assert enumerated == pytest.approx(tv, abs=5e-5)
     assert Probe(flawed(bug), made, 1.0).located == pytest.approx(enumerated, abs=1e-9)

@@ -103,7 +103,7 @@ def test_argmax_ids_and_draft_lengths_are_spread_out():
 def test_seeds_and_positions_are_those_that_users_write_too():
     streams = [call.streams for call in some_calls(60, strata=(BY_NAME["tiny"],))]
     for name in ("seeds", "positions"):
-        values = torch.cat([getattr(each, name) for each in streams])
+        values = torch.cat([getattr(call_streams, name) for call_streams in streams])
         written = values <= WRITTEN
         assert 0.4 < written.double().mean() < 0.8
         assert len(values[written].unique()) > 100
@@ -124,9 +124,9 @@ def test_sizes_fit_into_memory():
 def test_sound_code_emits_its_rules_tokens(verifier, rule, count, strata):
     for call in some_calls(count, strata):
         result = verifier.verify(call.draft, call.target, call.streams)
-        wanted = call.expected(rule)
-        assert torch.equal(result.token_ids, wanted.token_ids), call.name
-        assert torch.equal(result.num_accepted, wanted.num_accepted)
+        expected = call.expected(rule)
+        assert torch.equal(result.token_ids, expected.token_ids), call.name
+        assert torch.equal(result.num_accepted, expected.num_accepted)
 
 
 def test_a_request_alone_has_the_tokens_that_it_has_in_company():
@@ -158,8 +158,8 @@ def test_cutoffs_are_those_of_the_one_door():
         SamplingParams(0.9, top_k=12, top_p=0.7), SamplingParams(2.0, top_k=200, top_p=0.95),
     ]  # fmt: skip
     rows = RowParams.of([params[i % len(params)] for i in range(200)])
-    wanted, _ = sorted_cutoffs(logits, rows)
-    assert torch.equal(cutoffs(logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p), wanted)
+    expected, _ = sorted_cutoffs(logits, rows)
+    assert torch.equal(cutoffs(logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p), expected)
 
 
 def test_a_verifier_gets_only_what_it_takes():
@@ -200,7 +200,7 @@ class Meter(MaskedVerifier):
             "truncated": ["no" if target.cutoff[row] == -math.inf else "yes" for row in first],
             "tokens at -inf": ["yes" if (target.logits[row] == -math.inf).any() else "no" for row in first],
             "seed": ["0 to 100,000" if seed <= 100_000 else "above" for seed in streams.seeds.tolist()],
-            "position": ["0 to 100,000" if each <= 100_000 else "above" for each in streams.positions.tolist()],
+            "position": ["0 to 100,000" if position <= 100_000 else "above" for position in streams.positions.tolist()],
         }
         for name, values in properties.items():
             for value, count in collections.Counter(values).items():
@@ -217,12 +217,13 @@ def test_the_census_is_what_a_verifier_was_given():
         call = draw_call(2, number, CPU, Takes.of(meter), QUICK[number % len(QUICK)])
         for _ in range(2):
             pure.verify(call.draft, call.target, call.streams)
-    given = {(name, value): (meter.calls[name, value], meter.requests[name, value]) for name, value in meter.calls}
+    totals = {(name, value): (meter.calls[name, value], meter.requests[name, value]) for name, value in meter.calls}
     unpadded = {"padded", "layout"}  # the second of the three calls is made of the first one's rows, in another order
     counted = {(row.property, row.value): (row.calls, row.requests) for row in trials.census.rows()}
     for cell, (calls, requests) in counted.items():
         if cell[0] not in unpadded:
-            assert (calls, requests) == (given[cell][0] - pure.calls[cell], given[cell][1] - pure.requests[cell]), cell
+            all_calls, all_requests = totals[cell]
+            assert (calls, requests) == (all_calls - pure.calls[cell], all_requests - pure.requests[cell]), cell
     assert sum(row.requests for row in trials.census.rows() if row.property == "padded") == trials.rows[-1].requests
 
 
@@ -241,7 +242,7 @@ STOPS_EARLY = Rule(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda each: each.name)
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda rule: rule.name)
 def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
     for call in some_calls(60):
         error = law_error(rule, call, 0)
@@ -249,7 +250,7 @@ def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
         assert error.step < 1e-12, call.name
 
 
-@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT], ids=lambda each: each.name)
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_not(rule):
     errors = [law_error(rule, call, 0) for call in some_calls(40)]
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
@@ -265,11 +266,11 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
         if call.counts[0] == 0 or call.q is None:
             continue
         p, q = call.p[:1], call.q[:1]
-        wanted = 0.5 * float((emitted(coarse, p, q) - p).abs().sum())
+        first_tv = 0.5 * float((emitted(coarse, p, q) - p).abs().sum())
         checked += 1
         error = law_error(coarse, call.alone(0, 1), 0)
         assert error is not None
-        assert error.first == pytest.approx(wanted, abs=1e-12)
+        assert error.first == pytest.approx(first_tv, abs=1e-12)
     assert checked > 20
 
 
@@ -302,7 +303,7 @@ READS_WIDTH = Rule(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda each: each.name)
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda rule: rule.name)
 def test_formulas_that_read_the_batch_are_noticed(rule):
     """Alone they are the token rule's, so that the law of a request alone is the target's."""
     same = []
@@ -318,8 +319,8 @@ def test_formulas_that_read_the_batch_are_noticed(rule):
 def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():
     for call in some_calls(60):
         path = call.path
-        p, q = (torch.where(torch.arange(call.tokens.shape[1]) < call.counts[:, None], each, 1.0)
-                for each in (path.drafted_p, path.drafted_q))  # fmt: skip
+        p, q = (torch.where(torch.arange(call.tokens.shape[1]) < call.counts[:, None], probs, 1.0)
+                for probs in (path.drafted_p, path.drafted_q))  # fmt: skip
         draft, target = call.draft.compact(call.target)
         from specbench.rules import batched
 

@@ -28,9 +28,9 @@ VOCABULARY, SEED = 211, 4
 
 def located(verifier, vocabulary: int = VOCABULARY, seconds: float = 0, **options) -> LocatedRow:
     with torch.inference_mode():
-        found = locate_row(verifier, rule_of(verifier), vocabulary, SEED, CPU, seconds, **options)
-    assert found is not None
-    return found
+        row = locate_row(verifier, rule_of(verifier), vocabulary, SEED, CPU, seconds, **options)
+    assert row is not None
+    return row
 
 
 def rows(vocabulary: int = VOCABULARY):
@@ -110,10 +110,10 @@ def test_a_rule_of_ones_own_that_is_biased_is_measured_against_the_target():
         return torch.where(left < 1e-3, 0.0, left)
 
     info = dataclasses.replace(TOKEN, name="dropped")
-    own = Rule.of(info, thresholds=get_rule("token").thresholds, residual=dropped)
+    biased_rule = Rule.of(info, thresholds=get_rule("token").thresholds, residual=dropped)
 
     class Follows(DroppedResidual):
-        rule = own
+        rule = biased_rule
 
     row, token = located(Follows()), located(DroppedResidual())
     assert row.displaced == 0

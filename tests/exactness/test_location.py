@@ -55,8 +55,8 @@ class Backwards(TokenSteps):
 
 def tv_of(verifier, name: str = "chain") -> float | None:
     fixture = FIXTURES[name]
-    found = [locate(verifier, fixture, count) for count in sorted(set(fixture.counts))]
-    return None if None in found else max(model.tv for model in found if model is not None)
+    models = [locate(verifier, fixture, count) for count in sorted(set(fixture.counts))]
+    return None if None in models else max(model.tv for model in models if model is not None)
 
 
 def by_formula(fixture, bits: int) -> float:
@@ -75,9 +75,9 @@ def by_formula(fixture, bits: int) -> float:
 @pytest.mark.parametrize("name", ["chain", "zeros", "one_hot"])
 def test_a_bias_far_below_what_draws_show_is_located(bits, name):
     """At 12 bits strips are 1e-4 of a uniform wide, at 20 bits 1e-6; the formula's total variation to a thousandth."""
-    wanted = by_formula(FIXTURES[name], bits)
-    assert tv_of(Mantissa(bits), name) == pytest.approx(wanted, rel=1e-3, abs=1e-12)
-    assert 2.0 ** -(bits + 8) < wanted < 2.0**-bits
+    tv = by_formula(FIXTURES[name], bits)
+    assert tv_of(Mantissa(bits), name) == pytest.approx(tv, rel=1e-3, abs=1e-12)
+    assert 2.0 ** -(bits + 8) < tv < 2.0**-bits
 
 
 @pytest.mark.cases(1, 2)
@@ -120,8 +120,8 @@ def test_a_model_foresees_what_code_emits():
     fixture = FIXTURES["zeros"]
     for verifier in (MaskedVerifier(), BlockVerifier(), accept.Lenient(), MatchingVerifier(coupled=True)):
         model = locate(verifier, fixture, 2)
-        given = torch.rand((3, 20_000, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-        assert torch.equal(model.predict(given), inject(verifier, fixture, given, 2).visible)
+        uniforms = torch.rand((3, 20_000, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+        assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
         assert len(model.tokens.unique(dim=0)) > 5
 
 
@@ -129,12 +129,12 @@ def test_a_strip_that_lines_miss_is_taken_in_when_a_draw_meets_it():
     """1e-4 of the emit uniform: lines and random checks may miss it; one point inside gives its width and its bias."""
     fixture, verifier = FIXTURES["chain"], Strip(1e-4)
     sound = locate(TokenSteps(), fixture, 2)
-    given = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
-    given[Stream.EMIT, 0, 0] = LOW + 3e-5
-    assert not torch.equal(sound.predict(given), inject(verifier, fixture, given, 2).visible)
-    found = relocate(verifier, sound, given, seed=1)
-    assert 2e-5 < found.tv < 1e-4
-    assert torch.equal(found.predict(given), inject(verifier, fixture, given, 2).visible)
+    uniforms = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
+    uniforms[Stream.EMIT, 0, 0] = LOW + 3e-5
+    assert not torch.equal(sound.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
+    model = relocate(verifier, sound, uniforms, seed=1)
+    assert 2e-5 < model.tv < 1e-4
+    assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
 
 
 def test_extremes_find_what_is_too_rare_to_be_drawn():
@@ -206,9 +206,10 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     ends = high[Stream.ACCEPT, :, 0]
     thresholds = ends[ends < 1].unique()
     ends[ends < 1] += 1e-4
-    found = list(between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
-    beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
-    assert len(found) >= len(thresholds) > 1
+    wrong_points = list(between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    accept_uniforms = torch.stack([wrong_point.point.given[Stream.ACCEPT, 0] for wrong_point in wrong_points])
+    beyond = accept_uniforms[:, None] - thresholds
+    assert len(wrong_points) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()
 
 
@@ -233,9 +234,9 @@ class WrongBeyond(TokenSteps):
         self.size, self.place = size, place
 
     def emit(self, weights, draft, streams, num_accepted):
-        own = super().emit(weights, draft, streams, num_accepted)
-        chosen = (torch.arange(len(own)) >= self.place) & (len(own) > self.size)
-        return torch.where(chosen, (own + 1) % weights.shape[1], own)
+        tokens = super().emit(weights, draft, streams, num_accepted)
+        chosen = (torch.arange(len(tokens)) >= self.place) & (len(tokens) > self.size)
+        return torch.where(chosen, (tokens + 1) % weights.shape[1], tokens)
 
 
 def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure, Point]:
@@ -246,7 +247,7 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
     probe.check(verified_steps(verifier, fixture, streams), [2000])
     shown = fixture_failure.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fixture_failure, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
+        patch.setattr(fixture_failure, "smallest_batch", lambda *args: kept.append(args[1]) or shown(*args))
         arguments = (Subject(verifier, unused), Evidence(), {name: probe}, [], None, of_points(verifier))
         failure = fixture_failure.simplest_failure(*arguments)
     assert failure is not None
@@ -256,9 +257,9 @@ def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure
 def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
     """The data fail when they are run, and the text says the same."""
     request = failure.request
-    asked = (request.seed, request.position, request.given, request.batch)
+    arguments = (request.seed, request.position, request.given, request.batch)
     for _ in range(request.calls):
-        steps = run_copies(verifier, point, *asked)
+        steps = run_copies(verifier, point, *arguments)
     assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
     text = "\n".join(failure.lines)
     assert f"{fixture_failure._tokens(torch.tensor(request.wanted))}" in text
@@ -292,8 +293,8 @@ class Ninth(TokenSteps):
 
     def emit(self, weights, draft, streams, num_accepted):
         self.calls += 1
-        own = super().emit(weights, draft, streams, num_accepted)
-        return own if self.calls % 9 else (own + 1) % weights.shape[1]
+        tokens = super().emit(weights, draft, streams, num_accepted)
+        return tokens if self.calls % 9 else (tokens + 1) % weights.shape[1]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -330,8 +331,8 @@ class SlowAtFirst(MaskedVerifier):
         if (size := len(draft.num_draft_tokens)) not in self.sizes:
             self.sizes.add(size)
             time.sleep(0.05)
-            for each in range(1000 * size):
-                abs(each)
+            for number in range(1000 * size):
+                abs(number)
         return super().verify(draft, target, streams)
 
 

@@ -58,9 +58,12 @@ class StaleWorkspace(TokenSteps):
         self.kept = {}
 
     def accept_uniforms(self, draft, streams):
-        own = super().accept_uniforms(draft, streams)
-        key = (len(draft.num_draft_tokens), len(own))
-        return self.kept.setdefault(key, own) if len(self.kept) > 20 else self.kept.update({key: own}) or own
+        uniforms = super().accept_uniforms(draft, streams)
+        key = (len(draft.num_draft_tokens), len(uniforms))
+        if len(self.kept) > 20:
+            return self.kept.setdefault(key, uniforms)
+        self.kept[key] = uniforms
+        return uniforms
 
 
 class FullCache(TokenSteps):
@@ -85,9 +88,9 @@ class PreviousNoise(TokenSteps):
     before = None
 
     def emit(self, weights, draft, streams, num_accepted):
-        own, kept = streams.uniform(Stream.EMIT), self.before
-        self.before = own
-        if kept is not None and kept.shape == own.shape:
+        uniforms, kept = streams.uniform(Stream.EMIT), self.before
+        self.before = uniforms
+        if kept is not None and kept.shape == uniforms.shape:
             streams = dataclasses.replace(streams, made=torch.stack([kept] * 3))
         return super().emit(weights, draft, streams, num_accepted)
 

@@ -154,9 +154,9 @@ def test_bounds_from_below_have_one_false_alarm_at_all_looks_together(sound):
     probe = probe_of(TokenSteps(), dataclasses.replace(sound, tv=bias))
     for _ in range(2000):
         probe.draws = probe.surprises = 0
-        for wanted in (100, 400, 1600, 6400, 25_600, 102_400, 409_600):
-            probe.surprises += int(rng.binomial(wanted - probe.draws, bias))
-            probe.draws = wanted
+        for draws in (100, 400, 1600, 6400, 25_600, 102_400, 409_600):
+            probe.surprises += int(rng.binomial(draws - probe.draws, bias))
+            probe.draws = draws
             if probe.least(looks.least_alarm) > 0:
                 alarms += 1
                 break
@@ -298,7 +298,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
     evidence = suite.Examination(Strip(3e-4), settings, 0, CPU).run()
-    (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
+    (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 5
     assert bound.differing == 0
     assert bound.draws == 200_000  # after the last look it has all its draws anew
@@ -328,7 +328,7 @@ def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
         draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
     evidence = suite.Examination(Strip(3e-3), settings, 0, CPU).run()
-    (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
+    (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 0
     assert bound.draws > 0
     assert bound.tv < 0.9

@@ -65,11 +65,11 @@ def log_of(path: Path, texts: Sequence[Sequence[int]]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("lenience", "residual", "found"),
+    ("lenience", "residual", "biased"),
     [(1.0, True, False), (1.25, True, True), (1.0, False, True)],
     ids=["sound", "lenient", "target for residual"],
 )
-def test_a_biased_engine_is_found_by_the_steps_that_it_took(tmp_path, lenience, residual, found):
+def test_a_biased_engine_is_found_by_the_steps_that_it_took(tmp_path, lenience, residual, biased):
     """p-values of the three: 0.6, 1e-11 and 2e-12."""
     rng = np.random.default_rng(8)
     texts, steps, kept = zip(*(served(rng, lenience, residual) for _ in range(400)), strict=True)
@@ -84,7 +84,7 @@ def test_a_biased_engine_is_found_by_the_steps_that_it_took(tmp_path, lenience, 
         "expected_steps": replayed.steps,
     }
     p_value = agreement(pd.DataFrame(columns), None).same_text_p
-    assert p_value < 1e-6 if found else p_value > 1e-3
-    assert found or warning(read_any(path)) is None
+    assert p_value < 1e-6 if biased else p_value > 1e-3
+    assert biased or warning(read_any(path)) is None
     # A stop token that was drafted adds no token of the target's: 1 + accepted / steps is not the replayed length.
     assert 1 + sum(kept) / sum(steps) > 1.01 * sum(lengths) / sum(steps)

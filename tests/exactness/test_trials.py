@@ -39,12 +39,12 @@ BY_NAME = {stratum.name: stratum for stratum in STRATA}
 def trials(verifier, calls: int, *names: str, seconds: float | int = 0, configured=None):
     strata = tuple(BY_NAME[name] for name in names) or None
     with torch.inference_mode():
-        found = run_trials(verifier, calls, seconds, 0, CPU, configured, strata=strata)
-    return found, {row.stratum: row for row in found.rows}, {row.test: row for row in reversed(found.tests)}
+        outcome = run_trials(verifier, calls, seconds, 0, CPU, configured, strata=strata)
+    return outcome, {row.stratum: row for row in outcome.rows}, {row.test: row for row in reversed(outcome.tests)}
 
 
 def test_sound_code_is_the_rule_on_every_call():
-    found, rows, tests = trials(MaskedVerifier(), 120)
+    outcome, rows, tests = trials(MaskedVerifier(), 120)
     whole = rows[ALL]
     assert (whole.calls, whole.differing_calls, whole.structural) == (120, 0, 0)
     assert whole.tv == whole.code == pytest.approx(1 - (1 - CONFIDENCE) ** (1 / 120), rel=1e-3)
@@ -52,7 +52,7 @@ def test_sound_code_is_the_rule_on_every_call():
     assert sum(row.calls for name, row in rows.items() if name in BY_NAME) == 120
     assert tests[FORM].p_value == 1
     assert PAIRED not in tests
-    assert found.example is None
+    assert outcome.example is None
 
 
 def test_the_bound_holds_for_a_fault_whose_share_of_calls_is_known():
@@ -108,7 +108,7 @@ class ShortBlocks(accept.BlockEarlyStop):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("verifier", [NinthAccepted(), ShortBlocks()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("verifier", [NinthAccepted(), ShortBlocks()], ids=lambda verifier: type(verifier).__name__)
 def test_what_goes_wrong_in_long_drafts_alone(verifier):
     _, rows, _ = trials(verifier, 100, "long drafts")
     row = rows["long drafts"]
@@ -135,11 +135,11 @@ def test_a_wrong_residual_is_seen_with_and_without_a_rule_to_hold_it_against():
 
 
 def test_a_rule_without_formulas_has_a_bound_by_cells_alone():
-    found, rows, tests = trials(MatchingVerifier(coupled=False), 60)
+    outcome, rows, tests = trials(MatchingVerifier(coupled=False), 60)
     assert (rows[ALL].differing, rows[ALL].tv) == (None, None)
     assert 0 < rows[ALL].along < 1
     assert tests[CLASSES].p_value > 1e-4
-    assert found.example is None
+    assert outcome.example is None
 
 
 def test_the_mean_over_strata_knows_nothing_of_strata_without_calls():
@@ -156,8 +156,8 @@ def test_refusals_are_kept_and_the_rest_goes_on():
                 raise ArgumentError("draft.rows: None is not supported")
             return super().verify(draft, target, streams)
 
-    found, rows, _ = trials(NoOneHot(), 60, "tiny")
-    assert found.refusals == {"draft.rows: None is not supported": rows["tiny"].refused}
+    outcome, rows, _ = trials(NoOneHot(), 60, "tiny")
+    assert outcome.refusals == {"draft.rows: None is not supported": rows["tiny"].refused}
     assert 5 < rows["tiny"].refused < 30
     assert rows["tiny"].calls + rows["tiny"].refused == 60
 
@@ -172,13 +172,13 @@ def test_what_a_verifier_says_that_it_cannot_do_is_not_drawn():
             assert draft.num_draft_tokens.min() == draft.num_draft_tokens.max() > 0
             return super().verify(draft, target, streams)
 
-    found, _, _ = trials(Uniform(), 40, "tiny")
-    assert not found.refusals
+    outcome, _, _ = trials(Uniform(), 40, "tiny")
+    assert not outcome.refusals
 
 
 def test_time_ends_it_and_is_said():
-    found, rows, _ = trials(MaskedVerifier(), 10**6, "tiny", seconds=0.3)
-    assert found.cut
+    outcome, rows, _ = trials(MaskedVerifier(), 10**6, "tiny", seconds=0.3)
+    assert outcome.cut
     assert 0 < rows["tiny"].calls < 10**6
 
 
@@ -193,15 +193,15 @@ def test_the_conditions_of_a_run_are_a_stratum():
                 assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
             return super().verify(draft, target, streams)
 
-    own = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
-    _, rows, _ = trials(Looks(), 100, "tiny", configured=own)
+    stratum = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
+    _, rows, _ = trials(Looks(), 100, "tiny", configured=stratum)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():
-    own = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
-    _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=own)
+    stratum = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
+    _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=stratum)
     assert (rows[CONFIGURED].requests, rows[CONFIGURED].differing) == (10, 0)
 
 
@@ -242,11 +242,11 @@ class Follows(MaskedVerifier):
 
 
 def test_code_is_no_better_than_a_rule_of_its_own():
-    found, rows, tests = trials(Follows(DROPS), 40, "32k", "small")
+    outcome, rows, tests = trials(Follows(DROPS), 40, "32k", "small")
     assert sum(row.structural for row in rows.values()) == 0
     assert tests[LAW].p_value == 0
-    assert found.unfit is not None
-    failure = failure_of(Subject(Follows(DROPS)), found)
+    assert outcome.unfit is not None
+    failure = failure_of(Subject(Follows(DROPS)), outcome)
     assert failure is not None
     assert any("by the formulas of the rule that drops the first token" in line for line in failure.lines)
 
@@ -254,8 +254,8 @@ def test_code_is_no_better_than_a_rule_of_its_own():
 def test_the_headline_of_a_wrong_rule_says_on_how_many_requests():
     rows = [Row("D", LAW, 40, 9.0, 0, 0.0, 40), Row("tiny of D", FORM, 40, 0.0, 0, 1.0)]
     evidence = Evidence(rows=rows)
-    said = headline(verdict_of(evidence), evidence)
-    assert said == "not lossless: its rule's formulas are not the target's on 9 of 40 requests of D"
+    sentence = headline(verdict_of(evidence), evidence)
+    assert sentence == "not lossless: its rule's formulas are not the target's on 9 of 40 requests of D"
 
 
 def test_a_sound_rule_of_ones_own_adds_its_own_bound():
@@ -331,10 +331,10 @@ def test_everyday_inputs_that_no_fixture_had(name):
     trigger, stratum = TRIGGERS[name]
     verifier = _wrong_where(trigger)
     unused = copy.deepcopy(verifier)
-    found, rows, _ = trials(verifier, 90, stratum)
+    outcome, rows, _ = trials(verifier, 90, stratum)
     assert rows[stratum].structural > 0
     assert rows[stratum].code > rows[stratum].structural / rows[stratum].requests / 2
-    assert_the_example_fails(verifier, found, unused)
+    assert_the_example_fails(verifier, outcome, unused)
 
 
 @pytest.mark.parametrize("period", [7, 60])
@@ -342,25 +342,25 @@ def test_an_example_of_a_memory_prints_the_history_that_it_needs(period):
     """Wrong in every so-many-th call: the object in use emits the rule's tokens when the request is made again."""
     verifier = _wrong_where(lambda v, d, t, s: torch.tensor(v.calls % period == 0))
     unused = copy.deepcopy(verifier)
-    found, _, _ = trials(verifier, 90, "tiny")
-    failure = assert_the_example_fails(verifier, found, unused)
+    outcome, _, _ = trials(verifier, 90, "tiny")
+    failure = assert_the_example_fails(verifier, outcome, unused)
     assert any(f"in call {period} of a new object" in line for line in failure.lines)
-    without = failure_of(Subject(verifier), found)
+    without = failure_of(Subject(verifier), outcome)
     assert any("does not fail when it is run again" in line for line in without.lines)
 
 
-def assert_the_example_fails(verifier, found, unused=None):
+def assert_the_example_fails(verifier, outcome, unused=None):
     """The printed code makes a request whose tokens are those printed, and not the rule's."""
-    failure = failure_of(Subject(verifier, unused), found)
+    failure = failure_of(Subject(verifier, unused), outcome)
     assert failure is not None
     lines = "\n".join(failure.lines)
-    emitted, wanted = (
+    emitted, expected = (
         re.search(rf"^{lead}: (\[.*\])$", lines, re.M).group(1) for lead in ("emitted", "by the token rule")
     )
-    assert emitted != wanted
+    assert emitted != expected
     made = re.search(r"^made again by specbench.exactness.inputs.(draw_call\(.*\))", lines, re.M).group(1)
     number = int(re.search(r"draw_call\(\d+, (\d+)", made).group(1))
-    stratum = found.example[0].stratum
+    stratum = outcome.example[0].stratum
     made = made.replace("Takes.of(verifier))", "Takes.of(verifier), stratum)", 1)  # of a test that draws from it alone
     call = eval(
         made, {"draw_call": inputs.draw_call, "torch": torch, "Takes": Takes, "verifier": verifier, "stratum": stratum}
@@ -372,18 +372,18 @@ def assert_the_example_fails(verifier, found, unused=None):
         result = used.verify(call.draft, call.target, call.streams)
     alone = re.search(r"^as request (\d+) of its call", lines, re.M)
     shown = result.token_ids[int(alone.group(1)) if alone else 0].tolist()
-    assert str([each for each in shown if each >= 0]) == emitted
+    assert str([token_id for token_id in shown if token_id >= 0]) == emitted
     return failure
 
 
 def test_an_example_in_company_says_so():
     """Wrong for batches of more than one request: alone each is the rule's."""
     verifier = _wrong_where(lambda v, d, t, s: torch.tensor(len(s.seeds) > 1))
-    found, _, _ = trials(verifier, 60, "tiny")
-    failure = failure_of(Subject(verifier), found)
+    outcome, _, _ = trials(verifier, 60, "tiny")
+    failure = failure_of(Subject(verifier), outcome)
     assert failure is not None
     assert any("alone it is verified by the rule" in line for line in failure.lines)
-    assert_the_example_fails(verifier, found)
+    assert_the_example_fails(verifier, outcome)
 
 
 def test_streams_and_rows_that_a_verifier_alters_are_found_in_any_layout():

@@ -91,15 +91,17 @@ def test_gross_biases_are_found_in_a_few_hundred_texts(bias):
 def test_a_bias_of_the_stated_size_is_found():
     """The power is simulated on sampled texts; here fresh texts of the true law have the bias that it names."""
     law = Law()
-    towards, own = power_rows(law.pairs(5, 600), 1e-4, 0.99, 0)
+    towards, own_direction = power_rows(law.pairs(5, 600), 1e-4, 0.99, 0)
     assert towards.direction == TOWARDS_LIKELIEST
     assert towards.bias is not None
     assert 0.05 < towards.bias < 0.25
-    assert own.bias is None or own.bias > towards.bias / 2
-    found = [evidence(law.pairs(100 + seed, 600, towards.bias)).rejected_at(1e-4) is not None for seed in range(12)]
-    assert sum(found) >= 10  # of a power of 0.99: fewer have a probability of 2e-4
+    assert own_direction.bias is None or own_direction.bias > towards.bias / 2
+    rejections = [
+        evidence(law.pairs(100 + seed, 600, towards.bias)).rejected_at(1e-4) is not None for seed in range(12)
+    ]
+    assert sum(rejections) >= 10  # of a power of 0.99: fewer have a probability of 2e-4
     rarely = [evidence(law.pairs(200 + seed, 600, towards.bias / 4)).rejected_at(1e-4) for seed in range(4)]
-    assert sum(each is not None for each in rarely) <= 2
+    assert sum(pairs_needed is not None for pairs_needed in rarely) <= 2
 
 
 def test_too_few_texts_find_no_bias():
@@ -108,7 +110,7 @@ def test_too_few_texts_find_no_bias():
 
 def test_bounds_hold_the_truth():
     """First tokens of one prompt, whose classes are known: the bound at 90% is below the truth in at most 10%."""
-    held, truth = 0, 0.1  # total variation between (0.6, 0.25, 0.15) and (0.5, 0.3, 0.2)
+    coverage, truth = 0, 0.1  # total variation between (0.6, 0.25, 0.15) and (0.5, 0.3, 0.2)
     for seed in range(100):
         rng = np.random.default_rng(seed)
         sides = [rng.choice(3, size=(300, 1), p=p) + 1 for p in ((0.6, 0.25, 0.15), (0.5, 0.3, 0.2))]
@@ -116,8 +118,8 @@ def test_bounds_hold_the_truth():
         assert observed is not None
         assert bound is not None
         assert 0 <= observed <= bound <= 1
-        held += bound >= truth
-    assert held >= 90
+        coverage += bound >= truth
+    assert coverage >= 90
 
 
 def test_bounds_of_few_tokens_say_nothing():
@@ -164,12 +166,12 @@ def test_texts_that_are_drawn_again_keep_what_a_checkpoint_says_of_them():
     sampled = Law().pairs(7, 200)
     pairs = replace(sampled, classes=sampled.tokens % 3 + 1, ratios=sampled.tokens % 5 + 1)
     drawn = _Law(pairs).drawn(np.random.default_rng(0), 0.2, TOWARDS_LIKELIEST)
-    known = drawn.tokens <= sampled.tokens.max()  # others stand for tokens that no text has
-    assert known.mean() > 0.5
+    in_sample = drawn.tokens <= sampled.tokens.max()  # others stand for tokens that no text has
+    assert in_sample.mean() > 0.5
     assert drawn.classes is not None
     assert drawn.ratios is not None
-    assert (drawn.classes[known] == drawn.tokens[known] % 3 + 1).all()
-    assert (drawn.ratios[known] == drawn.tokens[known] % 5 + 1).all()
+    assert (drawn.classes[in_sample] == drawn.tokens[in_sample] % 3 + 1).all()
+    assert (drawn.ratios[in_sample] == drawn.tokens[in_sample] % 5 + 1).all()
 
 
 def test_texts_become_numbers():

@@ -59,11 +59,11 @@ def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
 @pytest.mark.parametrize("sizes", [SOME, ALL])
 def test_calls_hold_all_requests_and_are_of_many_sizes(sizes):
     for requests in (1, 2, 31, 5000, 131_072):
-        found = call_sizes(requests, 3, sizes)
-        assert sum(found) == requests
-        assert min(found) > 0
-    assert len({each for each in found if each <= 512}) > 40
-    assert (max(found) > 100_000) == (sizes == SOME)
+        split = call_sizes(requests, 3, sizes)
+        assert sum(split) == requests
+        assert min(split) > 0
+    assert len({size for size in split if size <= 512}) > 40
+    assert (max(split) > 100_000) == (sizes == SOME)
 
 
 def test_requests_come_out_the_same_in_one_call_and_in_many():
@@ -116,8 +116,8 @@ def test_the_bound_holds_for_whole_calls_of_a_known_share():
     rng, below = random.Random(1), 0
     for seed in range(2000):
         fixtures = [CallCounts(calls=50) for _ in range(16)]
-        for each in fixtures:
-            each.shares[1.0] += sum(rng.random() < 0.005 for _ in range(50))
+        for counts in fixtures:
+            counts.shares[1.0] += sum(rng.random() < 0.005 for _ in range(50))
         below += call_bound(fixtures, 0.01, seed).code < 0.005
     assert below < 60
     assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01, 0).code < 0.006

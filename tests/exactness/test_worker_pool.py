@@ -21,7 +21,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-SMALL = tuple(each for each in STRATA if each.name in ("small", "large batches"))
+SMALL = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large batches"))
 
 
 class OfOwnRule(MaskedVerifier):
@@ -39,13 +39,13 @@ class WithoutARule(accept.AcceptsEverything):
 def test_three_processes_show_what_one_shows(verifier):
     def shown(share: int):
         with torch.inference_mode():
-            found = run_trials(verifier(), 40, 0, 7, CPU, strata=SMALL, share=share)
-        example, unfit = found.example, found.unfit
+            trials = run_trials(verifier(), 40, 0, 7, CPU, strata=SMALL, share=share)
+        example, unfit = trials.example, trials.unfit
         return (
-            found.rows,
-            found.tests,
-            found.census,
-            found.refusals,
+            trials.rows,
+            trials.tests,
+            trials.census,
+            trials.refusals,
             example and (example[0].number, example[1]),
             unfit and (unfit[0].number, *unfit[1:]),
         )
@@ -54,10 +54,10 @@ def test_three_processes_show_what_one_shows(verifier):
 
 
 def test_results_come_in_order_and_from_the_processes_asked_for():
-    found = list(in_order(lambda i: (i, os.getpid()), 11, 3, 0))
-    assert [i for i, _ in found] == list(range(11))
-    assert [len({pid for i, pid in found if i % 3 == k}) for k in range(3)] == [1, 1, 1]
-    assert len({pid for _, pid in found}) == 3
+    results = list(in_order(lambda i: (i, os.getpid()), 11, 3, 0))
+    assert [i for i, _ in results] == list(range(11))
+    assert [len({pid for i, pid in results if i % 3 == k}) for k in range(3)] == [1, 1, 1]
+    assert len({pid for _, pid in results}) == 3
 
 
 def test_a_fault_keeps_its_words_and_its_place():
@@ -66,9 +66,9 @@ def test_a_fault_keeps_its_words_and_its_place():
             raise VerifierFault("a fixture", "a problem", "a request")
         return i
 
-    found = []
+    results = []
     with pytest.raises(VerifierFault, match="a fixture.*a problem.*a request") as raised:
-        found.extend(in_order(work, 8, 2, 0))
+        results.extend(in_order(work, 8, 2, 0))
     assert (raised.value.fixture, raised.value.problem, raised.value.request) == ("a fixture", "a problem", "a request")
 
 
@@ -147,12 +147,12 @@ def squared(i: int) -> tuple[int, int]:
 
 @pytest.mark.thorough
 def test_spawned_processes_do_their_shares_and_what_cannot_be_pickled_is_done_here():
-    found = list(in_order(squared, 7, 3, 0, spawned=squared))
-    assert [square for square, _ in found] == [i * i for i in range(7)]
-    assert len({pid for _, pid in found}) == 3
+    results = list(in_order(squared, 7, 3, 0, spawned=squared))
+    assert [square for square, _ in results] == [i * i for i in range(7)]
+    assert len({pid for _, pid in results}) == 3
 
     def unknown_elsewhere(i: int) -> tuple[int, int]:
         return squared(i)
 
-    found = list(in_order(squared, 5, 3, 0, spawned=unknown_elsewhere))
-    assert {pid for _, pid in found} == {os.getpid()}
+    results = list(in_order(squared, 5, 3, 0, spawned=unknown_elsewhere))
+    assert {pid for _, pid in results} == {os.getpid()}

@@ -41,7 +41,7 @@ class Case:
     dim: int = 32
     value_dim: int = 32
     dtype: torch.dtype = torch.float32
-    parents: list[int] | None = None  # of a tree's nodes, -1 that of a root
+    parents: list[int] | None = None  # of a tree's nodes; -1 for a root
     options: dict[str, Any] = field(default_factory=dict)
     sinks: bool = False
     beyond: int = 0  # visible places beyond the longest request, and as many again that are not visible
@@ -144,7 +144,7 @@ def test_a_request_is_the_same_in_any_batch(name):
     """To the last bit, for one split: alone or beside others, in any place, with more or fewer places visible."""
     (query, key, value, at), options = made(CASES[name])
     together = attend(query, key, value, at, **options)
-    turned = attend(*(each.flip(0).contiguous() for each in (query, key, value, at)), **options)
+    turned = attend(*(tensor.flip(0).contiguous() for tensor in (query, key, value, at)), **options)
     assert torch.equal(turned.flip(0), together)
     for b, length in enumerate(CASES[name].lengths):
         visible = length + CASES[name].n
@@ -204,14 +204,16 @@ def test_the_operator_is_traced_as_one():
     """torch.compile takes it whole, and knows its output by shape, dtype and strides."""
     arguments, options = made(CASES["splits"])
 
-    def twice(*each: torch.Tensor) -> torch.Tensor:
-        return 2 * attend(*each, **options)
+    def twice(*tensors: torch.Tensor) -> torch.Tensor:
+        return 2 * attend(*tensors, **options)
 
     compiled = torch.compile(twice, backend="aot_eager", dynamic=False, fullgraph=True)
     assert torch.equal(compiled(*arguments), twice(*arguments))
     query, key, value, at = arguments
-    given = (query, key, value, at, None, options["scale"], 0, 0.0, options["split"])
-    torch.library.opcheck(torch.ops.specbench.attention.default, given, test_utils=("test_schema", "test_faketensor"))
+    operator_arguments = (query, key, value, at, None, options["scale"], 0, 0.0, options["split"])
+    torch.library.opcheck(
+        torch.ops.specbench.attention.default, operator_arguments, test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @on_a_gpu
@@ -233,14 +235,14 @@ def test_arguments_that_the_kernel_cannot_take():
     (query, key, value, at), options = made(CASES["splits"])
     tree = made(CASES["tree"])[0]
 
-    def refused(match: str, *given: torch.Tensor, **changes: object) -> None:
+    def refused(match: str, *tensors: torch.Tensor, **changes: object) -> None:
         with pytest.raises(ArgumentError, match=match):
-            attend(*given, **{**options, **changes})
+            attend(*tensors, **{**options, **changes})
 
     refused(r"query: torch.float64", query.double(), key.double(), value.double(), at)
     refused(r"key: torch.float16", query, key.half(), value, at)
     refused(r"value: 32 numbers a head at stride 2", query, key, value.repeat_interleave(2, 3)[..., ::2], at)
-    wide = [torch.zeros((*each.shape[:3], 257), device=DEVICE) for each in (query, key)]
+    wide = [torch.zeros((*tensor.shape[:3], 257), device=DEVICE) for tensor in (query, key)]
     refused(r"query: 257 numbers a head .* at most 256", *wide, value, at)
     refused(r"query: 3 heads; a multiple of the 2", query[:, :3], key, value, at)
     refused(r"places: shape \(3, 1, 3, 2\)", query, key, value, at.transpose(0, 2).contiguous().transpose(0, 2))

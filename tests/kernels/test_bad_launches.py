@@ -49,9 +49,9 @@ class Launch:
     seeds: list[int] | None = None
     positions: list[int] | None = None
     bad_request: int | None = None  # whose first row is all NaN
-    known: bool = False  # the target's normalisers are given
+    normalizers_known: bool = False  # the target's normalisers are given
     wraps: bool = False  # p is next to 1 at the ids' lowest 32 bits, which are a token's
-    colder: float | None = None  # the temperature of all rows, one that no rule has an answer to
+    colder: float | None = None  # the temperature of all rows, for which no rule has an answer
 
     def arguments(self) -> Step:
         """The step with bad values. Drafted tokens are likely ones, so that most of what is sound is accepted."""
@@ -66,7 +66,7 @@ class Launch:
                 target.logits[row + draft.request_of_row[row], token % 2**32] = 30.0
         if self.bad_request is not None:
             target.logits[draft.first_row[self.bad_request] + self.bad_request] = torch.nan
-        normalizer = target.normalizer if self.known else target.log_normalizer
+        normalizer = target.normalizer if self.normalizers_known else target.log_normalizer
         temperature = target.temperature if self.colder is None else torch.full_like(target.temperature, self.colder)
         return (
             Draft(draft.token_ids, draft.rows, changed(draft.num_draft_tokens, self.counts), draft.max_draft_tokens),
@@ -87,7 +87,7 @@ WRAPPING = {row: 2**32 + token for row, token in enumerate(range(V))}  # in 32 b
 
 LAUNCHES = {
     "ids just outside": Launch(RAGGED, token_ids=OUTSIDE),
-    "ids far outside, normalisers known": Launch(RAGGED, token_ids=FAR, known=True),
+    "ids far outside, normalisers known": Launch(RAGGED, token_ids=FAR, normalizers_known=True),
     "ids that wrap, one-hot": Launch(ONE_HOT, token_ids=WRAPPING, wraps=True),
     "ids just outside, a negative temperature": Launch(RAGGED, token_ids=OUTSIDE, colder=-1.0),
     "the largest int32 in a greedy row of NaN": Launch(
@@ -142,12 +142,12 @@ def embedded(bad: Step, surroundings: Surroundings) -> Step:
     """The step among what would be accepted (beside the drafted tokens' rows) or yields no token (elsewhere)."""
     draft, target, streams = bad
 
-    def rows(name: str, given: LogitRows, beside: float) -> LogitRows:
-        normalizer = given.log_normalizer
+    def rows(name: str, inner: LogitRows, beside: float) -> LogitRows:
+        normalizer = inner.log_normalizer
         return LogitRows(
-            surroundings.around_rows(f"{name}.logits", given.logits, beside),
-            surroundings.around(f"{name}.temperature", given.temperature, torch.nan),
-            surroundings.around(f"{name}.cutoff", given.cutoff, torch.inf),
+            surroundings.around_rows(f"{name}.logits", inner.logits, beside),
+            surroundings.around(f"{name}.temperature", inner.temperature, torch.nan),
+            surroundings.around(f"{name}.cutoff", inner.cutoff, torch.inf),
             None if normalizer is None else surroundings.around(f"{name}.log_normalizer", normalizer, torch.nan),
         )
 
@@ -167,10 +167,10 @@ def embedded(bad: Step, surroundings: Surroundings) -> Step:
     )
 
 
-def launched(given: Step, block: bool, workspace: Guarded) -> Verification:
+def launched(inputs: Step, block: bool, workspace: Guarded) -> Verification:
     """What the kernel makes of a step, if it kept to the memory that it was given."""
     surroundings = Surroundings()
-    batch, width = len(given[0].num_draft_tokens), given[0].max_draft_tokens + 1
+    batch, width = len(inputs[0].num_draft_tokens), inputs[0].max_draft_tokens + 1
     out = Verification(
         surroundings.around("token_ids", torch.full((batch * width,), ABSURD, device=DEVICE), ABSURD).view(batch, -1),
         surroundings.around("num_accepted", torch.full((batch,), ABSURD, device=DEVICE), ABSURD),
@@ -183,7 +183,7 @@ def launched(given: Step, block: bool, workspace: Guarded) -> Verification:
             run(*args, **options)
 
     with mock.patch.object(launch, "run", watched):
-        launch.verify(*embedded(given, surroundings), block=block, workspace=workspace, out=out)
+        launch.verify(*embedded(inputs, surroundings), block=block, workspace=workspace, out=out)
     surroundings.assert_untouched()
     workspace.surroundings.assert_untouched()
     workspace.assert_counters_are_0()
@@ -196,12 +196,12 @@ def launched(given: Step, block: bool, workspace: Guarded) -> Verification:
 @pytest.mark.parametrize("bad", LAUNCHES.values(), ids=LAUNCHES.keys())
 def test_a_bad_value_has_the_result_that_is_promised(bad, block):
     """It ends, keeps to its memory, emits what launch.verify says, and the next launch finds a sound workspace."""
-    rule, workspace, given = "block" if block else "token", Guarded(), bad.arguments()
-    got = launched(given, block, workspace)
-    assert ((got.token_ids >= PADDING) & (got.token_ids < given[1].logits.shape[1])).all(), "an id of no token"
+    rule, workspace, inputs = "block" if block else "token", Guarded(), bad.arguments()
+    got = launched(inputs, block, workspace)
+    assert ((got.token_ids >= PADDING) & (got.token_ids < inputs[1].logits.shape[1])).all(), "an id of no token"
     if bad.colder is None:
         with mock.patch.object(arguments, "check"):  # seeds and positions stay as they are
-            expected = get_rule(rule).reference.verify(*as_read(given))
+            expected = get_rule(rule).reference.verify(*as_read(inputs))
         if bad.bad_request is not None:  # the twin's argmax of NaN is no token either
             expected.token_ids[bad.bad_request], expected.num_accepted[bad.bad_request] = PADDING, 0
         assert got.num_accepted.tolist() == expected.num_accepted.tolist(), "num_accepted"
@@ -241,11 +241,11 @@ def test_rows_and_their_parameters_have_to_fit():
         launch_rows.sample(rows, u[:4].double())
     find_cutoffs = inspect.unwrap(launch_rows.find_cutoffs)
     for name in ("temperature", "top_k", "top_p", "min_p"):
-        given = {each: getattr(params, each) for each in ("temperature", "top_k", "top_p", "min_p")}
+        parameters = {parameter: getattr(params, parameter) for parameter in ("temperature", "top_k", "top_p", "min_p")}
         with pytest.raises(ArgumentError, match=rf"^{name}: .*\(2,\)"):
-            find_cutoffs(logits, **{**given, name: getattr(few, name)})
+            find_cutoffs(logits, **{**parameters, name: getattr(few, name)})
         with pytest.raises(ArgumentError, match=rf"^{name}: torch.int32"):
-            find_cutoffs(logits, **{**given, name: given[name].int()})
+            find_cutoffs(logits, **{**parameters, name: parameters[name].int()})
 
 
 def test_a_top_k_of_no_token_truncates_nothing():

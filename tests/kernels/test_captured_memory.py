@@ -22,8 +22,8 @@ DEVICE = torch.empty(0, device=kernel_cases.DEVICE).device  # with its number, a
 
 
 def of_verification():
-    held = launch.Workspace()
-    return lambda batch: held.scratch(batch, 4, 8, 16, DEVICE).total
+    workspace = launch.Workspace()
+    return lambda batch: workspace.scratch(batch, 4, 8, 16, DEVICE).total
 
 
 def of_counts():
@@ -76,16 +76,16 @@ def test_a_workspace_has_no_more_than_it_got_before_memory_ran_out(monkeypatch):
 @on_a_gpu
 def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
     """Before, replays wrote to memory that had become another tensor's."""
-    pair, held = embedded(), launch.Workspace()
+    pair, workspace = embedded(), launch.Workspace()
     requests = make_requests(pair, 16, SamplingParams(temperature=0.8, presence_penalty=0.5))
     small, large = decoder(pair, GraphEngine()), decoder(pair, GraphEngine())
-    for each in (small, large):
-        monkeypatch.setattr(each.components.verifier, "_workspace", held)
+    for components in (small.components, large.components):
+        monkeypatch.setattr(components.verifier, "_workspace", workspace)
     expected = logs(small.run(requests[:2]))
     large.run(requests)
     taken = [torch.full((size,), 2**30, dtype=torch.int32, device="cuda") for size in range(64, 2**16, 64)]
     assert logs(small.run(requests[:2])) == expected
-    assert all((each == 2**30).all() for each in taken)
+    assert all((tensor == 2**30).all() for tensor in taken)
 
 
 @on_a_gpu
@@ -94,10 +94,12 @@ def test_graphs_of_many_ways_to_shape_distributions(monkeypatch):
     monkeypatch.setattr(graph, "SHAPINGS", 2)
     pair, engine = embedded(), GraphEngine([2])
     captured = decoder(pair, engine)
-    asked = [SamplingParams(presence_penalty=0.5), SamplingParams(logit_bias={17: 3.0}), SamplingParams(top_k=5)]
+    shapings = [SamplingParams(presence_penalty=0.5), SamplingParams(logit_bias={17: 3.0}), SamplingParams(top_k=5)]
     texts = []
-    for sampling in (*asked, *asked):
+    for sampling in (*shapings, *shapings):
         texts.append(logs(captured.run(make_requests(pair, 2, sampling))))
         assert len(captured.engine._graphs) <= 2
     assert texts[:3] == texts[3:]
-    assert texts[:3] == [logs(decoder(pair, EagerEngine()).run(make_requests(pair, 2, each))) for each in asked]
+    assert texts[:3] == [
+        logs(decoder(pair, EagerEngine()).run(make_requests(pair, 2, shaping))) for shaping in shapings
+    ]

@@ -24,11 +24,11 @@ def compare(rows, u):
     plain_tokens, plain = draw(rows, u)
     with cpu_rows.drawing():
         assert cpu_rows.takes(rows)
-        tokens, own = draw(rows, u)
+        tokens, kernel_rows = draw(rows, u)
         again = normalized(rows)
     assert torch.equal(tokens, plain_tokens)
-    for known in (own, again):
-        torch.testing.assert_close(known.log_normalizer, plain.log_normalizer, rtol=1e-14, atol=1e-13)
+    for result in (kernel_rows, again):
+        torch.testing.assert_close(result.log_normalizer, plain.log_normalizer, rtol=1e-14, atol=1e-13)
 
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 4096), (5, 4096), (3, 17), (2, 1), (64, 33)])
@@ -74,8 +74,8 @@ def test_an_index_is_that_of_the_plain_twin():
         u = torch.rand(50, generator=generator, dtype=torch.float64)
         with cpu_rows.drawing():
             assert cpu_rows.takes_weights(weights)
-            own = inverse_cdf(weights, u)
-        assert torch.equal(own, inverse_cdf(weights, u))
+            indices = inverse_cdf(weights, u)
+        assert torch.equal(indices, inverse_cdf(weights, u))
 
 
 def test_nothing_draws_by_the_library_outside():
@@ -87,9 +87,9 @@ def test_uniforms_are_those_of_the_plain_streams():
     seeds = torch.tensor([0, 1, 2**63 - 1, 2**40 + 5, -3])
     positions = torch.tensor([0, 7, 2**32 - 1, 2**32, 123456])
     with cpu_rows.drawing():
-        own = streams_of(seeds, positions, 9)
-    assert own.made is not None
-    assert torch.equal(own.made, Streams(seeds, positions, 9)._table)
+        streams = streams_of(seeds, positions, 9)
+    assert streams.made is not None
+    assert torch.equal(streams.made, Streams(seeds, positions, 9)._table)
 
 
 def rows_of(logits, generator, greedy):
@@ -123,10 +123,10 @@ def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
         plain = MaskedVerifier().verify(draft, p, streams)
         with cpu_rows.drawing():
             assert cpu_rows.takes_rule(draft, p)
-            own = MaskedVerifier().verify(draft, p, streams)
-        assert torch.equal(own.num_accepted, plain.num_accepted)
-        assert torch.equal(own.token_ids, plain.token_ids)
-        accepted += own.num_accepted.tolist()
+            result = MaskedVerifier().verify(draft, p, streams)
+        assert torch.equal(result.num_accepted, plain.num_accepted)
+        assert torch.equal(result.token_ids, plain.token_ids)
+        accepted += result.num_accepted.tolist()
     assert set(accepted) == set(range(width + 1))
 
 
@@ -153,8 +153,8 @@ def test_a_block_is_written_as_the_plain_step_does():
     arguments = (integers(9, requests, 40), lengths, lengths + integers(8, requests), finished, stop_ids)
     before = [tensor.clone() for tensor in arguments]
     block = (emitted, integers(5, requests), bad)
-    own, plain = cpu_rows.commit(*arguments, *block), _written(*arguments, *block)
-    for mine, its in zip(own, plain, strict=True):
+    outputs, plain = cpu_rows.commit(*arguments, *block), _written(*arguments, *block)
+    for mine, its in zip(outputs, plain, strict=True):
         assert torch.equal(mine, its)
     assert all(map(torch.equal, arguments, before))
-    assert len(own[3].unique()) == 4
+    assert len(outputs[3].unique()) == 4

@@ -66,13 +66,13 @@ def test_rows_of_a_request_follow_those_of_hundreds_before(counts):
     ragged = torch.randint(0, 5, (1000,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     wild = ragged.clone()
     wild[::7], wild[1::5], wild[2::5] = -3, 9, 2**62
-    given = {"even": torch.full_like(ragged, 4), "ragged": ragged}.get(counts, wild)
-    sound = given.clamp(0, 4)
+    lengths = {"even": torch.full_like(ragged, 4), "ragged": ragged}.get(counts, wild)
+    sound = lengths.clamp(0, 4)
     n = int(sound.sum()) if counts != "wild, of few tokens" else 1200  # the others' turn comes when none is left
     requests = torch.tensor([0, 1, 255, 256, 257, 511, 512, 513, 999], dtype=torch.int32, device=DEVICE)
     got = torch.zeros((len(requests), 2), dtype=torch.int64, device=DEVICE)
     padded = counts == "wild, padded"
-    block = Block(given, given, given, given)
+    block = Block(lengths, lengths, lengths, lengths)
     launch.run(extent_kernel, len(requests), block, requests, got, 1000, 4, 4000 if padded else n, PADDED=padded)
     end = sound.cumsum(0).clamp(max=n)
     first = torch.cat([end.new_zeros(1), end[:-1]])
@@ -112,7 +112,7 @@ def test_a_tail_below_the_resolution_of_float32_is_reached():
 
 def test_no_kernel_has_an_argument_by_a_name_that_triton_uses_itself():
     """Triton's launcher on a GPU assigns these names before it reads the arguments; its interpreter has no launcher."""
-    modules = (importlib.import_module(f"{kernels.__name__}.{each.name}") for each in iter_modules(kernels.__path__))
+    modules = (importlib.import_module(f"{kernels.__name__}.{info.name}") for info in iter_modules(kernels.__path__))
     functions = {value for module in modules for value in vars(module).values() if hasattr(value, "arg_names")}
     assert len(functions) > 20
     for function in functions:

@@ -82,13 +82,13 @@ def test_a_workspace_serves_one_batch_after_another(block):
 
 @RULES
 def test_nothing_is_published_of_a_request_that_drafted_nothing(block, monkeypatch):
-    """Its emitting programs wait for no outcome. So one that came late would stay for the next launch to take."""
+    """Its emitting programs wait for no outcome, so a late outcome would stay and be read by the next launch."""
     verifier, arguments, run = FusedVerifier(block=block), step(CASES["ragged"], 4), launch.run
     counts = torch.tensor(CASES["ragged"].counts)
 
-    def scoring_alone(kernel, programs, *given, **options):
-        batch, gamma, _, _, tiles, chunk = given[6:12]
-        run(kernel, batch * gamma * -(-tiles // chunk), *given, **options)
+    def scoring_alone(kernel, programs, *operands, **options):
+        batch, gamma, _, _, tiles, chunk = operands[6:12]
+        run(kernel, batch * gamma * -(-tiles // chunk), *operands, **options)
 
     monkeypatch.setattr(launch, "run", scoring_alone)
     verifier.verify(*arguments)
@@ -148,9 +148,9 @@ def far_rows(n: int, vocabulary: int, columns: int) -> tuple[torch.Tensor, ...]:
     stride = 2**30 + 64
     size = (n - 1) * stride + columns * vocabulary
     # NumPy's memory takes no place until it is written.
-    held = torch.from_numpy(np.empty(size, np.float16)) if launch.INTERPRETED else torch.empty(size, dtype=torch.half)
-    held = held.to(DEVICE)
-    return tuple(held.as_strided((n, vocabulary), (stride, 1), column * vocabulary) for column in range(columns))
+    memory = torch.from_numpy(np.empty(size, np.float16)) if launch.INTERPRETED else torch.empty(size, dtype=torch.half)
+    memory = memory.to(DEVICE)
+    return tuple(memory.as_strided((n, vocabulary), (stride, 1), column * vocabulary) for column in range(columns))
 
 
 def test_rows_beyond_32_bit_offsets():

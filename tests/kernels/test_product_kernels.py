@@ -16,7 +16,7 @@ from tests.interpreted.interpreter import watched
 
 pytestmark = pytest.mark.usefixtures("poison")
 SMALL, DEEP = Tiles(16, 128, 2, 4, 1), Tiles(16, 128, 2, 4, 4)
-# Many outputs, or few shared out as many float32 ones are: the interpreter takes 20 s for the former.
+# Many outputs on a GPU; few, shared out in the same way, in the interpreter, which takes 20 s for many.
 MANY = (22, 136, Tiles(4, 128, 2, 1, 1)) if launch_product.INTERPRETED else (1030, 136, None)
 # What is asked, and why: rows, outputs, inputs, how it is shared out (None: as it comes).
 CASES = {
@@ -38,16 +38,16 @@ CASES = {
 NEAR = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-11}
 
 
-def given(rows, outputs, inputs, dtype=torch.float32, seed=0):
+def operands(rows, outputs, inputs, dtype=torch.float32, seed=0):
     generator = torch.Generator().manual_seed(seed)
     sizes = ((rows, inputs), (outputs, inputs), (outputs,))
     return [torch.randn(size, generator=generator).to(DEVICE, dtype) for size in sizes]
 
 
-def apart(found, x, weight, bias):
+def apart(product, x, weight, bias):
     """From the product in float64, in parts of its largest output's rounding to the dtype."""
     exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    return float((found.double() - exact).abs().max() / exact.abs().max()) / NEAR[x.dtype]
+    return float((product.double() - exact).abs().max() / exact.abs().max()) / NEAR[x.dtype]
 
 
 @pytest.fixture(autouse=True)
@@ -62,20 +62,20 @@ def _watched(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_is_the_product(name, dtype, biased):
     rows, outputs, inputs, shared = CASES[name]
-    x, weight, bias = given(rows, outputs, inputs, dtype)
+    x, weight, bias = operands(rows, outputs, inputs, dtype)
     zeros, bias = counters(weight), bias if biased else None
-    found = linear(x, weight, bias, zeros, shared=shared)
-    assert found.shape == (rows, outputs)
-    assert found.dtype == dtype
-    assert apart(found, x, weight, bias) < 1
+    product = linear(x, weight, bias, zeros, shared=shared)
+    assert product.shape == (rows, outputs)
+    assert product.dtype == dtype
+    assert apart(product, x, weight, bias) < 1
     assert not zeros.any(), "the next launch counts from 0"
-    assert torch.equal(linear(x, weight, bias, zeros, shared=shared), found), "bit for bit each time"
+    assert torch.equal(linear(x, weight, bias, zeros, shared=shared), product), "bit for bit each time"
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_last_part_to_come_adds_up(rows, monkeypatch):
-    """One that came earlier would add what is not there yet, and the last one would hide that from a single thread."""
-    x, weight, _ = given(rows, 16, 520)
+    """An earlier part would add sums that are not written yet; in a single thread the last part would hide that."""
+    x, weight, _ = operands(rows, 16, 520)
     zeros, run = counters(weight), launch_product.run
     monkeypatch.setattr(
         torch.Tensor,
@@ -99,8 +99,8 @@ def test_the_last_part_to_come_adds_up(rows, monkeypatch):
     ],
 )
 def test_rows_do_not_depend_on_others(most, dtype, shared):
-    """A text that is decoded beside others is the one that it is among any."""
-    x, weight, _ = given(most, 40, 264, dtype)
+    """A text does not depend on the texts that are decoded beside it."""
+    x, weight, _ = operands(most, 40, 264, dtype)
     zeros = counters(weight)
     alone = linear(x[3:5], weight, None, zeros, shared=shared)
     assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
@@ -114,14 +114,14 @@ def test_which_kernel_multiplies(monkeypatch):
     noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
     monkeypatch.setattr(launch_product, "run", noted)
     for rows, dtype in (*((rows, torch.float32) for rows in (1, 2, 8, 9)), (2, torch.float16)):
-        x, weight, _ = given(rows, 16, 64, dtype)
+        x, weight, _ = operands(rows, 16, 64, dtype)
         linear(x, weight, None, counters(weight))
     few, many = launch_product.few_kernel, launch_product.rows_kernel
     assert kernels == [launch_product.row_kernel, few, few, many, many]
 
 
 def test_shapes_memory_and_nothing_at_all():
-    x, weight, bias = given(6, 24, 64)
+    x, weight, bias = operands(6, 24, 64)
     zeros = counters(weight)
     expected = linear(x, weight, bias, zeros)
     assert torch.equal(linear(x.view(2, 3, 64), weight, bias, zeros), expected.view(2, 3, 24))
@@ -132,11 +132,11 @@ def test_shapes_memory_and_nothing_at_all():
 
 def test_nan_and_inf_stay():
     """A NaN in a weight is seen; padding of rows and inputs adds nothing."""
-    x, weight, _ = given(2, 20, 72)
+    x, weight, _ = operands(2, 20, 72)
     weight[3, 5], weight[4, 7] = torch.nan, torch.inf
-    found = linear(x, weight, None, counters(weight))
-    assert found.isnan().nonzero()[:, 1].unique().tolist() == [3]
-    assert found.isinf().nonzero()[:, 1].unique().tolist() == [4]
+    product = linear(x, weight, None, counters(weight))
+    assert product.isnan().nonzero()[:, 1].unique().tolist() == [3]
+    assert product.isinf().nonzero()[:, 1].unique().tolist() == [4]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17, 33, MOST_ROWS])
@@ -165,7 +165,7 @@ def test_what_it_takes():
 
 @pytest.mark.usefixtures("unchecked")  # of which shapes would be refused first
 def test_refusals_name_the_argument():
-    x, weight, _ = given(3, 24, 64)
+    x, weight, _ = operands(3, 24, 64)
     zeros = counters(weight)
     for name, arguments in {
         "weight": (x, weight.double(), None, zeros),
@@ -180,7 +180,7 @@ def test_refusals_name_the_argument():
 @pytest.mark.usefixtures("unchecked")
 def test_is_one_node_of_a_compiled_graph():
     """torch.compile takes it whole, and knows its output by shape and dtype."""
-    x, weight, bias = given(4, 24, 64)
+    x, weight, bias = operands(4, 24, 64)
     zeros = counters(weight)
 
     def twice(x):
@@ -194,8 +194,8 @@ def test_is_one_node_of_a_compiled_graph():
 @on_a_gpu
 @pytest.mark.parametrize("rows", [1, 5])
 def test_chains_in_a_graph_wait_for_each_other(rows):
-    """Kernels start before those in front have ended. One that read too early would find another replay's numbers."""
-    _, weight, _ = given(rows, 2048, 2048, torch.bfloat16)
+    """Kernels start before those in front have ended. A kernel that reads too early finds another replay's numbers."""
+    _, weight, _ = operands(rows, 2048, 2048, torch.bfloat16)
     weight /= 2048**0.5
     all_zeros = [counters(weight) for _ in range(40)]
     x = torch.empty(rows, 2048, device=DEVICE, dtype=torch.bfloat16)
@@ -213,7 +213,7 @@ def test_chains_in_a_graph_wait_for_each_other(rows):
     with torch.cuda.graph(graph):
         out = chain()
     for seed in range(20):
-        x.copy_(given(rows, 1, 2048, seed=seed)[0])
+        x.copy_(operands(rows, 1, 2048, seed=seed)[0])
         graph.replay()
         y = x
         for zeros in all_zeros:

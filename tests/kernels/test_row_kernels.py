@@ -36,8 +36,8 @@ def cutoff_case(vocabulary: int, dtype: torch.dtype) -> tuple[torch.Tensor, RowP
     generator = torch.Generator().manual_seed(vocabulary)
     logits = (3 * torch.randn((len(SAMPLERS), vocabulary), generator=generator)).to(dtype)
     logits[:, ::97] = -torch.inf  # forbidden tokens, as constraints leave them
-    given = list(SAMPLERS.values())
-    return logits.to(DEVICE), RowParams.of(given, DEVICE), RowParams.of(given)
+    samplings = list(SAMPLERS.values())
+    return logits.to(DEVICE), RowParams.of(samplings, DEVICE), RowParams.of(samplings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -47,16 +47,16 @@ def test_cutoffs_keep_what_sorting_keeps(vocabulary, dtype):
     logits, params, on_host = cutoff_case(vocabulary, dtype)
     cutoff, normalizer = cutoffs(logits, params)
     expected, expected_normalizer = sorted_cutoffs(logits.cpu(), on_host)
-    kept, wanted = (logits.cpu().double() >= c.cpu()[:, None] for c in (cutoff, expected))
+    kept, expected_kept = (logits.cpu().double() >= c.cpu()[:, None] for c in (cutoff, expected))
     forbidden = logits.cpu() == -torch.inf  # of no weight, kept or not
-    for name, ours, theirs in zip(SAMPLERS, kept & ~forbidden, wanted & ~forbidden, strict=True):
+    for name, ours, theirs in zip(SAMPLERS, kept & ~forbidden, expected_kept & ~forbidden, strict=True):
         assert torch.equal(ours, theirs), f"{name}: {int(ours.sum())} tokens kept, {int(theirs.sum())} by sorting"
     torch.testing.assert_close(normalizer.cpu(), expected_normalizer, rtol=0, atol=2e-6)
 
 
 def test_cutoffs_of_equal_logits_and_bad_rows():
-    given = [SamplingParams(top_k=3), SamplingParams(top_p=0.5), SamplingParams(top_k=2, top_p=0.5)]
-    params = RowParams.of([*given, *given], DEVICE)
+    samplings = [SamplingParams(top_k=3), SamplingParams(top_p=0.5), SamplingParams(top_k=2, top_p=0.5)]
+    params = RowParams.of([*samplings, *samplings], DEVICE)
     logits = torch.zeros((6, 500), device=DEVICE)
     logits[3:, 7] = torch.nan
     cutoff, normalizer = cutoffs(logits, params)
@@ -67,14 +67,14 @@ def test_cutoffs_of_equal_logits_and_bad_rows():
 @pytest.mark.parametrize("order", ["rising", "falling", "tied"])
 def test_cutoffs_among_more_groups_than_are_gathered(order):
     """128 groups of tokens, of which 64 are looked at: the last ones, the first ones, none."""
-    given = [SamplingParams(top_k=5), SamplingParams(top_p=0.7), SamplingParams(top_k=70, top_p=0.9)]
+    samplings = [SamplingParams(top_k=5), SamplingParams(top_p=0.7), SamplingParams(top_k=70, top_p=0.9)]
     rising = (torch.arange(8192) - 8191) / 8
     logits = {"rising": rising, "falling": rising.flip(0), "tied": 0 * rising}[order].expand(3, -1).contiguous()
-    params, on_host = RowParams.of(given, DEVICE), RowParams.of(given)
-    found = cutoffs(logits.to(DEVICE), params)
+    params, on_host = RowParams.of(samplings, DEVICE), RowParams.of(samplings)
+    result = cutoffs(logits.to(DEVICE), params)
     cutoff, normalizer = sorted_cutoffs(logits, on_host)
-    assert torch.equal(found[0].cpu(), cutoff)
-    torch.testing.assert_close(found[1].cpu(), normalizer, rtol=0, atol=2e-6)
+    assert torch.equal(result[0].cpu(), cutoff)
+    torch.testing.assert_close(result[1].cpu(), normalizer, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("vocabulary", [7, 1000, 4099, pytest.param(128_256, marks=on_a_gpu)])
@@ -120,5 +120,5 @@ def test_uniforms_are_those_of_the_streams(batch, width):
     for stream in Stream:
         assert torch.equal(made[stream], expected.uniform(stream))
     last = torch.tensor([batch - 1])
-    found = Streams(seeds, positions, width, made).select(last).uniform(Stream.EMIT)
-    assert torch.equal(found, made[Stream.EMIT, last])
+    uniforms = Streams(seeds, positions, width, made).select(last).uniform(Stream.EMIT)
+    assert torch.equal(uniforms, made[Stream.EMIT, last])

@@ -35,7 +35,7 @@ def sweep(folder: Path, accepted: dict[str, list[list[int]]], **changes: Any) ->
     return folder
 
 
-def told(folder: Path) -> str:
+def verdict_text(folder: Path) -> str:
     verdicts = tokens_a_step(folder, decoding.read_run(folder, "gamma"), ["gamma"])
     return "\n".join(verdicts)
 
@@ -44,16 +44,16 @@ def test_a_rule_that_yields_more_is_named_with_an_interval(tmp_path: Path) -> No
     few, many = [[1, 1, 2], [1, 2, 1], [2, 1, 1], [1, 1, 1]], [[3, 3, 2], [3, 4, 3], [3, 3, 3], [3, 2, 3]]
     run = sweep(tmp_path, {"block": many, "masked": few, "fused": few})
     lengths = [
-        (each["accepted"].sum() + each["steps"].sum()) / each["steps"].sum()
+        (totals["accepted"].sum() + totals["steps"].sum()) / totals["steps"].sum()
         for _, steps in read_jobs(run, STEPS).groupby("job")
-        for each in [totals_by_prompt(steps)]
+        for totals in [totals_by_prompt(steps)]
     ]
-    text = told(run)
+    text = verdict_text(run)
     assert "**block yields more tokens a step than masked** at gamma 4 " in text
     assert f"({lengths[0]:.2f} against {lengths[1]:.2f}, {lengths[0] / lengths[1]:.2f} [" in text
     assert "chance" not in text
     assert "fused" not in text  # it is of masked's rule, with which it is held against block once
-    assert "**block yields fewer tokens" in told(sweep(tmp_path / "2", {"masked": many, "block": few}))
+    assert "**block yields fewer tokens" in verdict_text(sweep(tmp_path / "2", {"masked": many, "block": few}))
 
 
 def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) 
     accepted = {"masked": [[4, 4, 1], [0, 1, 1], [3, 0, 4]], "block": [[0, 1, 1], [4, 0, 2], [1, 1, 1]]}
     run = sweep(tmp_path, accepted, temperature=0.7, sampling='{"temperature": 0.7, "n": 2, "min_tokens": 3}')
     (run / "0" / TRACE).touch()
-    text = told(run)
+    text = verdict_text(run)
     assert "**block and masked differ by less than chance in tokens a step** at gamma 4 (2.22 against 3.00); " in text
     sampler = "sampler.temperature=0.7 sampler.min_tokens=3"
     command = f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' {sampler}"
@@ -70,7 +70,7 @@ def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) 
 
 def test_without_a_trace_more_prompts_are_the_remedy(tmp_path: Path) -> None:
     accepted = {"masked": [[4, 4, 1]], "mine": [[0, 1, 1]]}
-    text = told(sweep(tmp_path, accepted))  # a single prompt, which tells nothing
+    text = verdict_text(sweep(tmp_path, accepted))  # a single prompt, which tells nothing
     assert "mine and masked differ by less than chance" in text
     assert "more prompts would tell (`workload.limit`)" in text
     assert RUN not in text
@@ -78,11 +78,11 @@ def test_without_a_trace_more_prompts_are_the_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verifiers", [["masked", "naive"], ["block"]])
 def test_runs_of_one_rule_have_no_verdict(tmp_path: Path, verifiers: list[str]) -> None:
-    assert told(sweep(tmp_path, {name: [[1, 2], [3, 0]] for name in verifiers})) == ""
+    assert verdict_text(sweep(tmp_path, {name: [[1, 2], [3, 0]] for name in verifiers})) == ""
 
 
 def test_equal_lengths_are_called_equal(tmp_path: Path) -> None:
-    text = told(sweep(tmp_path, {"masked": [[1, 2], [3, 0]], "block": [[1, 2], [3, 0]]}))
+    text = verdict_text(sweep(tmp_path, {"masked": [[1, 2], [3, 0]], "block": [[1, 2], [3, 0]]}))
     assert text.startswith("block and masked yield equally many tokens a step at gamma 4. ")
 
 
@@ -95,5 +95,6 @@ def test_the_table_of_a_sweep_is_followed_by_the_verdict(tmp_path: Path) -> None
         assert tell(run, just_ran=False) == 0
     text = " ".join(shown.get().split())
     verdict = "block and masked differ by less than chance"
-    places = [text.index(each) for each in ("The highest speedup is", verdict, "Other processes used up to 8.0 of")]
+    sentences = ("The highest speedup is", verdict, "Other processes used up to 8.0 of")
+    places = [text.index(sentence) for sentence in sentences]
     assert places == sorted(places)  # the answers before what disturbed the machine

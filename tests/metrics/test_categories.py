@@ -33,7 +33,7 @@ QUIET = Disturbance(None, None, None)
 
 def completion(name: str, category: str, accepted: list[int], conversation: str = "") -> Completion:
     request = Request(name, (1,), 0, GREEDY, 9, category=category, conversation=conversation)
-    return Completion(request, [0], [Step(name, i, 4, each, each + 1, 4) for i, each in enumerate(accepted)])
+    return Completion(request, [0], [Step(name, i, 4, count, count + 1, 4) for i, count in enumerate(accepted)])
 
 
 def test_a_category_is_timed_by_the_batches_that_hold_no_other():
@@ -57,8 +57,8 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
 
 def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
     texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
-    for each in texts:
-        each.request = dataclasses.replace(each.request, conversation=each.request.name[0])
+    for text in texts:
+        text.request = dataclasses.replace(text.request, conversation=text.request.name[0])
     log = step_log(texts)
     totals = totals_by_prompt(log)
     assert totals["accepted"].tolist() == [8, 1]
@@ -132,11 +132,11 @@ def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
     summary.print_categories(rows, pd.DataFrame())
     assert console.export_text() == ""
     summary.print_categories(rows, pd.DataFrame([vars(make_category("[red]", None))]).assign(job=0))
-    said = console.export_text()
-    assert "[red]" in said
-    assert "protocol.group=category" in said
-    assert "without an interval" not in said
-    assert "prompts of a category number 3" in said
+    output = console.export_text()
+    assert "[red]" in output
+    assert "protocol.group=category" in output
+    assert "without an interval" not in output
+    assert "prompts of a category number 3" in output
     alone = dataclasses.asdict(make_category("b", 1.25)) | {"speedup_low": None, "speedup_high": None}
     summary.print_categories(rows, pd.DataFrame([alone]).assign(job=0))
     assert "A speedup without an interval is of one batch" in console.export_text()

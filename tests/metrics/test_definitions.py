@@ -117,9 +117,9 @@ def test_definitions_can_rank_runs_oppositely():
     """One long request that drafts well against many short ones: pooled and per-request means disagree."""
     one = step_log([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2)  # rates 1 and 0: pooled 12/16, mean 1/2
     two = step_log([("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)] * 1)  # rates 1/2 and 1: pooled 8/14, mean 3/4
-    found = opposite_rankings([("one", all_metrics(one, 2)), ("two", all_metrics(two, 2))])
-    assert ("one", "two", "acceptance rate, mean of requests", "acceptance rate") in found
-    assert all(pair[:2] == ("one", "two") for pair in found)
+    pairs = opposite_rankings([("one", all_metrics(one, 2)), ("two", all_metrics(two, 2))])
+    assert ("one", "two", "acceptance rate, mean of requests", "acceptance rate") in pairs
+    assert all(pair[:2] == ("one", "two") for pair in pairs)
     assert opposite_rankings([("one", all_metrics(one, 2)), ("again", all_metrics(one, 2))]) == []
 
 
@@ -127,13 +127,13 @@ def test_latencies_by_hand():
     """Two rounds of three requests, of which the second generated one token; the median over rounds counts."""
     first = np.array([[0.1, 0.2, 0.6], [0.3, 0.2, 0.6]])
     end = np.array([[0.5, 0.2, 1.6], [0.7, 0.2, 2.6]])
-    found = latency_columns(RequestTimes(first, end, np.array([[5, 1, 11]] * 2)))
-    assert found == pytest.approx({
+    columns = latency_columns(RequestTimes(first, end, np.array([[5, 1, 11]] * 2)))
+    assert columns == pytest.approx({
         "mean_ttft_ms": 1000 / 3, "p50_ttft_ms": 200.0, "p99_ttft_ms": 592.0,  # of 200, 200, 600
         "mean_tpot_ms": 125.0, "p50_tpot_ms": 125.0, "p99_tpot_ms": 149.5,  # of 400 / 4 and 1500 / 10
     })  # fmt: skip
 
 
 def test_one_token_requests_have_no_time_per_output_token():
-    found = latency_columns(RequestTimes(np.array([[0.1]]), np.array([[0.1]]), np.array([[1]])))
-    assert (found["p50_ttft_ms"], found["p50_tpot_ms"]) == (pytest.approx(100), None)
+    columns = latency_columns(RequestTimes(np.array([[0.1]]), np.array([[0.1]]), np.array([[1]])))
+    assert (columns["p50_ttft_ms"], columns["p50_tpot_ms"]) == (pytest.approx(100), None)

@@ -79,7 +79,8 @@ def sweep(folder) -> Path:
 def test_rows_and_tables_have_it(sweep):
     rows = with_settings(read_results(sweep))
     configs = [json.loads(text) for text in rows["config"]]
-    assert [(each["engine"]["depth"], each["made_up"]) for each in configs] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    settings = [(config["engine"]["depth"], config["made_up"]) for config in configs]
+    assert settings == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
     assert distinguishing_columns(rows) == SETTINGS
     assert rows[SETTINGS].to_numpy().tolist() == [["1", "a"], ["1", "b"], ["2", "a"], ["2", "b"]]
     lines = table_of(sweep / "report" / "report.md")
@@ -87,7 +88,7 @@ def test_rows_and_tables_have_it(sweep):
 
 
 def test_a_changed_value_is_another_job(sweep):
-    """The id of a job is that of the settings in its row."""
+    """The id of a job is the id of the settings in its row."""
     plan = read_plan(sweep)
     assert plan is not None
     for text, job in zip(read_results(sweep)["config"], plan.jobs, strict=True):

@@ -48,14 +48,16 @@ def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
     assert acceptance_histogram(steps, GAMMA) == histogram
     assert position_rates(steps, GAMMA) == (joint, conditional)
     for estimates, values in zip(position_estimates(steps, GAMMA), (joint, conditional), strict=True):
-        assert [each and each.value for each in estimates] == pytest.approx(values)
+        assert [estimate and estimate.value for estimate in estimates] == pytest.approx(values)
 
 
 def test_rates_by_position_are_resampled_by_prompt():
     """Many steps of one prompt are no more evidence than the prompt itself."""
     few = log(("a", 3, 1, 2), ("b", 3, 3, 4), ("c", 3, 0, 1))
     many = pd.concat([few] * 10)
-    ends = [[(each.low, each.high) for each in position_estimates(steps, GAMMA)[0]] for steps in (few, many)]
+    ends = [
+        [(estimate.low, estimate.high) for estimate in position_estimates(steps, GAMMA)[0]] for steps in (few, many)
+    ]
     assert np.allclose(ends[0], ends[1])
     assert ends[0][0] == (0, 1)
 
@@ -93,8 +95,8 @@ def test_fields_of_a_row_without_drafts():
 def test_what_intervals_over_few_units_hold(units):
     """600 means of normal units, whose share inside has a standard deviation of at most 0.016: a band of 3 of them."""
     rng = np.random.default_rng(units)
-    found = [ratio_of_sums(rng.normal(10, 1, size=units), np.ones(units)) for _ in range(600)]
-    inside = np.mean([each is not None and each.low <= 10 <= each.high for each in found])
+    intervals = [ratio_of_sums(rng.normal(10, 1, size=units), np.ones(units)) for _ in range(600)]
+    inside = np.mean([interval is not None and interval.low <= 10 <= interval.high for interval in intervals])
     assert inside == pytest.approx(coverage(units), abs=0.048)
     assert coverage(1) == 0 < coverage(units) < coverage(2 * units) < 0.95
 
@@ -174,7 +176,7 @@ def test_tv_of_counts_that_were_counted_by_hand():
 
 
 def test_a_forbidden_token_shows_beside_a_rare_tail():
-    """As many draws as the rare tail should have, but all of one token of probability 0."""
+    """The rare tail has its expected number of draws, but all are of one token of probability 0."""
     probs = np.array([[0.9, 0.0, *[1e-4] * 1000]])
     counts = np.zeros((1, 1002), dtype=np.int64)
     counts[0, :2] = 900, 100

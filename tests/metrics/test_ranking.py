@@ -32,21 +32,21 @@ def sweep(
     plain = 0.3 * np.exp(rng.normal(0, 0.2, 12))
     prompts = rng.normal(0, 0.15 / np.sqrt(2), 12)
     for job, gain in enumerate(gains):
-        own = plain * np.exp(-gain - prompts - rng.normal(0, 0.15 / np.sqrt(2), 12))
+        speculative = plain * np.exp(-gain - prompts - rng.normal(0, 0.15 / np.sqrt(2), 12))
         shared = rng.normal(0, drift / np.sqrt(2))
         times = [
             seconds * np.exp(rng.normal(0, noise, (rounds, 12)) + shared + rng.normal(0, drift / np.sqrt(2)))
-            for seconds in (own, plain)
+            for seconds in (speculative, plain)
         ]
         tokens = np.full((rounds, 12), 32)
-        found = speed_of(Rounds(tokens, times[0], tokens, times[1]))
-        estimate = found.speedup
+        speed = speed_of(Rounds(tokens, times[0], tokens, times[1]))
+        estimate = speed.speedup
         measured = {
             "speedup": estimate.value, "speedup_low": estimate.low, "speedup_high": estimate.high, "rounds": rounds,
-            "plain_tokens_per_second": 384 / found.plain_seconds.sum(), "round_error": found.round_error,
-            "plain_round_error": found.plain_round_error, "cores": 2, "other_cores": 0.02, "waited": 0.002,
+            "plain_tokens_per_second": 384 / speed.plain_seconds.sum(), "round_error": speed.round_error,
+            "plain_round_error": speed.plain_round_error, "cores": 2, "other_cores": 0.02, "waited": 0.002,
         }  # fmt: skip
-        lists = by_batch([getattr(found, name.removeprefix("batch_")) for name in BATCHES])
+        lists = by_batch([getattr(speed, name.removeprefix("batch_")) for name in BATCHES])
         rows.append(make_row(job=job, gamma=1 + job, **{**measured, **lists, **changes}))
     return frame(rows)
 
@@ -54,13 +54,13 @@ def sweep(
 def by_batch(columns: Sequence[np.ndarray]) -> dict[str, list]:
     """The columns BATCHES as a row has them."""
     kinds = [int if name.endswith("tokens") else float for name in BATCHES]
-    return {name: each.astype(kind).tolist() for name, each, kind in zip(BATCHES, columns, kinds, strict=True)}
+    return {name: column.astype(kind).tolist() for name, column, kind in zip(BATCHES, columns, kinds, strict=True)}
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(("settings", "noise", "drift"), [(2, 0.02, 0.005), (12, 0.02, 0.02), (6, 0.1, 0.1)])
 def test_no_winner_is_named_among_equals(settings, noise, drift, thorough):
-    """At most 5% of sweeps may; chance makes up to 9.7% of that of 200, 13.5% of 60 (three standard deviations)."""
+    """At most 5% of sweeps may. Three standard deviations above: 9.7% of 200 sweeps, 13.5% of 60."""
     sweeps, most = (200, 0.097) if thorough else (60, 0.135)
     named = [ranking(sweep(seed, [0.1] * settings, noise, drift)).fastest is not None for seed in range(sweeps)]
     assert np.mean(named) <= most
@@ -73,25 +73,25 @@ def test_equals_are_not_beaten_by_a_disturbance_in_the_run_of_one():
         for name in ("speedup", "speedup_low", "speedup_high"):
             rows.loc[2, name] *= 1.35
         rows.loc[2, "plain_tokens_per_second"] /= 1.35
-        rows.at[2, "batch_plain_seconds"] = [1.35 * each for each in rows.at[2, "batch_plain_seconds"]]
-        found = ranking(rows)
-        assert (found.best, found.fastest) == (2, None)
+        rows.at[2, "batch_plain_seconds"] = [1.35 * seconds for seconds in rows.at[2, "batch_plain_seconds"]]
+        outcome = ranking(rows)
+        assert (outcome.best, outcome.fastest) == (2, None)
         assert "The machine changed between runs" in winner.machine(rows)
 
 
 def test_a_winner_is_named_and_is_the_right_one():
     """1.65 times plain decoding beside 1.22 and less; prompts scatter by 15%, so that less would not show."""
-    found = [ranking(sweep(seed, [0.1, 0.5, 0.2, 0.0, 0.1, 0.2])) for seed in range(40)]
-    assert {each.fastest for each in found} <= {1, None}
-    assert np.mean([each.fastest == 1 for each in found]) >= 0.9
+    outcomes = [ranking(sweep(seed, [0.1, 0.5, 0.2, 0.0, 0.1, 0.2])) for seed in range(40)]
+    assert {outcome.fastest for outcome in outcomes} <= {1, None}
+    assert np.mean([outcome.fastest == 1 for outcome in outcomes]) >= 0.9
 
 
 def test_the_fastest_is_among_those_that_are_not_ruled_out():
     """In 95% of sweeps; here in all but at most 6 of 60."""
     missed = 0
     for seed in range(60):
-        found = ranking(sweep(seed, [0.1, 0.2, 0.25, 0.1]))
-        missed += 2 not in {found.best, *found.rivals}
+        outcome = ranking(sweep(seed, [0.1, 0.2, 0.25, 0.1]))
+        missed += 2 not in {outcome.best, *outcome.rivals}
     assert missed <= 6
 
 
@@ -113,7 +113,7 @@ def test_what_prompts_have_in_common_drops_out():
     for job, factor in ((1, 1.03), (2, 0.97)):
         for name in BATCHES:
             rows.at[job, name] = rows.at[0, name]
-        rows.at[job, "batch_seconds"] = [each / factor for each in rows.at[0, "batch_seconds"]]
+        rows.at[job, "batch_seconds"] = [seconds / factor for seconds in rows.at[0, "batch_seconds"]]
         rows.loc[job, "speedup"] = rows.loc[0, "speedup"] * factor
     assert ranking(rows).fastest == 1
     rows.at[2, "batch_seconds"] = rows.at[2, "batch_seconds"][::-1]  # the same numbers, but no longer prompt by prompt
@@ -184,16 +184,16 @@ def shared(seed: int, gains: list[float], easy: float = 0, batches: int = 72) ->
     prompts = rng.normal(0, 0.1, batches) + easy * (np.arange(batches) < 6)
     tokens = np.full(batches, 32)
     every = [plain * np.exp(-gain - prompts - rng.normal(0, 0.1, batches)) for gain in gains]
-    return np.array([[tokens, own, tokens, plain] for own in every])
+    return np.array([[tokens, speculative, tokens, plain] for speculative in every])
 
 
 def raced(seed: int, gains: list[float], easy: float = 0) -> tuple[list[int], dict[int, tuple[int, int]]]:
     """Who is left after all looks, and after how many batches and looks each of the others ended."""
     batches, active, ended = shared(seed, gains, easy), list(range(len(gains))), {}
     for number, count in enumerate((6, 9, 14, 21, 32, 48, 72), 1):
-        found = look({i: SettingTimes.shared(batches[i][:, :count], number, 0) for i in active}, len(gains))
-        ended |= dict.fromkeys(found.beaten, (count, number))
-        active = [setting for setting in active if setting not in found.beaten]
+        outcome = look({i: SettingTimes.shared(batches[i][:, :count], number, 0) for i in active}, len(gains))
+        ended |= dict.fromkeys(outcome.beaten, (count, number))
+        active = [setting for setting in active if setting not in outcome.beaten]
     return active, ended
 
 
@@ -206,10 +206,10 @@ def test_a_fastest_setting_is_seldom_ended_however_often_one_looks(settings):
 
 
 def test_a_winner_of_shared_rounds_is_the_right_one_and_others_end_early():
-    found = [raced(seed, [0.1, 0.5, 0.3, 0.0]) for seed in range(40)]
-    assert all(1 in active for active, _ in found)
-    assert np.mean([active == [1] for active, _ in found]) >= 0.9
-    assert np.mean([ended[3][0] for _, ended in found]) < 24, "65% slower: within a third of the batches"
+    races = [raced(seed, [0.1, 0.5, 0.3, 0.0]) for seed in range(40)]
+    assert all(1 in active for active, _ in races)
+    assert np.mean([active == [1] for active, _ in races]) >= 0.9
+    assert np.mean([ended[3][0] for _, ended in races]) < 24, "65% slower: within a third of the batches"
 
 
 def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
@@ -218,13 +218,13 @@ def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
     rows = []
     for job, columns in enumerate(shared(seed, gains, easy)):
         count, looks = ended.get(job, (72, 7))
-        held = columns[:, :count]
-        value = (held[0].sum() / held[1].sum()) / (held[2].sum() / held[3].sum())
+        prefix = columns[:, :count]
+        value = (prefix[0].sum() / prefix[1].sum()) / (prefix[2].sum() / prefix[3].sum())
         rows.append(
             make_row(
                 job=job, gamma=1 + job, speedup=value, speedup_low=0.95 * value, speedup_high=1.05 * value, rounds=1,
                 round_error=None, plain_round_error=None, plain_tokens=32 * count, rounds_of=0, looks=looks, cores=2,
-                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **by_batch(held),
+                other_cores=0.02, plain_tokens_per_second=prefix[2].sum() / prefix[3].sum(), **by_batch(prefix),
             )
         )  # fmt: skip
     return frame(rows)
@@ -233,10 +233,10 @@ def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
 def test_rows_of_shared_rounds_say_what_the_race_said():
     for seed in range(20):
         active, ended = raced(seed, [0.1, 0.5, 0.45, 0.0])
-        found = ranking(rows_of(seed, [0.1, 0.5, 0.45, 0.0]))
-        assert {found.best, *found.rivals} == set(active)
-        assert found.drift is None
-        assert not found.disturbed
+        outcome = ranking(rows_of(seed, [0.1, 0.5, 0.45, 0.0]))
+        assert {outcome.best, *outcome.rivals} == set(active)
+        assert outcome.drift is None
+        assert not outcome.disturbed
         assert ended
 
 
@@ -247,7 +247,7 @@ def test_a_setting_that_ended_on_easy_texts_is_not_the_best():
 
 
 def test_shared_rounds_say_how_they_were_compared():
-    text = said(rows_of(0, [0.1, 0.5, 0.2, 0.0]))
+    text = sentence(rows_of(0, [0.1, 0.5, 0.2, 0.0]))
     assert text.startswith("Fastest: gamma 2, ")
     assert "Settings took turns with plain decoding, group by group, and were compared 7 times" in text
     assert "No two runs" not in text
@@ -258,13 +258,13 @@ def test_a_tie_is_named():
     again = rows.iloc[[0]].assign(job=2, gamma=7)
     rows = pd.concat([rows, again], ignore_index=True)
     assert ranking(rows).tied == [2]
-    assert "; as fast, within 5%: gamma 7." in said(rows)
+    assert "; as fast, within 5%: gamma 7." in sentence(rows)
 
 
 # --- What is said ---
 
 
-def said(rows: pd.DataFrame) -> str:
+def sentence(rows: pd.DataFrame) -> str:
     return literal(winner.fastest(rows, [f"gamma {gamma}" for gamma in rows["gamma"]]))
 
 
@@ -274,26 +274,26 @@ def test_the_fastest_is_named_in_words():
     text = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
     speedup = f"{rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}]"
     assert text.startswith(f"Fastest: **gamma 2**, {speedup} times plain decoding")
-    assert "faster than every other setting, all comparisons together at 95%" in said(rows)
-    assert "No two runs" not in said(rows)
+    assert "faster than every other setting, all comparisons together at 95%" in sentence(rows)
+    assert "No two runs" not in sentence(rows)
     rows["batch_size"] = [1, 2, 4]
-    assert "No two runs have plain decoding in common" in said(rows)
+    assert "No two runs have plain decoding in common" in sentence(rows)
 
 
 def test_rivals_are_named_and_nobody_else():
     rows = sweep(0, [0.1, 0.6, 0.6, 0.1])
-    text = said(rows)
+    text = sentence(rows)
     best, rival = (2, 3) if rows.loc[1, "speedup"] > rows.loc[2, "speedup"] else (3, 2)
     assert text.startswith(f"The highest speedup is that of gamma {best}: ")
     assert f"; which is the fastest cannot be told: gamma {rival} may be as fast." in text
     assert "gamma 1" not in text
-    assert ": any of the 11 others may be as fast." in said(sweep(0, [0.1] * 12, drift=0.1))
+    assert ": any of the 11 others may be as fast." in sentence(sweep(0, [0.1] * 12, drift=0.1))
 
 
 def test_a_disturbed_machine_names_no_winner():
     rows = sweep(0, [0.1, 0.6, 0.1])
     rows.loc[2, "other_cores"] = 0.9
-    text = said(rows)
+    text = sentence(rows)
     assert text.startswith("The highest speedup is that of gamma 2: ")
     assert "; which is the fastest cannot be told, since the machine was disturbed." in text
     assert "may be as fast" not in text
@@ -307,7 +307,7 @@ def test_a_single_run():
     assert winner.disturbed([Disturbance(2, 0.9, 0.01)]) == "other processes used 0.9 of 2 cores"
     assert winner.disturbed([Disturbance(64, 5.0, 0.1)]) == "what was timed waited for a core 10% of the time"
     assert winner.disturbed([Disturbance(2, 0.1, 0.01), Disturbance()]) == ""
-    assert said(sweep(0, [0.6])).startswith("Speedup of gamma 1: 1.")
+    assert sentence(sweep(0, [0.6])).startswith("Speedup of gamma 1: 1.")
     assert winner.machine(sweep(0, [0.6])) == ""
 
 
@@ -320,7 +320,7 @@ def test_a_single_run():
     ],
 )
 def test_no_gain_is_not_called_one(changes, end):
-    text = said(frame([make_row(**changes)]))
+    text = sentence(frame([make_row(**changes)]))
     assert text.endswith(f"{end} here is shown to be faster than plain decoding." if "Nothing" in end else end)
 
 
@@ -331,7 +331,7 @@ def test_one_batch_says_nothing_of_other_settings(ends):
     one |= {"speedup_low": ends, "speedup_high": ends}
     rows = frame([make_row(gamma=g, speedup=1.0 * g, **one) for g in (1, 2)])
     rows = rows.astype({"speedup_low": float, "speedup_high": float})  # as parquet gives them
-    text = said(rows)
+    text = sentence(rows)
     assert text.startswith("The highest speedup is that of gamma 2: 2.00 times")
     assert "; which is the fastest cannot be told: gamma 1 may be as fast." in text
     assert "It was timed in one batch and has no interval" in text

@@ -19,13 +19,13 @@ from specbench.runs.tracking.sweeps import facts_of
 from tests.helpers.made_up_rows import frame, gamma_rows, make_row, said, write_run
 
 
-def told(*changes: dict[str, Any]) -> list[str]:
-    return distinguishing_columns(with_settings(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
+def labels(*changes: dict[str, Any]) -> list[str]:
+    return distinguishing_columns(with_settings(frame([make_row(job=i, **change) for i, change in enumerate(changes)])))
 
 
-def sampling(**given: Any) -> dict[str, str]:
+def sampling(**parameters: Any) -> dict[str, str]:
     """The column as runs write it: every parameter, most of them off."""
-    return {"sampling": json.dumps({"temperature": 1.0, "stop": [], "seed": None, "n": 1, **given})}
+    return {"sampling": json.dumps({"temperature": 1.0, "stop": [], "seed": None, "n": 1, **parameters})}
 
 
 @pytest.mark.parametrize(
@@ -37,23 +37,23 @@ def sampling(**given: Any) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, Any]) -> None:
-    assert told(*({column: value} for value in values)) == [column]
+    assert labels(*({column: value} for value in values)) == [column]
 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
     """But for names, verdicts and copies of what others say."""
-    untold = {name for name, each in SETTINGS.items() if not each.in_tables}
+    untold = {name for name, setting in SETTINGS.items() if not setting.in_tables}
     assert untold == {"sampler", "sampling", "lossless", "synthetic"}
     assert {column for columns in COLUMNS_OF.values() for column in columns} <= set(SETTINGS)
 
 
 def test_sampling_parameters_without_a_column_are_told() -> None:
-    rows = [make_row(job=i, **sampling(thinking_token_budget=each)) for i, each in enumerate((None, 2, 8))]
+    rows = [make_row(job=i, **sampling(thinking_token_budget=budget)) for i, budget in enumerate((None, 2, 8))]
     rows = with_settings(frame(rows))
     assert distinguishing_columns(rows) == ["sampler.thinking_token_budget"]
     assert rows["sampler.thinking_token_budget"].tolist() == ["", "2", "8"]
-    assert told(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
-    assert told(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
+    assert labels(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
+    assert labels(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
 
 
 def test_what_is_off_is_not_asked_for() -> None:
@@ -63,19 +63,19 @@ def test_what_is_off_is_not_asked_for() -> None:
 
 
 def test_what_follows_from_another_setting_is_not_told() -> None:
-    assert told({"pair": "a", "target": "a", "draft": "b"}, {"pair": "c", "target": "c", "draft": "d"}) == ["pair"]
-    assert told({"workload": "a", "prompts": 4}, {"workload": "b", "prompts": 9}) == ["workload"]
-    assert told({"workload": "a", "prompts": 4}, {"workload": "a", "prompts": 9}) == ["prompts"]  # workload.limit
-    assert told({"batch_size": 1, "group": 1}, {"batch_size": 8, "group": 8}) == ["batch_size"]
-    assert told({"batch_size": 8, "group": 8}, {"batch_size": 8, "group": 16}) == ["group"]
+    assert labels({"pair": "a", "target": "a", "draft": "b"}, {"pair": "c", "target": "c", "draft": "d"}) == ["pair"]
+    assert labels({"workload": "a", "prompts": 4}, {"workload": "b", "prompts": 9}) == ["workload"]
+    assert labels({"workload": "a", "prompts": 4}, {"workload": "a", "prompts": 9}) == ["prompts"]  # workload.limit
+    assert labels({"batch_size": 1, "group": 1}, {"batch_size": 8, "group": 8}) == ["batch_size"]
+    assert labels({"batch_size": 8, "group": 8}, {"batch_size": 8, "group": 16}) == ["group"]
 
 
 def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
-    assert told({}, {}) == ["job"]
-    assert told({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
+    assert labels({}, {}) == ["job"]
+    assert labels({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
     rows = with_settings(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
     assert distinguishing_columns(rows, "gamma", "verifier") == []
-    assert told({}) == []
+    assert labels({}) == []
 
 
 def test_a_workload_is_called_by_the_rows_that_were_chosen_of_it() -> None:
@@ -117,8 +117,8 @@ def test_tags_have_the_name_of_the_target_too(tmp_path: Path) -> None:
 def test_a_pair_is_called_by_how_its_prompts_are_made() -> None:
     """Else runs with thinking and without, or with two system prompts, are one setting in every table."""
 
-    def named(**asked: Any) -> str:
-        return pair_name(PairConfig(name="own", target="a", **asked))
+    def named(**options: Any) -> str:
+        return pair_name(PairConfig(name="own", target="a", **options))
 
     assert named(draft="b", draft_dtype="float32", vocabularies="different") == "own"
     assert named(chat=False) == "own[chat=false]"
@@ -157,18 +157,18 @@ def test_values_without_a_column_are_told_by_their_path() -> None:
 
 def test_values_that_follow_from_a_name_are_not_told() -> None:
     one, other = configured(drafter={"lag": 1}), configured(drafter={"lag": 2})
-    assert told({**one, "drafter": "echo[lag=1]"}, {**other, "drafter": "echo[lag=2]"}) == ["drafter"]
-    assert told(one, other) == ["drafter.lag"]  # the file drafter/echo.yaml was edited in between
+    assert labels({**one, "drafter": "echo[lag=1]"}, {**other, "drafter": "echo[lag=2]"}) == ["drafter"]
+    assert labels(one, other) == ["drafter.lag"]  # the file drafter/echo.yaml was edited in between
 
 
 def test_a_value_that_a_row_lacks_differs_from_one_that_it_has() -> None:
-    assert told(configured(engine={"depth": 1}), configured(engine={})) == ["engine.depth"]
+    assert labels(configured(engine={"depth": 1}), configured(engine={})) == ["engine.depth"]
 
 
 def test_rows_older_than_the_configuration_are_told_apart_by_their_columns() -> None:
-    assert told({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
+    assert labels({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
     old, new = {**sampling(stop=["a"])}, {**sampling(), **configured(engine={"depth": 1})}
-    assert told(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]
+    assert labels(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]
 
 
 def test_a_sweep_that_is_older_than_the_configuration_is_reported(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def made_up(
     """
 
     def times(seconds: np.ndarray, sign: int) -> np.ndarray:
-        each = rng.normal(0, noise / np.sqrt(2), (rounds, batches)) + sign * shared / 2
-        return seconds * np.exp(each + (rng.random(each.shape) < outliers) * rng.exponential(0.7, each.shape))
+        logs = rng.normal(0, noise / np.sqrt(2), (rounds, batches)) + sign * shared / 2
+        return seconds * np.exp(logs + (rng.random(logs.shape) < outliers) * rng.exponential(0.7, logs.shape))
 
     shared = rng.normal(0, common, (rounds, 1))
     plain = 0.3 * np.exp(rng.normal(0, 0.2, batches))
@@ -45,37 +45,37 @@ def first(rounds: Rounds, count: int) -> Rounds:
 def timed_until_steady(rounds: Rounds, least: int = 2) -> Speed:
     """The rule of protocols/rounds.py: further rounds while they scatter."""
     for count in range(least, len(rounds.seconds) + 1):
-        found = speed_of(first(rounds, count))
-        if found.round_error is not None and found.round_error <= TOLERANCE:
+        speed = speed_of(first(rounds, count))
+        if speed.round_error is not None and speed.round_error <= TOLERANCE:
             break
-    return found
+    return speed
 
 
 def test_one_round_is_a_ratio_of_pooled_speeds():
     """No mean of the batches' own ratios, which are 1 / 0.4 and 0.2 times those of plain decoding."""
     one = Rounds(*(np.array([values]) for values in ([10, 20], [1.0, 4.0], [5, 25], [2.0, 4.0])))
-    found = speed_of(one)
-    assert found.speedup.value == pytest.approx((30 / 5) / (30 / 6))
-    assert found.speedup.low < found.speedup.value < found.speedup.high
-    assert found.seconds.tolist() == pytest.approx([1, 4])
-    assert found.plain_seconds.tolist() == pytest.approx([2, 4])
-    assert found.round_error is found.plain_round_error is None
+    speed = speed_of(one)
+    assert speed.speedup.value == pytest.approx((30 / 5) / (30 / 6))
+    assert speed.speedup.low < speed.speedup.value < speed.speedup.high
+    assert speed.seconds.tolist() == pytest.approx([1, 4])
+    assert speed.plain_seconds.tolist() == pytest.approx([2, 4])
+    assert speed.round_error is speed.plain_round_error is None
 
 
 def test_batches_of_one_speedup_leave_no_doubt():
     """Batches of very different length, each exactly twice as fast."""
     tokens = np.array([[1.0, 10.0, 100.0, 1000.0]])
-    found = speed_of(Rounds(tokens, tokens / 10, tokens, tokens / 5)).speedup
-    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    speedup = speed_of(Rounds(tokens, tokens / 10, tokens, tokens / 5)).speedup
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx((2, 2, 2))
 
 
 def test_one_batch_has_no_interval():
-    found = speed_of(made_up(np.random.default_rng(0), rounds=3, batches=1))
-    assert np.isnan([found.speedup.low, found.speedup.high]).all()
-    assert columns("speedup", found.speedup) == {
-        "speedup": found.speedup.value, "speedup_low": None, "speedup_high": None
+    speed = speed_of(made_up(np.random.default_rng(0), rounds=3, batches=1))
+    assert np.isnan([speed.speedup.low, speed.speedup.high]).all()
+    assert columns("speedup", speed.speedup) == {
+        "speedup": speed.speedup.value, "speedup_low": None, "speedup_high": None
     }  # fmt: skip
-    assert found.round_error is not None
+    assert speed.round_error is not None
 
 
 def slow_round(times: Rounds) -> None:
@@ -139,23 +139,23 @@ def test_texts_of_other_lengths_are_compared_by_tokens():
 def test_what_the_interval_holds(rounds, disturbance):
     """300 runs; the share inside has a standard deviation of 0.0126 at 0.95, and 0.912 is three of them below."""
     rng = np.random.default_rng(rounds)
-    found = [speed_of(made_up(rng, rounds, **disturbance)).speedup for _ in range(300)]
-    assert np.mean([each.low <= TRUTH <= each.high for each in found]) >= 0.912
+    speedups = [speed_of(made_up(rng, rounds, **disturbance)).speedup for _ in range(300)]
+    assert np.mean([speedup.low <= TRUTH <= speedup.high for speedup in speedups]) >= 0.912
 
 
 @pytest.mark.parametrize("disturbance", [{}, {"noise": 0.2}, {"outliers": 0.1}, {"noise": 0.05, "common": 0.05}])
 def test_what_it_holds_where_rounds_follow_until_they_agree(disturbance):
     """Stopping where rounds happen to agree must not make it too narrow; 200 runs, 0.95 less three deviations."""
     rng = np.random.default_rng(1)
-    found = [timed_until_steady(made_up(rng, 6, **disturbance)).speedup for _ in range(200)]
-    assert np.mean([each.low <= TRUTH <= each.high for each in found]) >= 0.904
+    speedups = [timed_until_steady(made_up(rng, 6, **disturbance)).speedup for _ in range(200)]
+    assert np.mean([speedup.low <= TRUTH <= speedup.high for speedup in speedups]) >= 0.904
 
 
 def test_intervals_are_no_wider_than_they_have_to_be():
     """On a quiet machine the prompts' scatter is all there is: t(11) sd / sqrt(12) for each of 300 runs, within 15%."""
     rng = np.random.default_rng(5)
     widths = [speed_of(made_up(rng, 2, noise=0.005)).speedup for _ in range(300)]
-    half = np.median([np.log(each.high / each.low) / 2 for each in widths])
+    half = np.median([np.log(speedup.high / speedup.low) / 2 for speedup in widths])
     assert half == pytest.approx(2.201 * PROMPTS / np.sqrt(12), rel=0.15)
 
 
@@ -164,15 +164,15 @@ def test_the_error_of_rounds_is_that_of_repeating_them():
 
     Common errors of 5% and single ones of 5%: sqrt(0.05^2 / 4 + 0.05^2 / 48) = 0.026, a median's up to 1.25 of it.
     """
-    said, found = [], []
+    errors, log_speedups = [], []
     for seed in range(400):
         rng = np.random.default_rng(10_000 + seed)
         quiet = made_up(np.random.default_rng(0), 4, noise=0)
         both = rng.normal(0, 0.05, (4, 1)) + rng.normal(0, 0.05, (4, 12))
         run = speed_of(Rounds(quiet.tokens, quiet.seconds * np.exp(both), quiet.plain_tokens, quiet.plain_seconds))
-        said.append(run.round_error)
-        found.append(np.log(run.speedup.value))
-    assert np.median(said) == pytest.approx(np.std(found), rel=0.25)
+        errors.append(run.round_error)
+        log_speedups.append(np.log(run.speedup.value))
+    assert np.median(errors) == pytest.approx(np.std(log_speedups), rel=0.25)
 
 
 def test_two_rounds_that_agree_by_chance_are_not_believed():
@@ -180,6 +180,6 @@ def test_two_rounds_that_agree_by_chance_are_not_believed():
     quiet = made_up(np.random.default_rng(0), 2, noise=0)
     signs = np.where(np.arange(12) % 2, 1, -1)
     off = np.exp(0.1 * np.array([signs, -signs]))
-    found = speed_of(Rounds(quiet.tokens, quiet.seconds * off, quiet.plain_tokens, quiet.plain_seconds))
-    assert found.round_error == pytest.approx(0.1 * np.sqrt(2) / np.sqrt(24))
-    assert found.round_error > TOLERANCE
+    speed = speed_of(Rounds(quiet.tokens, quiet.seconds * off, quiet.plain_tokens, quiet.plain_seconds))
+    assert speed.round_error == pytest.approx(0.1 * np.sqrt(2) / np.sqrt(24))
+    assert speed.round_error > TOLERANCE

@@ -39,9 +39,9 @@ def test_full_batches_by_hand():
     model = flat(0.01, 0.002)
     assert steady({0: 1.0, 2: 2.0}, 4, model, 32.0) == pytest.approx({0: 1.0, 2: 2 * 0.01 / 0.014})
     assert crossover_batch({0: 1.0, 2: 2.0}, model, 32.0) is None
-    found = crossover_batch({0: 1.0, 4: 3.0}, bound(), 32.0)
-    assert found is not None
-    assert steady({4: 3.0}, found, bound(), 32.0)[4] <= 1 < steady({4: 3.0}, found - 1, bound(), 32.0)[4]
+    batch = crossover_batch({0: 1.0, 4: 3.0}, bound(), 32.0)
+    assert batch is not None
+    assert steady({4: 3.0}, batch, bound(), 32.0)[4] <= 1 < steady({4: 3.0}, batch - 1, bound(), 32.0)[4]
 
 
 def test_a_crossover_is_known_near_the_measurements():
@@ -73,7 +73,7 @@ def test_small_batches_do_not_tell_a_crossover():
     assert None in anywhere
     assert len(anywhere) > 2
     for seed in range(4):
-        found = crossover(LENGTHS, cost_models(noisy((1, 4, 16, 64, 256), seed)), 64.0)
-        assert found is not None
-        assert found.low <= found.high
-        assert (found.batch, found.low, found.high) == pytest.approx((TRUE, TRUE, TRUE), rel=0.1)
+        estimate = crossover(LENGTHS, cost_models(noisy((1, 4, 16, 64, 256), seed)), 64.0)
+        assert estimate is not None
+        assert estimate.low <= estimate.high
+        assert (estimate.batch, estimate.low, estimate.high) == pytest.approx((TRUE, TRUE, TRUE), rel=0.1)

@@ -12,7 +12,7 @@ from tests.helpers.broken_checkpoints import Broken, broken_checkpoints, reasons
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory) -> dict[str, Broken]:
     """All of them, by reason."""
-    return {each.reason: each for each in broken_checkpoints(tmp_path_factory.mktemp("broken"))}
+    return {checkpoint.reason: checkpoint for checkpoint in broken_checkpoints(tmp_path_factory.mktemp("broken"))}
 
 
 @pytest.mark.parametrize("reason", reasons())

@@ -27,7 +27,7 @@ def cut_by_hand(name):
     """A model of the table whose second layer is gone, for whole passes without a cache."""
     model = made(name)
     model.set_attn_implementation("eager")
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     del lists[0][1:]
     return model
 
@@ -110,11 +110,11 @@ def test_texts_scored_by_an_exit_leave_the_target_s_cache(pair):
     leaving.start([[9, 8, 4]], 8)
     logits = leaving.extend(torch.tensor([[4, 3]]), torch.tensor([2])).logits[0]
     torch.testing.assert_close(logits, leaving.score([9, 8, 4, 3])[2:], rtol=0, atol=1e-4)
-    assert all(torch.equal(*each) for each in zip(before, [x.keys for x in target._cache._written()], strict=True))
+    assert all(torch.equal(*keys) for keys in zip(before, [x.keys for x in target._cache._written()], strict=True))
 
 
 def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
-    """Each row is that of a whole pass over the text and the draft before it, at the drafts' own temperature."""
+    """Each row equals the row of a whole pass over the text and the draft before it, at the drafts' own temperature."""
     target = CachedModel(exact.target, exact.vocab_size, "target")
     drafter = LayerSkipDrafter(1, temperature=0.6).bind(exact, target)
     texts = [[5, 9, 2, 11], [6, 1]]
@@ -124,8 +124,8 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
         tokens[b, : len(text)] = torch.tensor(text)
     lengths = torch.tensor([4, 2])
     numbers = (torch.full((2,), 12), torch.full((2,), 3), torch.tensor([1, 2]))
-    asked = [SamplingParams(top_p=0.9), SamplingParams(temperature=0.0, top_k=2)]
-    params = RowParams.of(asked)
+    samplings = [SamplingParams(top_p=0.9), SamplingParams(temperature=0.0, top_k=2)]
+    params = RowParams.of(samplings)
     no_stops = torch.zeros((2, 0), dtype=torch.int64)
     batch = Batch(tokens, lengths, lengths, *numbers, params, torch.full((2,), RUNNING), no_stops)
     with torch.inference_mode():
@@ -133,14 +133,14 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
     drafted, probs = draft.token_ids.view(2, 3), draft.rows.probs().view(2, 3, -1)
     for b, text in enumerate(texts):
         logits = drafter.model.score([*text, *drafted[b].tolist()])[len(text) - 1 : -1]
-        expected = logit_rows(logits, RowParams.of([drafter.sampled_with(asked[b])] * 3)).probs()
+        expected = logit_rows(logits, RowParams.of([drafter.sampled_with(samplings[b])] * 3)).probs()
         torch.testing.assert_close(probs[b], expected, rtol=1e-9, atol=1e-12)
     assert drafter.sampled_with(SamplingParams(temperature=0.0, top_k=2)) == SamplingParams(temperature=0.6)
 
 
 @pytest.mark.parametrize(("layers", "says"), [(12, "the target has 12 layers.*Use 1 to 11"), (0, "not a count")])
 def test_layers_that_there_are_not(pair, layers, says):
-    """Known by config.json, and refused as well if nobody looked at that."""
+    """Refused by config.json, and again when the model is bound."""
     with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
         LayerSkipDrafter(layers).check(target_config=pair.target.config)
     with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):

@@ -28,7 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(folder: Path, count: int) -> Path:
-    """Different texts, of which a hash keeps some apart; a hidden file and one that is too short are none."""
+    """Different texts, of which a hash keeps some apart; a hidden file and a too short one are left out."""
     rng = random.Random(0)
     (folder / "deep").mkdir(parents=True)
     for number in range(count):
@@ -40,7 +40,7 @@ def texts(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("argv", "says"),
     [
         (("--drafts", "tiny,9x9"), "--drafts: '9x9' is no shape. Use some of tiny,small"),
         (("--vocab-size", "256"), "--vocab-size: 256 is outside 257 to 32768"),
@@ -53,7 +53,7 @@ def texts(folder: Path, count: int) -> Path:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_arguments_are_named_before_anything_is_read(tiny, given, says, monkeypatch, tmp_path, capsys):
+def test_wrong_arguments_are_named_before_anything_is_read(tiny, argv, says, monkeypatch, tmp_path, capsys):
     """A shape that is not known stopped the drafts, after the target had been trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(training, "collect", None)
@@ -62,16 +62,16 @@ def test_wrong_arguments_are_named_before_anything_is_read(tiny, given, says, mo
     (tmp_path / "full" / "target" / "tokenizer.json").touch()
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
-        training.main(["--out", "pair", "--drafts", "tiny", *SHORT, *given])
+        training.main(["--out", "pair", "--drafts", "tiny", *SHORT, *argv])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
 
 def test_a_corpus_is_every_text_below_its_folder(tmp_path):
-    found = corpus.collect(folder=texts(tmp_path / "mine", 300))
-    assert (len(found.train) + len(found.held_out), found.sources) == (300, ["mine"])
-    assert 0 < len(found.held_out) < 15
-    assert not set(found.train) & set(found.held_out)
+    collection = corpus.collect(folder=texts(tmp_path / "mine", 300))
+    assert (len(collection.train) + len(collection.held_out), collection.sources) == (300, ["mine"])
+    assert 0 < len(collection.held_out) < 15
+    assert not set(collection.train) & set(collection.held_out)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_corpus_is_every_text_below_its_folder(tmp_path):
 )
 def test_a_corpus_that_is_too_small_is_refused(tiny, count, context, says, tmp_path):
     folder = texts(tmp_path / "mine", count)
-    given = ["--out", str(tmp_path / "pair"), "--corpus", str(folder), "--drafts", "tiny", *SHORT, "--context", context]
+    argv = ["--out", str(tmp_path / "pair"), "--corpus", str(folder), "--drafts", "tiny", *SHORT, "--context", context]
     with pytest.raises(SystemExit, match=says):
-        training.main([*given, "--vocab-size", "300"])
+        training.main([*argv, "--vocab-size", "300"])
 
 
 def test_a_teacher_that_lacks_weights_stops_in_words(tiny, tmp_path):
@@ -92,7 +92,7 @@ def test_a_teacher_that_lacks_weights_stops_in_words(tiny, tmp_path):
     checkpoints.first_value(checkpoints.NORM, torch.nan)(folder)
     with pytest.raises(SystemExit, match=f"--teacher=.*: 1 weights hold NaN or infinite values: {checkpoints.NORM}"):
         training.teacher(folder)
-    checkpoints.tensors(lambda held: held.pop(checkpoints.HEAD))(folder)
+    checkpoints.tensors(lambda weights: weights.pop(checkpoints.HEAD))(folder)
     with pytest.raises(SystemExit, match=f"1 weights of the model are not in the files: {checkpoints.HEAD}"):
         training.teacher(folder)
 
@@ -120,8 +120,9 @@ def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):
     assert both["target_log"] == first["target_log"]  # of the training that went before
     assert both["drafts"]["tiny"] == first["drafts"]["tiny"]
     assert list(both["drafts"]) == ["tiny", "small"]
+    greedy = specbench.SamplingParams(temperature=0.0)
     for name in TINY:
         pair = specbench.load_pair(str(out / "target"), str(out / f"draft-{name}"), device="cpu")
-        given = {"prompts": ["alpha beta"], "max_new_tokens": 6, "sampling": specbench.SamplingParams(temperature=0.0)}
-        (text,), (plain,) = (specbench.decode(pair, gamma=gamma, **given) for gamma in (3, 0))
+        options = {"prompts": ["alpha beta"], "max_new_tokens": 6, "sampling": greedy}
+        (text,), (plain,) = (specbench.decode(pair, gamma=gamma, **options) for gamma in (3, 0))
         assert text.token_ids == plain.token_ids

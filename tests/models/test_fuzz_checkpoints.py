@@ -1,6 +1,6 @@
 """Checkpoints that hypothesis makes up: each loads, with numbers for weights, or is refused in words.
 
-tests/helpers/broken_checkpoints.py has the cases that somebody thought of, with the words of each message.
+tests/helpers/broken_checkpoints.py has cases written by hand, with the words of each message.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def load(folder: Path) -> str | None:
             message = str(error)
         else:
             assert all(torch.isfinite(weight).all() for weight in pair.target.parameters())
-            assert all(0 <= each < pair.vocab_size for each in prompt)
-            assert all(0 <= each < pair.vocab_size for each in pair.stop_ids)
+            assert all(0 <= token_id < pair.vocab_size for token_id in prompt)
+            assert all(0 <= token_id < pair.vocab_size for token_id in pair.stop_ids)
             return None
     assert message.startswith(("pair.target", "pair.draft", "pair.chat"))
     assert message.endswith(".")
@@ -75,8 +75,8 @@ def load(folder: Path) -> str | None:
 def changed(good: dict[str, bytes], folder: Path, name: str, content: bytes) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for each, whole in good.items():
-        (folder / each).write_bytes(content if each == name else whole)
+    for file_name, whole in good.items():
+        (folder / file_name).write_bytes(content if file_name == name else whole)
     return folder
 
 

@@ -103,7 +103,7 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch, tmp_path):
         port = server.getsockname()[1]
     point_at(monkeypatch, f"http://127.0.0.1:{port}", tmp_path)
     tried, connect = [], socket.socket.connect
-    monkeypatch.setattr(socket.socket, "connect", lambda *given: (tried.append(given), connect(*given)))
+    monkeypatch.setattr(socket.socket, "connect", lambda *arguments: (tried.append(arguments), connect(*arguments)))
     says = rf"the hub, http://127.0.0.1:{port}, could not be reached \(ConnectError: .*Check the network"
     with pytest.raises(ConfigError, match=says):
         load(download=True)
@@ -121,8 +121,8 @@ def test_the_cache_stands_in_for_a_hub_that_does_not_answer(hub, capfd):
     load(download=True)
     hub.refused[REPO] = "busy"
     assert load(download=True).target.config.hidden_size == 32
-    assert "503" in (said := capfd.readouterr().err)
-    assert "Taken from the local hub cache" in said
+    assert "503" in (output := capfd.readouterr().err)
+    assert "Taken from the local hub cache" in output
 
 
 def test_what_forbids_to_fetch_is_named(hub, monkeypatch):
@@ -146,9 +146,9 @@ def test_libraries_may_not_fetch_while_they_load(hub, monkeypatch, download):
     seen = []
 
     def noted(real):
-        def call(*given, **more):
+        def call(*arguments, **more):
             seen.append(constants.HF_HUB_OFFLINE)
-            return real(*given, **more)
+            return real(*arguments, **more)
 
         return call
 

@@ -54,8 +54,8 @@ def test_a_target_alone_decodes(alone, pair):
     assert alone.context == pair.context
     plain = texts(specbench.decode(pair, PROMPTS, gamma=0, sampling=GREEDY, max_new_tokens=10))
     for drafter in ("layer_skip", "prompt_lookup"):
-        found = specbench.decode(alone, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=10)
-        assert texts(found) == plain
+        completions = specbench.decode(alone, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=10)
+        assert texts(completions) == plain
 
 
 @pytest.mark.parametrize("use", [specbench.decode, specbench.record])
@@ -100,12 +100,14 @@ def test_scores_are_of_what_was_sampled_from(pair):
     sampling = SamplingParams(temperature=0.7)
     hot, plain = (context_of(pair, ModelDrafter(temperature=t), sampling) for t in (1.3, None))
     prompt, text = plain.requests[0].prompt, [7, 8, 9]
-    (own,), (same,) = (score_texts(each, [Completion(each.requests[0], text)]) for each in (hot, plain))
+    (hot_scores,), (plain_scores,) = (
+        score_texts(context, [Completion(context.requests[0], text)]) for context in (hot, plain)
+    )
     logits = [engine.score([*prompt, *text])[len(prompt) - 1 : -1] for engine in (hot.target, hot.drafter.model)]
-    for found, (p, q) in ((own, (0.7, 1.3)), (same, (0.7, 0.7))):
+    for scores, (p, q) in ((hot_scores, (0.7, 1.3)), (plain_scores, (0.7, 0.7))):
         for name, values, temperature in (("log_p", logits[0], p), ("log_q", logits[1], q)):
             expected = (values / temperature).log_softmax(dim=-1).gather(1, torch.tensor(text)[:, None])[:, 0]
-            torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-3)
+            torch.testing.assert_close(scores[name], expected, rtol=0, atol=1e-3)
     trace = specbench.record(pair, PROMPTS[:1], drafter=ModelDrafter(temperature=1.3), max_new_tokens=2)
     assert trace.identity.draft.endswith(" at temperature 1.3")
     trace = specbench.record(pair, PROMPTS[:1], drafter=LayerSkipDrafter(10), max_new_tokens=2)

@@ -43,12 +43,12 @@ def test_every_shape_is_held_to_a_published_one():
 
 def test_texts_are_of_the_whole_vocabulary_and_of_full_length(random_pair: Pair):
     """Ids beyond the tokenizer's own are emitted, and can be decoded to text."""
-    known = len(random_pair.tokenizer)
+    tokenizer_size = len(random_pair.tokenizer)
     prompt = tuple(random_pair.encode("def f"))
     made = decoder(random_pair).run([Request(str(i), prompt, i, SamplingParams(), 60) for i in range(4)])
     tokens = [token for text in made for token in text.token_ids]
     assert len(tokens) == 4 * 60
-    assert known <= max(tokens) < random_pair.vocab_size == random_pair.target.config.vocab_size
+    assert tokenizer_size <= max(tokens) < random_pair.vocab_size == random_pair.target.config.vocab_size
     assert isinstance(random_pair.tokenizer.decode(tokens, skip_special_tokens=True), str)
 
 
@@ -63,7 +63,7 @@ def test_weights_repeat_and_a_target_is_not_its_draft(random_pair: Pair):
     torch.manual_seed(7)
     again = load_pair("random:tiny", "random:tiny", device="cpu")
     assert torch.equal(torch.rand(1), drawn)  # what others draw is left alone
-    first, second, draft = (each.state_dict() for each in (random_pair.target, again.target, again.draft))
+    first, second, draft = (model.state_dict() for model in (random_pair.target, again.target, again.draft))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["model.embed_tokens.weight"], draft["model.embed_tokens.weight"])
 
@@ -80,14 +80,14 @@ def test_an_unknown_shape_is_refused_before_anything_is_loaded():
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "said"),
+    ("target", "draft", "message"),
     [
         ("random:tiny", "embedded:draft", r"its vocabulary has 4096 ids.*random:tiny's 5000"),
         ("embedded:target", "random:tiny-draft", r"pair.draft=random:tiny-draft: its vocabulary has 5000 ids"),
     ],
 )
-def test_vocabularies_of_other_sizes_are_refused(target, draft, said):
-    with pytest.raises(ConfigError, match=said):
+def test_vocabularies_of_other_sizes_are_refused(target, draft, message):
+    with pytest.raises(ConfigError, match=message):
         load_pair(target, draft, device="cpu")
 
 

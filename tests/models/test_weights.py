@@ -60,16 +60,16 @@ def saved(model, folder):
 
 
 def test_every_weight_is_the_files(whole):
-    held = load_file(whole / WEIGHTS)
+    weights = load_file(whole / WEIGHTS)
     loaded = dict(load(whole).target.state_dict())
-    assert loaded.keys() == held.keys()
-    assert all(torch.equal(loaded[name], held[name]) for name in held)
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
 
 
 def test_shards_are_read(whole):
-    held = load_file(whole / WEIGHTS)
+    weights = load_file(whole / WEIGHTS)
     sharded(lambda *_: None)(whole)
-    assert torch.equal(load(whole).target.state_dict()[HEAD], held[HEAD])
+    assert torch.equal(load(whole).target.state_dict()[HEAD], weights[HEAD])
 
 
 def test_a_tied_head_is_the_embedding(tmp_path):
@@ -81,19 +81,19 @@ def test_a_tied_head_is_the_embedding(tmp_path):
 
 def test_a_tied_head_may_be_written_twice(whole):
     """As other tools write it."""
-    tensors(lambda held: held.update({HEAD: held[EMBEDDING].clone()}))(whole)
+    tensors(lambda weights: weights.update({HEAD: weights[EMBEDDING].clone()}))(whole)
     config(tie_word_embeddings=True)(whole)
     assert load(whole).target.get_output_embeddings().weight.shape == (4096, 32)
 
 
 def test_buffers_of_old_checkpoints_are_harmless(whole, tmp_path):
-    tensors(lambda held: held.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))(whole)
+    tensors(lambda weights: weights.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))(whole)
     assert load(whole).vocab_size == 4096
     config = GPT2Config(vocab_size=4096, n_embd=32, n_layer=2, n_head=2, eos_token_id=0)
     gpt2 = saved(GPT2LMHeadModel(config), tmp_path / "gpt2")
     masks = {"bias": torch.ones(1, 1, 64, 64, dtype=torch.bool), "masked_bias": torch.tensor(-1e4)}
     for name, mask in masks.items():
-        tensors(lambda held, name=name, mask=mask: held.update({f"transformer.h.0.attn.{name}": mask}))(gpt2)
+        tensors(lambda weights, name=name, mask=mask: weights.update({f"transformer.h.0.attn.{name}": mask}))(gpt2)
     assert load(gpt2).context == 1024
 
 
@@ -103,14 +103,14 @@ def test_experts_that_cannot_be_put_together_are_named(tmp_path):
     folder = saved(MixtralForCausalLM(MixtralConfig(**sizes, sliding_window=None)), tmp_path / "moe")
     assert load(folder).vocab_size == 4096
     expert = next(name for name in load_file(folder / WEIGHTS) if "experts.1.w2" in name)
-    tensors(lambda held: held.update({expert: held[expert][:5]}))(folder)
+    tensors(lambda weights: weights.update({expert: weights[expert][:5]}))(folder)
     with pytest.raises(ConfigError, match=r"its weights cannot be loaded \(model.layers.0.*experts.*CONVERSION"):
         load(folder)
 
 
 def test_a_half_written_matrix_is_told(whole, capfd):
     name = "model.layers.0.mlp.up_proj.weight"
-    tensors(lambda held: held[name].zero_())(whole)
+    tensors(lambda weights: weights[name].zero_())(whole)
     load(whole)
     assert f"all values are 0 in {name}. Are the files whole?" in capfd.readouterr().err
 
@@ -156,8 +156,8 @@ def test_nothing_of_transformers_own_report_is_printed(whole, capfd):
     config(num_hidden_layers=2)(whole)
     with pytest.raises(ModelError, match="9 weights of the model are not in the files"):
         load(whole)
-    said = capfd.readouterr()
-    assert "REPORT" not in said.out + said.err
+    output = capfd.readouterr()
+    assert "REPORT" not in output.out + output.err
 
 
 def test_a_tokenizer_far_too_small_for_the_outputs_is_refused(whole):
@@ -190,8 +190,8 @@ def test_prompts_that_a_tokenizer_fails_on_are_named(whole):
 
 def test_ids_that_a_tokenizer_does_not_have_are_refused(whole):
     def later(content):
-        for each in content["post_processor"]["special_tokens"].values():
-            each["ids"] = [9999]
+        for token in content["post_processor"]["special_tokens"].values():
+            token["ids"] = [9999]
 
     tokenizer(later)(whole)
     with pytest.raises(ModelError, match="gives id 9999 for the prompt 'a', and has ids below 4096"):
@@ -218,17 +218,17 @@ def test_a_link_to_a_folder_is_a_folder(whole, tmp_path):
 def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
     without_a = {"type": "Replace", "pattern": {"String": "a"}, "content": ""}
     tokenizer(lambda content: content.update(normalizer=without_a, post_processor=None))(whole)
-    pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
+    pair, settings = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
     with pytest.raises(ConfigError, match=r"workload.path=p.jsonl: line 7: prompt 'x' has no tokens"):
-        make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), asked)
+        make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), settings)
     with pytest.raises(ConfigError, match=r"max_new_tokens=64: line 8: prompt 'x' has \d+ tokens, .*context is 128"):
-        make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), asked)
+        make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), settings)
 
 
 def test_a_prompt_that_no_context_holds_is_not_tokenised(whole, monkeypatch):
     """50 MB of text took 8 GB, before its length was looked at."""
-    pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
+    pair, settings = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
     text = "x" * (pair.most_characters + 1)
     monkeypatch.setattr(Pair, "encode", lambda *_: pytest.fail("it was tokenised"))
     with pytest.raises(ConfigError, match=r"line 8: prompt 'x' has [\d,]+ characters, and the pair's context is 128"):
-        make_requests([Prompt("x", text, 8)], pair, SamplingParams(), asked)
+        make_requests([Prompt("x", text, 8)], pair, SamplingParams(), settings)

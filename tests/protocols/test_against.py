@@ -43,7 +43,7 @@ def context(pair: Pair) -> ModelContext:
 
 @pytest.fixture(scope="module")
 def plain(context: ModelContext) -> list[list[int]]:
-    return [each.token_ids for each in context.decoder(0).run(context.requests)]
+    return [completion.token_ids for completion in context.decoder(0).run(context.requests)]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -60,9 +60,9 @@ def test_a_text_ends_with_its_first_stop_token(context: ModelContext, plain: lis
     ends = frozenset({plain[0][4]})
     pair = dataclasses.replace(context.pair, stop_ids=ends)
     expected = Decoder(context.target, None, None, 0, ends).run(context.requests)
-    assert {each.finished for each in expected} == {"stop", "length"}
+    assert {completion.finished for completion in expected} == {"stop", "length"}
     prompts = [request.prompt for request in context.requests]
-    assert generate(pair, PLAIN, prompts, GREEDY, LENGTH) == [each.token_ids for each in expected]
+    assert generate(pair, PLAIN, prompts, GREEDY, LENGTH) == [completion.token_ids for completion in expected]
 
 
 @pytest.mark.parametrize("sharp", [{"temperature": 0.001}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 0.999}], ids=str)
@@ -143,12 +143,12 @@ def test_the_faster_of_the_two_is_named(
 
 
 def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext):
-    """generate has one length for all, so longer texts are cut; it drafts as many tokens for any prompt."""
+    """generate has one length for all, so longer texts are cut; it drafts as much for every prompt."""
     lengths = (LENGTH, 3, 5, 1)
     requests = [
         dataclasses.replace(r, max_new_tokens=n, gamma=1) for r, n in zip(context.requests, lengths, strict=True)
     ]
-    plain = [each.token_ids for each in context.decoder(0).run(requests)]
+    plain = [completion.token_ids for completion in context.decoder(0).run(requests)]
     row, refused = against(
         context, [PLAIN, ASSISTED], [requests[:2], requests[2:]], plain, rounds=1, decoder=context.decoder(0)
     )
@@ -160,7 +160,7 @@ def changed(context: ModelContext, **changes: Any) -> ModelContext:
     """The requests sample as the run does."""
     made = dataclasses.replace(context, **changes)
     return dataclasses.replace(
-        made, requests=[dataclasses.replace(each, sampling=made.sampling) for each in made.requests]
+        made, requests=[dataclasses.replace(request, sampling=made.sampling) for request in made.requests]
     )
 
 
@@ -174,21 +174,22 @@ def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, pl
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "note"),
     [
         ({}, "takes one request, and the batch has 2"),
         ({"batch_size": 1, "gamma": 0}, "gamma is 0"),
         ({"sampling": SamplingParams(processors=(print,))}, "sampler.processors"),
     ],
 )
-def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: ModelContext):
-    asked = changed(context, **changes)
-    size = asked.batch_size
+def test_what_is_not_possible_is_a_row_that_says_so(changes, note, context: ModelContext):
+    changed_context = changed(context, **changes)
+    size = changed_context.batch_size
+    batch = changed_context.requests[:size]
     with console.capture() as shown:
-        (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1, decoder=context.decoder(0))
-    assert f"{ASSISTED}: {row.note}" in " ".join(shown.get().split())  # whoever asked for it is told
+        (row,) = against(changed_context, [ASSISTED], [batch], [[0]] * size, rounds=1, decoder=context.decoder(0))
+    assert f"{ASSISTED}: {row.note}" in " ".join(shown.get().split())  # the console says why
     assert (row.tokens, row.tokens_per_second) == (None, None)
-    assert said in row.note
+    assert note in row.note
     assert row.note.startswith("not possible: ")
     assert wrong_texts([row], CPU, torch.float32) is None
 
@@ -211,7 +212,8 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
     context: ModelContext, tmp_path, monkeypatch: pytest.MonkeyPatch
 ):
     def timed(plain: Decoder, speculative: Decoder, *rest: object) -> object:
-        assert [(each.prompt_seconds, dict(each.stopwatch.seconds)) for each in (plain, speculative)] == [(0, {})] * 2
+        times = [(decoder.prompt_seconds, dict(decoder.stopwatch.seconds)) for decoder in (plain, speculative)]
+        assert times == [(0, {})] * 2
         return timed_rounds(plain, speculative, *rest)
 
     monkeypatch.setattr(rounds, "timed_rounds", timed)  # the warm-up is not among the times

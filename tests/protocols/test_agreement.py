@@ -253,8 +253,11 @@ def test_differences_of_a_rule_without_formulas_are_counted_and_not_explained():
     assert row.differences > 5
     assert (row.wrong, row.rounding, row.tolerance, row.largest_rounding) == (None,) * 4
     differences = list(outcome_.tables["differences.parquet"].rows)
-    assert {(each.excess, each.rounding) for each in differences} == {(None, None)}
-    assert all((each.accepted, each.emitted) != (each.twin_accepted, each.twin_emitted) for each in differences)
+    assert {(difference.excess, difference.rounding) for difference in differences} == {(None, None)}
+    assert all(
+        (difference.accepted, difference.emitted) != (difference.twin_accepted, difference.twin_emitted)
+        for difference in differences
+    )
     assert "which the rule 'its own' has no formulas to explain" in outcome_.headline
 
 
@@ -266,7 +269,7 @@ def test_every_step_has_drafts_and_uniforms_of_its_own():
         u = streams_of(case, step).uniform(Stream.DRAFT)[:, :3].flatten()
         assert torch.equal(tokens[step], inverse_cdf(rows.probs(), u))
     assert torch.equal(tokens[0], case.token_ids)
-    assert len({tuple(each.tolist()) for each in tokens}) == 5
+    assert len({tuple(step_tokens.tolist()) for step_tokens in tokens}) == 5
 
 
 def test_decisions_by_hand():
@@ -327,13 +330,13 @@ def test_on_small_fixtures_the_first_fork_is_reported(tmp_path):
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_draws_fail_the_run_and_lines_say_what_is_compared(monkeypatch):
     """How far it is, track and progress say (tests/core/test_progress.py)."""
-    said: list[str] = []
-    monkeypatch.setattr(agreement, "say", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr(agreement, "say", messages.append)
     protocol = AgreementProtocol(vocabulary=11, draws=2000, steps=20, requests=10, other=TargetResidual())
     wrong = protocol.run(context(MaskedVerifier(), batch_size=4))
     assert wrong.failure is not None
     fixtures = len(small_fixtures()) + 1
-    assert said == [
+    assert messages == [
         f"comparing {10 * fixtures} requests of {fixtures} small fixtures",
         "comparing 2,000 draws on 11 tokens",
     ]

@@ -21,7 +21,7 @@ DRAFT, TARGET, VERIFY = 1.0, 10.0, 100.0  # seconds of a call by the test's cloc
 
 @pytest.fixture
 def taking(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str, float], None]:
-    """Returns a function that has an object's method take so many seconds of a clock that stands still otherwise."""
+    """Returns a function that sets how many seconds a method of an object takes; no other time passes."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(time, "perf_counter_ns", lambda: int(now[0] * 1e9))

@@ -89,10 +89,10 @@ def context(pair: Pair | None, needs_models: bool) -> RunContext:
     return model_context(pair, NotedModels, sampling=SAMPLING, gamma=2, requests=requests)
 
 
-def protocol_of(name: str, **given: Any) -> Any:
+def protocol_of(name: str, **changes: Any) -> Any:
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "protocol" / f"{name}.yaml"))
     settings.pop("defaults", None)
-    return instantiate({**settings, **QUICK[name], **given}, _convert_="all")
+    return instantiate({**settings, **QUICK[name], **changes}, _convert_="all")
 
 
 def test_every_protocol_has_its_quick_settings_here():
@@ -103,8 +103,8 @@ def test_every_protocol_has_its_quick_settings_here():
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_columns_of_what_a_protocol_never_reads_are_empty_and_no_others(name, pair: Pair, tmp_path):
     """Catches a condition that a protocol stops reading, and one declared unused that it reads nevertheless."""
-    given = {"trace": str(recorded(pair, tmp_path))} if name == "replay" else {}
-    protocol = protocol_of(name, **given)
+    options = {"trace": str(recorded(pair, tmp_path))} if name == "replay" else {}
+    protocol = protocol_of(name, **options)
     noting = context(pair, protocol.needs_models)
     read.clear()
     protocol.run(noting)
@@ -114,8 +114,8 @@ def test_columns_of_what_a_protocol_never_reads_are_empty_and_no_others(name, pa
 
 
 def recorded(pair: Pair, folder: Path) -> Path:
-    found = context(pair, needs_models=True)
-    kept = record(found, found.requests).table
+    recording = context(pair, needs_models=True)
+    kept = record(recording, recording.requests).table
     write_rows(folder / "trace.parquet", kept.rows, kept.schema)
     return folder / "trace.parquet"
 

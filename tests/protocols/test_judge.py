@@ -35,15 +35,15 @@ pytestmark = pytest.mark.usefixtures("few_simulated", "blank_figures")
 QUICK: dict[str, Any] = {"texts": 480, "prompts": 4, "length": 3, "greedy_length": 8, "rounds": 1}
 
 
-def judged(source: Any, folder: Path | None = None, temperature: float = 1.0, **given: Any) -> Outcome:
-    protocol = JudgeProtocol(**{**QUICK, **given})
+def judged(source: Any, folder: Path | None = None, temperature: float = 1.0, **options: Any) -> Outcome:
+    protocol = JudgeProtocol(**{**QUICK, **options})
     return protocol.run(context(source, folder, temperature))
 
 
-def context(source: Any, folder: Path | None = None, temperature: float = 1.0, **given: Any) -> RunContext:
+def context(source: Any, folder: Path | None = None, temperature: float = 1.0, **options: Any) -> RunContext:
     command, sampling = "python -m specbench protocol=judge source=mine", SamplingParams(temperature=temperature)
     settings = {"batch_size": 1, "sampling": sampling, "command": command, "folder": folder, "source": source}
-    return run_context(**settings | given)
+    return run_context(**settings | options)
 
 
 def certificate(outcome: Outcome) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def certificate(outcome: Outcome) -> dict[str, Any]:
 
 
 def verdicts(outcome: Outcome) -> list[str]:
-    return [each["verdict"] for each in certificate(outcome)["findings"]]
+    return [finding["verdict"] for finding in certificate(outcome)["findings"]]
 
 
 def checks(outcome: Outcome) -> dict[tuple[str, str], Any]:
@@ -66,13 +66,13 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert outcome.failure is None
     assert not source.is_open
     assert verdicts(outcome) == [NOT_REFUTED, NOT_REFUTED, MEASURED, MEASURED]
-    found = certificate(outcome)
-    assert (found["verdict"], found["method"]) == (NOT_REFUTED, "coupling")
-    assert found["findings"][0]["numbers"]["texts"] == 480
-    assert 0 < found["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
+    document = certificate(outcome)
+    assert (document["verdict"], document["method"]) == (NOT_REFUTED, "coupling")
+    assert document["findings"][0]["numbers"]["texts"] == 480
+    assert 0 < document["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
     guessed = "Classes are guessed from earlier texts, so that shares of the true ones may differ by more."
-    assert found["findings"][0]["power"].endswith(guessed)
-    assert found["findings"][3]["numbers"]["acceptance rate"]["value"] == pytest.approx(1 / 3)
+    assert document["findings"][0]["power"].endswith(guessed)
+    assert document["findings"][3]["numbers"]["acceptance rate"]["value"] == pytest.approx(1 / 3)
     assert set(outcome.documents) == {"certificate.json", "certificate.md", "certificate.html"}
     for text in (outcome.documents["certificate.md"], outcome.documents["certificate.html"]):
         for words in ("not refuted", "Not tested", "How to repeat it", "protocol=judge source=mine"):
@@ -161,10 +161,12 @@ class EndsOtherwise(engines.ShowsStops):
     """Its last token, which holds the stop string, is another one if it speculates alone, as rounding may have it."""
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        found = super().one(request, mode)
-        if found.finish_reason != "stop" or mode is Mode.PLAIN:
-            return found
-        return dataclasses.replace(found, token_ids=(*(found.token_ids or ())[:-1], 39), text=f"{found.text}9")
+        completion = super().one(request, mode)
+        if completion.finish_reason != "stop" or mode is Mode.PLAIN:
+            return completion
+        return dataclasses.replace(
+            completion, token_ids=(*(completion.token_ids or ())[:-1], 39), text=f"{completion.text}9"
+        )
 
 
 def test_a_text_that_forks_in_the_token_of_its_stop_string_refutes_nothing():
@@ -320,7 +322,7 @@ def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     source = FileSource(str(tmp_path / SAMPLED))
     outcome = judged(source, prompts=1)
     assert verdicts(outcome) == [REFUTED, NOT_REFUTED, NOT_ASKED, NOT_ASKED]
-    first, other = (certificate(each)["findings"][0]["numbers"] for each in (live, outcome))
+    first, other = (certificate(judgement)["findings"][0]["numbers"] for judgement in (live, outcome))
     assert first["texts"] == other["texts"]
     assert first["log10_evidence"] == pytest.approx(other["log10_evidence"])
     assert "served by made up 1" in outcome.headline
@@ -405,13 +407,13 @@ def test_an_engine_that_returns_texts_in_another_order_is_named():
 def test_token_ids_may_be_any_sequence_of_numbers():
     """A list is never equal to a tuple of the same tokens, and an array is neither true nor false."""
     request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
-    given: dict[str, Any] = {"request": request, "mode": Mode.PLAIN, "text": ""}
-    expected = TextCompletion(**given, token_ids=(1, 2), logprobs=(-1.0, -2.0))
+    fields: dict[str, Any] = {"request": request, "mode": Mode.PLAIN, "text": ""}
+    expected = TextCompletion(**fields, token_ids=(1, 2), logprobs=(-1.0, -2.0))
     for ids in ([1, 2], np.array([1, 2]), torch.tensor([1, 2])):
-        assert TextCompletion(**given, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
+        assert TextCompletion(**fields, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
     for ids in ([1.5], ["a"], 3):
         with pytest.raises(ArgumentError, match=r"^token_ids: .*; give a tuple of numbers"):
-            TextCompletion(**given, token_ids=ids)
+            TextCompletion(**fields, token_ids=ids)
 
 
 def test_prompts_have_names_of_their_own():

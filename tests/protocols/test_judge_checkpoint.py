@@ -56,7 +56,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Own(OwnSource):
-    """Our decoder; ``warmer`` has both ways draw at a temperature that nobody asked for."""
+    """Our decoder; ``warmer`` is the temperature of both ways, whatever a request says."""
 
     def __init__(self, verifier: Any = None, warmer: float = 1.0):
         parts = (verifier or MaskedVerifier(), ModelDrafter(), EagerEngine())
@@ -64,8 +64,10 @@ class Own(OwnSource):
         self.warmer = warmer
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
-        sampling = [dataclasses.replace(each.sampling, temperature=self.warmer) for each in requests]
-        changed = [dataclasses.replace(each, sampling=other) for each, other in zip(requests, sampling, strict=True)]
+        sampling = [dataclasses.replace(request.sampling, temperature=self.warmer) for request in requests]
+        changed = [
+            dataclasses.replace(request, sampling=other) for request, other in zip(requests, sampling, strict=True)
+        ]
         return super().complete(changed, mode)
 
 
@@ -79,13 +81,13 @@ class Own(OwnSource):
 )
 def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
     outcome = judged(source, texts=texts, **SCORED)
-    found = next(each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
-    assert found["verdict"] == verdict
+    finding = next(entry for entry in certificate(outcome)["findings"] if entry["question"] == QUESTION)
+    assert finding["verdict"] == verdict
     assert (outcome.failure is not None) == (verdict == REFUTED)
-    rows = found["rows"]["judge_checkpoint.parquet"]
+    rows = finding["rows"]["judge_checkpoint.parquet"]
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:
-        assert found["numbers"]["bound"] < 0.1
+        assert finding["numbers"]["bound"] < 0.1
         compared = certificate(outcome)["findings"][0]
         assert compared["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
         assert "Shares of classes" in compared["power"]
@@ -99,8 +101,8 @@ def test_a_wrong_repetition_penalty_of_transformers_is_seen():
     penalised = SamplingParams(repetition_penalty=0.6, ignore_eos=True)
 
     def sample(mode: Mode, sampling: SamplingParams, first: int) -> list[TextCompletion]:
-        given: dict[str, Any] = {"prompt_id": "a", "prompt": "import os", "sampling": sampling, "max_new_tokens": 12}
-        return source.complete([TextRequest(**given, seed=seed) for seed in range(first, first + 8)], mode)
+        fields: dict[str, Any] = {"prompt_id": "a", "prompt": "import os", "sampling": sampling, "max_new_tokens": 12}
+        return source.complete([TextRequest(**fields, seed=seed) for seed in range(first, first + 8)], mode)
 
     plain, drawn, planted = (
         sample(Mode.PLAIN, penalised, 0),
@@ -121,15 +123,15 @@ def test_our_own_decoder_is_judged_under_processors_and_structures():
     def only(logits: torch.Tensor, _history: Any) -> torch.Tensor:
         return torch.where(torch.arange(logits.shape[1]) == forced, logits, -math.inf)
 
-    given: dict[str, Any] = {"processors": '["only"]', "sampling": SamplingParams(processors=(only,))}
+    options: dict[str, Any] = {"processors": '["only"]', "sampling": SamplingParams(processors=(only,))}
     protocol = JudgeProtocol(texts=4, prompts=1, length=2, greedy_length=2, rounds=0, target=PAIR[0])
-    outcome = protocol.run(context(Own(), **given))
+    outcome = protocol.run(context(Own(), **options))
     assert outcome.failure is None
-    (found,) = (each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
-    assert found["numbers"]["excluded_tokens"] == {"plain": 0, "speculative": 0}
+    (finding,) = (entry for entry in certificate(outcome)["findings"] if entry["question"] == QUESTION)
+    assert finding["numbers"]["excluded_tokens"] == {"plain": 0, "speculative": 0}
     assert next(iter(outcome.tables["judge_checkpoint.parquet"].rows)).share == 1
     with pytest.raises(ConfigError, match=r"sampler\.processors=\[.*only"):
-        protocol.run(context(Engine(), **given))
+        protocol.run(context(Engine(), **options))
 
 
 @pytest.mark.parametrize(
@@ -166,11 +168,11 @@ def scorer(**sampling: Any) -> TextScorer:
 
 
 def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> TextCompletion:
-    asked = TextRequest(
+    request = TextRequest(
         prompt_id="a", prompt=prompt, sampling=SamplingParams(), seed=0, max_new_tokens=limit,
     )  # fmt: skip
     return TextCompletion(
-        request=asked, mode=Mode.PLAIN, text="", finish_reason=finish, token_ids=None if ids is None else tuple(ids)
+        request=request, mode=Mode.PLAIN, text="", finish_reason=finish, token_ids=None if ids is None else tuple(ids)
     )
 
 
@@ -182,13 +184,13 @@ def test_every_token_is_scored_given_its_own_text():
     checkpoint._scored = lambda prompt, ids: calls.append(len(ids)) or score(prompt, ids)  # ty: ignore
     checkpoint.add(texts, Mode.PLAIN)
     assert sum(calls) == 3
-    for one, each in zip(texts, checkpoint.texts[Mode.PLAIN], strict=True):
+    for one, scored_text in zip(texts, checkpoint.texts[Mode.PLAIN], strict=True):
         alone = scorer(temperature=0.8, top_k=50)
         alone.add([one], Mode.PLAIN)
         (other,) = alone.texts[Mode.PLAIN]
-        np.testing.assert_allclose(each.factors, other.factors, atol=1e-3)
-        np.testing.assert_allclose(each.expected, other.expected, atol=1e-5)
-        np.testing.assert_allclose(each.expected[:, : len(CLASSES)].sum(axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(scored_text.factors, other.factors, atol=1e-3)
+        np.testing.assert_allclose(scored_text.expected, other.expected, atol=1e-5)
+        np.testing.assert_allclose(scored_text.expected[:, : len(CLASSES)].sum(axis=1), 1, atol=1e-6)
 
 
 def test_tokens_are_scored_as_they_are_sampled():
@@ -214,7 +216,7 @@ def test_an_end_that_the_engine_leaves_out_is_scored_as_well():
     """Without it, texts that ended would be those of an engine that never ends, and sound ones be refuted."""
     checkpoint = scorer()
     checkpoint.add([text("import", [300, 5], "stop"), text("import", [300, 5]), text("import", [])], Mode.PLAIN)
-    assert [len(each.classes) for each in checkpoint.texts[Mode.PLAIN]] == [3, 2, 0]
+    assert [len(scored_text.classes) for scored_text in checkpoint.texts[Mode.PLAIN]] == [3, 2, 0]
     classes, ratios = checkpoint.marks(4)
     assert classes.shape == (3, 2, 4)
     assert ratios is not None
@@ -235,8 +237,8 @@ def test_replay_predicts_what_the_engine_counts(monkeypatch, exact):
     monkeypatch.setattr(speed, "BATCHES", 1)  # the same texts, decoded side by side
     for part in (text_scorer, own):
         monkeypatch.setattr(part, "load_pair", lambda *_, **__: exact)
-    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 3}
-    outcome = judged(Own(), texts=4, prompts=16, **given)
+    options: dict[str, Any] = {**SCORED, "length": 32, "rounds": 3}
+    outcome = judged(Own(), texts=4, prompts=16, **options)
     rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}
     for name in ("acceptance rate", "acceptance length"):
         drawn, likeliest = (rows[f"{name}, {PREDICTED}, drafts {drafts}"] for drafts in ("drawn", "likeliest"))
@@ -251,7 +253,7 @@ def test_nothing_is_predicted_without_a_draft_model():
 
 def test_bounds_hold_the_truth():
     """A set with probability 0.3 that occurs with 0.4: the bounds at 90% are below 0.1 in at most 10% of runs."""
-    held = {str(mode): 0 for mode in (*Mode, DIFFERENCE)}
+    coverage = {str(mode): 0 for mode in (*Mode, DIFFERENCE)}
     for seed in range(100):
         rng, texts = np.random.default_rng(seed), {}
         for mode in Mode:
@@ -261,9 +263,9 @@ def test_bounds_hold_the_truth():
         for row in share_rows(texts, ["a"], 0.9):
             truth = 0.0 if row.mode == Mode.PLAIN else 0.1
             assert abs(row.difference) <= row.bound
-            held[row.mode] += row.bound >= truth
-    assert min(held.values()) >= 90
-    assert max(held.values()) <= 100
+            coverage[row.mode] += row.bound >= truth
+    assert min(coverage.values()) >= 90
+    assert max(coverage.values()) <= 100
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from tests.tree.test_own_verifier import shell
 @pytest.fixture
 def blocks(tmp_path) -> dict[str, str]:
     """The fenced blocks of the section by language, one each; module and yaml lie in a folder of the reader's own."""
-    found = fenced("CONTRIBUTING.md", "Add a protocol")
+    fences = fenced("CONTRIBUTING.md", "Add a protocol")
     (tmp_path / "my own" / "conf" / "protocol").mkdir(parents=True)
-    (tmp_path / "my own" / "conf" / "protocol" / "stops.yaml").write_text(found["yaml"])
-    (tmp_path / "my own" / "stops.py").write_text(found["python"])
-    return found
+    (tmp_path / "my own" / "conf" / "protocol" / "stops.yaml").write_text(fences["yaml"])
+    (tmp_path / "my own" / "stops.py").write_text(fences["python"])
+    return fences
 
 
 @pytest.mark.thorough

@@ -78,14 +78,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def rounds(clock: SimpleNamespace) -> list[list[int]]:
     """The gammas of each round, in their order."""
     names = dict.fromkeys(name for name, _ in clock.order)
-    return [[gamma for each, gamma in clock.order if each == name] for name in names]
+    return [[gamma for group, gamma in clock.order if group == name] for name in names]
 
 
-def measured(found: TimedRounds) -> list[Any]:
+def measured(result: TimedRounds) -> list[Any]:
     """All that rows are made of, but for latencies."""
-    first = [[(c.token_ids, c.steps, c.finished) for way in pair for c in way.completions] for pair in found.first]
-    times = [each.tolist() for each in vars(found.times).values()]
-    return [first, times, found.shared, found.facts.engine]
+    first = [[(c.token_ids, c.steps, c.finished) for way in pair for c in way.completions] for pair in result.first]
+    times = [array.tolist() for array in vars(result.times).values()]
+    return [first, times, result.shared, result.facts.engine]
 
 
 def run(sweep: Path, job: int = 0, seconds: float = 0) -> TimedRounds:
@@ -94,17 +94,19 @@ def run(sweep: Path, job: int = 0, seconds: float = 0) -> TimedRounds:
 
 def test_a_round_has_every_setting_that_is_left_and_plain_decoding(tmp_path, clock):
     run(tmp_path)
-    found = rounds(clock)
-    assert all(sorted(each) == [0, 1, 2, 3] for each in found[:6])
-    assert len({tuple(each) for each in found[:6]}) > 1, "the order is drawn anew for each round"
-    assert [name for name, _ in clock.order[::4]][:6] != [str(i) for i in range(6)], "and that of the groups once"
+    orders = rounds(clock)
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders[:6])
+    assert len({tuple(order) for order in orders[:6]}) > 1, "the order is drawn anew for each round"
+    assert [name for name, _ in clock.order[::4]][:6] != [str(i) for i in range(6)], (
+        "the order of the groups is drawn once"
+    )
 
 
 def test_beaten_settings_end_early_and_rounds_end_with_the_winner(tmp_path, clock):
-    found = [run(tmp_path, job) for job in range(3)]
-    counts = [each.times.seconds.shape[1] for each in found]
+    results = [run(tmp_path, job) for job in range(3)]
+    counts = [result.times.seconds.shape[1] for result in results]
     assert counts[0] == counts[2] == 6 == counts[1], "20% more than noise of 2% needs: decided at the first look"
-    assert [each.shared["looks"] for each in found] == [1, 1, 1]
+    assert [result.shared["looks"] for result in results] == [1, 1, 1]
     text = (tmp_path / "0" / TOGETHER).read_text()
     assert json.loads(text.splitlines()[-1])["ended"] == "it is decided"
 
@@ -114,7 +116,7 @@ def test_equal_settings_end_as_a_tie(tmp_path, clock):
     run(tmp_path)
     last = json.loads((tmp_path / "0" / TOGETHER).read_text().splitlines()[-1])["ended"]
     assert last in ("they are as fast, within 5%", "all texts are decoded")
-    assert all(3 not in each for each in rounds(clock)[6:]), "the slow one ended at the first look"
+    assert all(3 not in order for order in rounds(clock)[6:]), "the slow one ended at the first look"
 
 
 def test_a_later_job_reads_its_rounds(tmp_path, clock):
@@ -122,14 +124,14 @@ def test_a_later_job_reads_its_rounds(tmp_path, clock):
     decoded = len(clock.order)
     second = run(tmp_path, 1)
     assert len(clock.order) == decoded
-    assert [each.shared["rounds_of"] for each in (first, second)] == [0, 0]
+    assert [result.shared["rounds_of"] for result in (first, second)] == [0, 0]
     assert (first.times.plain_seconds == second.times.plain_seconds).all()
 
 
 def test_texts_are_those_of_a_decoder_alone(tmp_path, clock):
-    found = run(tmp_path, 1)
-    for plain, own in found.first:
-        for gamma, timed in ((0, plain), (2, own)):
+    result = run(tmp_path, 1)
+    for plain, speculative in result.first:
+        for gamma, timed in ((0, plain), (2, speculative)):
             (text,) = timed.completions
             (alone,) = toy(tmp_path, 1).decoder(gamma).run([text.request])
             assert (text.token_ids, text.steps, text.finished) == (alone.token_ids, alone.steps, alone.finished)
@@ -199,7 +201,7 @@ def test_too_few_seconds_for_a_round_are_refused(tmp_path, clock):
 
 def test_seconds_bound_all_settings_together(tmp_path, clock):
     clock.noise = 0.5
-    found = run(tmp_path, seconds=40)
-    assert 8 <= found.times.seconds.shape[1] < 20
+    result = run(tmp_path, seconds=40)
+    assert 8 <= result.times.seconds.shape[1] < 20
     assert clock.now <= 40
     assert "another would pass the limit of 40 s" in (tmp_path / "0" / TOGETHER).read_text()

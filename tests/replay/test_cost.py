@@ -133,7 +133,7 @@ def test_prompts_are_padded_to_the_longest_and_fed_once():
 
 
 def test_longer_prompts_are_cached():
-    """20 cached tokens a step, then each text's own: the cost of the cache is that of the mean request."""
+    """20 cached tokens a step, then each text's own: the cache's cost is the mean request's."""
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 2, 5, seed=0).tolist(), prompts=["a", "b"])
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))

@@ -1,6 +1,6 @@
 """Prompt files and traces that hypothesis makes up: each is read, or refused in words that name the file.
 
-tests/helpers/broken_files.py has the cases that somebody thought of, with the words of each message.
+tests/helpers/broken_files.py has cases written by hand, with the words of each message.
 """
 
 import functools
@@ -134,26 +134,28 @@ WRITTEN = st.fixed_dictionaries(
 @st.composite
 def other_traces(draw: st.DrawFn) -> bytes:
     """Traces whose columns are of other kinds, left out, renamed or repeated; or whose metadata is another one."""
-    held = table(max_new_tokens=pa.array([2, 2, None]), overlap=pa.array([0.5, 0.5, 0.5], pa.float32()))
+    arrow_table = table(max_new_tokens=pa.array([2, 2, None]), overlap=pa.array([0.5, 0.5, 0.5], pa.float32()))
     for _ in range(draw(st.integers(1, 2))):
-        at = draw(st.integers(0, held.num_columns - 1))
+        at = draw(st.integers(0, arrow_table.num_columns - 1))
         name, change = (
-            held.column_names[at],
+            arrow_table.column_names[at],
             draw(st.sampled_from(("kind", "kind", "kind", "drop", "name", "metadata"))),
         )
         if change == "kind":
-            held = held.set_column(at, name, draw(st.sampled_from(KINDS)))
-        elif change == "drop" and held.num_columns > 1:
-            held = held.remove_column(at)
+            arrow_table = arrow_table.set_column(at, name, draw(st.sampled_from(KINDS)))
+        elif change == "drop" and arrow_table.num_columns > 1:
+            arrow_table = arrow_table.remove_column(at)
         elif change == "name":
             named = draw(st.sampled_from([*(field for field, _ in FIELDS), "", "x", "é", "a.b"]))
-            held = held.rename_columns([*held.column_names[:at], named, *held.column_names[at + 1 :]])
+            arrow_table = arrow_table.rename_columns(
+                [*arrow_table.column_names[:at], named, *arrow_table.column_names[at + 1 :]]
+            )
         elif change == "metadata":
             written = draw(json_files({"version": 1, **vars(IDENTITY)}))
-            held = held.replace_schema_metadata({b"specbench.trace": written})
+            arrow_table = arrow_table.replace_schema_metadata({b"specbench.trace": written})
     place = pa.BufferOutputStream()
     try:
-        pq.write_table(held.slice(0, draw(st.sampled_from((3, 3, 3, 2, 1, 0)))), place, **draw(WRITTEN))
+        pq.write_table(arrow_table.slice(0, draw(st.sampled_from((3, 3, 3, 2, 1, 0)))), place, **draw(WRITTEN))
     except pa.ArrowException:  # parquet has no such column
         reject()
     return place.getvalue().to_pybytes()

@@ -62,17 +62,17 @@ def test_a_plan_has_the_power_it_promises():
     steps = tokens / 3 + rng.normal(0, 3, size=4000)  # the texts' own variance, which pairing takes out
     later = steps - 0.5 + rng.normal(0, 2, size=4000)
     noise = np.full(4000, 4.0)
-    first, second = (PlannedSetting(name, tokens, each, noise) for name, each in (("a", steps), ("b", later)))
+    first, second = (PlannedSetting(name, tokens, counts, noise) for name, counts in (("a", steps), ("b", later)))
     row = compare(first, second, alpha=0.05, power=0.9)
     needed = row.prompts_replayed
     assert 100 < needed < 300
     assert row.prompts_decoded > 2 * needed
-    found, influence = 0, second.influence - first.influence
+    detections, influence = 0, second.influence - first.influence
     for _ in range(300):
         chosen = rng.choice(4000, size=needed)
         difference = tokens[chosen].sum() / later[chosen].sum() - tokens[chosen].sum() / steps[chosen].sum()
-        found += int(abs(difference) > 1.959964 * influence[chosen].std(ddof=1) / np.sqrt(needed))
-    assert 240 <= found <= 291
+        detections += int(abs(difference) > 1.959964 * influence[chosen].std(ddof=1) / np.sqrt(needed))
+    assert 240 <= detections <= 291
 
 
 def test_a_plan_compares_neighbours_and_rules():
@@ -117,7 +117,9 @@ def test_the_ends_of_the_differences_interval():
     assert row.prompts_replayed_most == prompts_needed(1.0, row.difference_low, alpha=0.05, power=0.9)
     unsure = compare(first, dataclasses.replace(later, steps=later.steps + 0.9), alpha=0.05, power=0.9)
     assert unsure.prompts_replayed_most is None
-    one = (PlannedSetting(name, tokens[:1], each[:1], each[:1]) for name, each in (("a", steps), ("b", steps - 1)))
+    one = (
+        PlannedSetting(name, tokens[:1], counts[:1], counts[:1]) for name, counts in (("a", steps), ("b", steps - 1))
+    )
     alone = compare(*one, 0.05, 0.9)
     assert alone.prompts_replayed is alone.difference_low is None
 

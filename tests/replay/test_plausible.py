@@ -46,10 +46,10 @@ def test_spoiled_traces_are_warned_of(seed):
     assert warning(trace) is None
     log_p, log_q = trace.columns["log_p"], trace.columns["log_q"]
     for spoiled in (changed(trace, log_q=np.roll(log_q, 1)), changed(trace, log_p=log_q, log_q=log_p)):
-        said = warning(spoiled)
-        assert said is not None
-        assert "swapped" in said
-        assert "shifted" in said
+        message = warning(spoiled)
+        assert message is not None
+        assert "swapped" in message
+        assert "shifted" in message
 
 
 def test_texts_sampled_hotter_than_scored_are_warned_of():

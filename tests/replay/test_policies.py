@@ -110,8 +110,8 @@ def test_gain_over_fixed_by_hand():
     (blank,) = replay(trace_of_tokens(p, q, [[0, 1]]), "token", [1])
 
     def point(kind: str, threshold: float | None, drafted: float, length: float) -> PolicyPoint:
-        each = dataclasses.replace(blank, tokens=np.array([length]), steps=np.array([1.0]))
-        return PolicyPoint(Policy(kind, threshold, 2), each, drafted)
+        result = dataclasses.replace(blank, tokens=np.array([length]), steps=np.array([1.0]))
+        return PolicyPoint(Policy(kind, threshold, 2), result, drafted)
 
     points = [point("fixed", None, 2.0, 2.0), point("fixed", None, 1.0, 1.6), point("entropy", 0.5, 1.5, 1.9)]
     points += [point("entropy", 0.1, 0.5, 1.2), point("probability", 0.9, 2.5, 9.0)]

@@ -103,7 +103,7 @@ def assert_is_plain(trace: Trace, rule: str, gammas: list[int]) -> None:
     for got, gamma in zip(replay(trace, rule, gammas), gammas, strict=True):
         counts = [plainly(text, rule, gamma) for text in texts]
         for name in counts[0]:
-            parts = [each[name] for each in counts]
+            parts = [text_counts[name] for text_counts in counts]
             values = np.concatenate(parts) if name in ("steps", "drafted") else np.sum(parts, axis=0)
             assert getattr(got, name) == pytest.approx(values, abs=1e-9), (name, gamma, trace.limits)
         assert got.gamma == gamma
@@ -177,12 +177,12 @@ def test_decoding_finds_what_replay_says(rule, thorough):
         decoder = Decoder(MarkovModel(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset())
         requests = [Request(str(i), (1, 0), 9000 * gamma + i, SamplingParams(), 40) for i in range(count)]
         completions = decoder.run(requests)
-        own = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), rule, [gamma])[0].steps
+        expected_steps = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), rule, [gamma])[0].steps
         counts = [(c.request.name, len(c.token_ids), len(c.steps)) for c in completions]
-        points = pd.DataFrame(counts, columns=["prompt", "tokens", "steps"]).assign(expected_steps=own)
-        found = agreement(points, (tokens, steps[:, place]))
-        p_values += [found.difference_p, found.same_text_p]
-        assert found.width_ratio > 1
+        points = pd.DataFrame(counts, columns=["prompt", "tokens", "steps"]).assign(expected_steps=expected_steps)
+        result = agreement(points, (tokens, steps[:, place]))
+        p_values += [result.difference_p, result.same_text_p]
+        assert result.width_ratio > 1
     assert joint_p_value(p_values) > 1e-7
     wrong = {"token": "block", "block": "token"}[rule]
     other = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), wrong, [8])[0].steps

@@ -43,9 +43,11 @@ def counted(completions: list[Completion], gamma: int) -> np.ndarray:
     return np.array([*counts[0][:-1], *counts[1][1:], *counts[2][:-1], drafted.sum(), kept.sum(), *tested, *possible])
 
 
-def expected(found: Replayed) -> np.ndarray:
-    totals = [found.drafted.sum(), found.accepted.sum()]
-    return np.array([*found.histogram, *found.emitted, *found.full_histogram, *totals, *found.tested, *found.possible])
+def expected(result: Replayed) -> np.ndarray:
+    totals = [result.drafted.sum(), result.accepted.sum()]
+    return np.array(
+        [*result.histogram, *result.emitted, *result.full_histogram, *totals, *result.tested, *result.possible]
+    )
 
 
 def p_values(differences: np.ndarray) -> list[float]:
@@ -65,14 +67,14 @@ def test_decoding_counts_what_replay_expects(rule, thorough):
     """
     p, q = markov_pair(8, closeness=0.4, seed=5)
     gammas, count = (1, 4, 8) if thorough else (4,), 900
-    found: dict[str, list[float]] = {"right": [], "by length": [], "other rule": []}
+    values: dict[str, list[float]] = {"right": [], "by length": [], "other rule": []}
     for gamma in gammas:
         completions = decoded(p, q, rule, gamma, count)
         texts = [c.token_ids for c in completions]
         endings = [(c.finished, len(c.token_ids) == LIMIT) for c in completions]
         assert min(endings.count(("stop", False)), endings.count(("length", True))) > count / 8
         assert endings.count(("stop", True)) > 10  # at the very last place, where no stop token can be drafted
-        differences: dict[str, list[np.ndarray]] = {name: [] for name in found}
+        differences: dict[str, list[np.ndarray]] = {name: [] for name in values}
         for group in np.split(np.arange(count), count // GROUP):
             trace = trace_of_tokens(p, q, [texts[i] for i in group])
             right = with_limits(trace, [LIMIT] * len(group))
@@ -85,10 +87,10 @@ def test_decoding_counts_what_replay_expects(rule, thorough):
             ):
                 differences[name].append(counts - expected(replayed))
         for name, rows in differences.items():
-            found[name] += p_values(np.array(rows))
-    assert joint_p_value(found["right"]) > LEVEL
-    assert joint_p_value(found["by length"]) < (1e-15 if thorough else LEVEL)
-    assert joint_p_value(found["other rule"]) < LEVEL
+            values[name] += p_values(np.array(rows))
+    assert joint_p_value(values["right"]) > LEVEL
+    assert joint_p_value(values["by length"]) < (1e-15 if thorough else LEVEL)
+    assert joint_p_value(values["other rule"]) < LEVEL
 
 
 def test_a_stop_token_by_hand():

@@ -32,12 +32,12 @@ def test_the_block_rules_gamma_1_is_not_counted_again():
 
 def test_one_prompt_has_lengths_and_neither_intervals_nor_tests():
     """It had intervals of width 0, and p-values of NaN after warnings of numpy."""
-    told = {"gamma": 2, "prompt": "a", "tokens": 9, "steps": [4, 5], "expected_steps": 4.5}
-    found = agreement(pd.DataFrame(told), (np.array([9.0, 9.0]), np.array([4.5, 4.5])))
-    assert (found.decoded.value, found.same_text.value) == (2.0, 2.0)
-    assert math.isnan(found.decoded.low)
-    assert (found.difference_p, found.same_text_p) == (None, None)
-    assert math.isnan(found.width_ratio)
+    columns = {"gamma": 2, "prompt": "a", "tokens": 9, "steps": [4, 5], "expected_steps": 4.5}
+    result = agreement(pd.DataFrame(columns), (np.array([9.0, 9.0]), np.array([4.5, 4.5])))
+    assert (result.decoded.value, result.same_text.value) == (2.0, 2.0)
+    assert math.isnan(result.decoded.low)
+    assert (result.difference_p, result.same_text_p) == (None, None)
+    assert math.isnan(result.width_ratio)
 
 
 def test_lengths_of_one_prompt_are_drawn_and_have_no_ends():

@@ -46,7 +46,8 @@ def test_speedup_figure_shows_rows_intervals_and_the_best() -> None:
     assert named.get_text() == r"fastest: $\gamma$ = 3: 1.60$\times$"
     assert named.arrow_patch is not None
     assert {line.get_marker() for line in figure.axes[0].lines} >= {"o", "s"}
-    assert not any(isinstance(each, PathCollection) for each in figure.axes[0].collections)  # nor a circle beside those
+    shapes = figure.axes[0].collections
+    assert not any(isinstance(shape, PathCollection) for shape in shapes)  # nor a circle beside those
     assert line.get_text() == "without guessing"
     assert len(plots.speedup_against_gamma(rows).axes[0].texts) == 1  # no winner, no arrow
 

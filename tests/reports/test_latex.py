@@ -47,7 +47,7 @@ def report(text: str = "plain") -> Report:
 
 
 @pytest.mark.parametrize(
-    ("given", "made"),
+    ("text", "made"),
     [
         (r"\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
         ("$x_1$ & 50%", r"\$x\_1\$ \& 50\%"),
@@ -58,8 +58,8 @@ def report(text: str = "plain") -> Report:
         ("two\nlines\t.", "two lines ."),
     ],
 )  # fmt: skip
-def test_text_is_escaped(given: str, made: str) -> None:
-    assert escape(given) == made
+def test_text_is_escaped(text: str, made: str) -> None:
+    assert escape(text) == made
 
 
 def test_escaped_text_is_ascii_and_holds_no_other_command() -> None:
@@ -104,10 +104,10 @@ def test_rows_have_names_of_their_own_that_stay_if_rows_are_added(shown: dict, l
 
 def test_words_with_digits_are_no_numbers() -> None:
     numbers = Numbers()
-    said = words("float32 of vllm_v1 3.11.7 at p99, 1,200.5 of 2e-05 (-3)", "x", numbers)
-    found = re.findall(r"\\specbenchnumber\{x/[\w/]+\}\{(.*)\}", numbers.render())
-    assert found == ["1,200.5", "2e-05", r"\ensuremath{-}3"]
-    assert said.count(r"\specbench{") == 3
+    latex = words("float32 of vllm_v1 3.11.7 at p99, 1,200.5 of 2e-05 (-3)", "x", numbers)
+    values = re.findall(r"\\specbenchnumber\{x/[\w/]+\}\{(.*)\}", numbers.render())
+    assert values == ["1,200.5", "2e-05", r"\ensuremath{-}3"]
+    assert latex.count(r"\specbench{") == 3
 
 
 def test_numbers_of_sentences_are_named_by_their_words() -> None:
@@ -117,7 +117,7 @@ def test_numbers_of_sentences_are_named_by_their_words() -> None:
     words(text, "x", numbers)
     words(f"In 7 runs nothing was found. {text}", "x", later)
     pattern = r"\\specbenchnumber\{(.*?)\}\{(.*)\}"
-    defined, again = (dict(re.findall(pattern, each.render())) for each in (numbers, later))
+    defined, again = (dict(re.findall(pattern, collection.render())) for collection in (numbers, later))
     assert again == defined | {"x/In": "7"}
     assert defined["x/The_overlap_was"] == "0.72 [0.64, 0.81]"
     assert defined["x/The_overlap_was/low"] == "0.64"
@@ -130,8 +130,8 @@ def test_numbers_of_sentences_are_named_by_their_words() -> None:
 
 def test_where_something_is_written_down_is_no_measurement() -> None:
     numbers = Numbers()
-    said = words("at gamma 3 (theorem 3.8 and equation 1 of arXiv 2211.17192)", "x", numbers)
-    assert said == r"at gamma \specbench{x/at_gamma} (theorem 3.8 and equation 1 of arXiv 2211.17192)"
+    latex = words("at gamma 3 (theorem 3.8 and equation 1 of arXiv 2211.17192)", "x", numbers)
+    assert latex == r"at gamma \specbench{x/at_gamma} (theorem 3.8 and equation 1 of arXiv 2211.17192)"
     assert re.findall(r"\{(x/\S*)\}\{", numbers.render()) == ["x/at_gamma"]
 
 
@@ -183,11 +183,11 @@ def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_num
     numbers, count = Numbers(), 2 * floats.ROWS + 1
     shown = pd.DataFrame({"gamma": [str(i) for i in range(count)], "speedup": ["1.5"] * count})
     parts = floats.table_float(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
-    assert [each.count("speedup}") for each in parts] == [floats.ROWS, floats.ROWS, 1]
-    assert [(r"\label{tab:x-t}" in each, r"\addtocounter{table}{-1}" in each) for each in parts] == [
+    assert [part.count("speedup}") for part in parts] == [floats.ROWS, floats.ROWS, 1]
+    assert [(r"\label{tab:x-t}" in part, r"\addtocounter{table}{-1}" in part) for part in parts] == [
         (True, False), (False, True), (False, True),
     ]  # fmt: skip
-    assert all(each.count(r"\midrule") == each.count(r"\end{table}") == 1 for each in parts)
+    assert all(part.count(r"\midrule") == part.count(r"\end{table}") == 1 for part in parts)
 
 
 def test_blocks() -> None:
@@ -198,9 +198,9 @@ def test_blocks() -> None:
 
 
 def test_every_paper_that_a_rule_names_has_its_entry() -> None:
-    known = document.bibtex_entries()
+    entries = document.bibtex_entries()
     for info in RULES.values():
-        assert {*info.papers, *info.tree_papers} <= set(known)
+        assert {*info.papers, *info.tree_papers} <= set(entries)
     assert document.citation_keys("token") == ["leviathan2023fast", "chen2023accelerating"]
     assert document.citation_keys("mine") == []
     refs = document.bibliography(["token", "mine"], "0.1.0")

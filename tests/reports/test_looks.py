@@ -23,7 +23,7 @@ NAMED = named_looks()
 VERIFIERS = ["masked", "naive", "block", "fused", "block_fused", "tree"]  # first, since some figures take only a few
 VERIFIERS += [name for name in NAMED if name not in (*VERIFIERS, "token", "argmax")]
 VERIFIERS += ["mine", "my/other", "flawed/argmax_bonus"]
-POINTS = [*VERIFIERS[:12], "mine"]  # as many as there are markers, for figures without lines
+POINTS = [*VERIFIERS[:12], "mine"]  # one for each marker, for figures without lines
 PAPER = Page(width=3.3, font="STIXGeneral", mathtext="stix", filled=True)
 
 
@@ -97,19 +97,19 @@ def dash(line: Line2D) -> str:
 
 def series_of(figure: Figure) -> dict[str, set[tuple[str, str, str]]]:
     """Colour, marker and dashes of every label."""
-    found: dict[str, set[tuple[str, str, str]]] = {}
+    series: dict[str, set[tuple[str, str, str]]] = {}
     for axes in figure.axes:
         for line in axes.lines:
             if not str(line.get_label()).startswith("_"):
                 look = (to_hex(line.get_color()), str(line.get_marker()), dash(line))
-                found.setdefault(str(line.get_label()), set()).add(look)
+                series.setdefault(str(line.get_label()), set()).add(look)
         for bars in axes.containers:
             bar = bars[0] if bars else None
             if bar is not None and not str(bars.get_label()).startswith("_"):
-                found.setdefault(str(bars.get_label()), set()).add(
+                series.setdefault(str(bars.get_label()), set()).add(
                     (to_hex(bar.get_facecolor()), "bar", bar.get_hatch())
                 )
-    return found
+    return series
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -139,18 +139,18 @@ def test_looks_depend_on_names_and_not_on_their_order() -> None:
 
 def test_settings_of_one_verifier_differ_in_more_than_the_marker() -> None:
     names = [f"{verifier}, temperature {t}" for verifier in ("masked", "block") for t in (0.7, 1.0, 1.3)]
-    given = looks(names)
+    series_looks = looks(names)
     for verifier in ("masked", "block"):
-        own = [look for name, look in given.items() if name.startswith(verifier)]
-        assert {look.colour for look in own} == {NAMED[verifier].colour}
-        assert len({look.dashes for look in own}) == len({look.marker for look in own}) == 3
+        verifier_looks = [look for name, look in series_looks.items() if name.startswith(verifier)]
+        assert {look.colour for look in verifier_looks} == {NAMED[verifier].colour}
+        assert len({look.dashes for look in verifier_looks}) == len({look.marker for look in verifier_looks}) == 3
     assert looks(["flawed/a", "flawed/b"])["flawed/b"].dashes == DASHED  # whatever else is there
 
 
 def test_dozens_of_series_are_still_told_apart() -> None:
     names = [f"mine/{i}" for i in range(4 * len(MARKERS))]
-    for given in (looks(names), in_order(names)):
-        assert len({(look.marker, look.dashes) for look in given.values()}) == len(names)
+    for series_looks in (looks(names), in_order(names)):
+        assert len({(look.marker, look.dashes) for look in series_looks.values()}) == len(names)
 
 
 @pytest.mark.parametrize("inches", [3.3, 7.0])

@@ -66,13 +66,15 @@ def test_text_is_text(text: str) -> None:
     page = Page(html.render(report(text)))
     page.check()
     # title, h1, warning, question, link to the section; 4 parts, 3 in bullets, caption, heading, cell, note; figures 3.
-    found = [each for each in page.texts if each.strip() == text]
-    assert len(found) >= 15, found
+    copies = [page_text for page_text in page.texts if page_text.strip() == text]
+    assert len(copies) >= 15, copies
     assert f"{text}\nend\n" in page.texts
     assert page.tables == [[[text, "words"], ["2.5 [2, 3]", text], ["10", "-"]]]
     assert [kind for kind, _ in page.headings] == ["h1", "h2", "h3", "h3", "h2"]
-    images = [base64.b64decode(each.partition("base64,")[2]) for each in page.addresses if each.startswith("data:")]
-    assert [ElementTree.fromstring(each).tag for each in images] == ["{http://www.w3.org/2000/svg}svg"] * 2
+    images = [
+        base64.b64decode(address.partition("base64,")[2]) for address in page.addresses if address.startswith("data:")
+    ]
+    assert [ElementTree.fromstring(image).tag for image in images] == ["{http://www.w3.org/2000/svg}svg"] * 2
 
 
 def test_a_page_is_the_same_again_and_its_script_is_the_one_allowed() -> None:
@@ -87,7 +89,7 @@ def test_a_link_to_a_script_is_no_link() -> None:
     made = report("text", question="[here](javascript:alert(1)) [there](https://example.org)")
     page = Page(html.render(made))
     assert "https://example.org" in page.addresses
-    assert not [each for each in page.addresses if "javascript" in each]
+    assert not [address for address in page.addresses if "javascript" in address]
 
 
 def test_no_line_ends_inside_an_interval() -> None:
@@ -135,8 +137,9 @@ def test_pages_of_analyses_hold_their_tables_and_figures(tmp_path: Path) -> None
         made = analysis.build(run)
         page = Page.of(write(made, run).with_suffix(".html"))
         assert [rows[1:] for rows in page.tables] == [table.shown.to_numpy().tolist() for table in made.tables]
-        assert [words for kind, words in page.headings if kind == "h3"] == [each.question for each in made.pictures]
-        assert all(each.question.endswith("?") for each in made.pictures)
+        questions = [picture.question for picture in made.pictures]
+        assert [words for kind, words in page.headings if kind == "h3"] == questions
+        assert all(question.endswith("?") for question in questions)
 
 
 class Stub:

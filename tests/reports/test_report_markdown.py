@@ -42,8 +42,8 @@ def expected(text: str) -> str:
 
 def nasty(test):
     """Runs a test of a text with all that is nasty, and with what chance finds."""
-    for each in NASTY:
-        test = example(each)(test)
+    for text in NASTY:
+        test = example(text)(test)
     return settings(max_examples=25, deadline=None, derandomize=True)(given(TEXTS)(test))
 
 
@@ -81,11 +81,11 @@ def test_a_bullet_and_a_heading_are_read_back(text: str) -> None:
 def test_code_strong_and_lines_are_read_back(text: str) -> None:
     words = expected(text)
     if words:
-        (inline,) = (each for each in parsed(line(f"a {markdown.code(words)} b")) if each.type == "inline")
+        (inline,) = (token for token in parsed(line(f"a {markdown.code(words)} b")) if token.type == "inline")
         assert [(child.type, child.content) for child in inline.children or []] == [
             ("text", "a "), ("code_inline", words), ("text", " b"),
         ]  # fmt: skip
-        (inline,) = (each for each in parsed(line(markdown.strong(f"a{text}a"))) if each.type == "inline")
+        (inline,) = (token for token in parsed(line(markdown.strong(f"a{text}a"))) if token.type == "inline")
         first, *middle, last = [child for child in inline.children or [] if child.type != "text" or child.content]
         assert (first.type, last.type) == ("strong_open", "strong_close")
         assert "".join(child.content for child in middle) == expected(f"a{text}a")

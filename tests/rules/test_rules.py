@@ -149,14 +149,14 @@ def test_a_rule_from_outside_has_its_law(fixture):
         assert rule_error(without_residual, fixture) > 1e-3
 
 
-@pytest.mark.parametrize("rule", [LAZY, LENIENT, BARE_BLOCK], ids=lambda each: each.name)
+@pytest.mark.parametrize("rule", [LAZY, LENIENT, BARE_BLOCK], ids=lambda rule: rule.name)
 @every_fixture
 def test_what_is_expected_of_it_is_what_its_code_emits(rule, fixture):
     streams = request_streams(5, 0, 2000, fixture.gamma + 1, CPU)
     steps = verified_steps(ReferenceVerifier(rule), fixture, streams)
-    wanted = expected(rule, steps.drawn)
-    assert torch.equal(steps.verification.token_ids, wanted.token_ids)
-    assert torch.equal(steps.verification.num_accepted, wanted.num_accepted)
+    reference = expected(rule, steps.drawn)
+    assert torch.equal(steps.verification.token_ids, reference.token_ids)
+    assert torch.equal(steps.verification.num_accepted, reference.num_accepted)
 
 
 def test_its_survival_in_texts_is_its_law_given_the_text():
@@ -174,15 +174,15 @@ def test_replay_takes_a_rule_from_outside():
     text = [0, 2, 1, 3, 0]
     (first, *_) = survival(trace_of_tokens(p, q, [text]), LAZY, 3)
     ratio = [q[a, b] / p[a, b] for a, b in itertools.pairwise((0, *text))]
-    assert first == pytest.approx([1.0, *np.cumprod([A * min(1.0, each) for each in ratio[:3]])], abs=2e-6)
-    (found,) = specbench.replay(trace_of_tokens(p, q, [text]), LAZY, [3])
-    assert found.rule == "lazy"
+    assert first == pytest.approx([1.0, *np.cumprod([A * min(1.0, value) for value in ratio[:3]])], abs=2e-6)
+    (result,) = specbench.replay(trace_of_tokens(p, q, [text]), LAZY, [3])
+    assert result.rule == "lazy"
 
 
 # --- Rounding or bug ---
 
 
-@pytest.mark.parametrize("rule", [LAZY, LENIENT, BARE_BLOCK], ids=lambda each: each.name)
+@pytest.mark.parametrize("rule", [LAZY, LENIENT, BARE_BLOCK], ids=lambda rule: rule.name)
 def test_what_the_formulas_give_needs_no_error_and_other_decisions_need_their_distance(rule):
     differing = 0
     for counts in RAGGED:
@@ -190,9 +190,9 @@ def test_what_the_formulas_give_needs_no_error_and_other_decisions_need_their_di
         outcome = ReferenceVerifier(rule).verify(draft, target, streams)
         assert (excess(rule, draft, target, streams, outcome) < 1e-12).all()
         other = MaskedVerifier().verify(draft, target, streams)
-        found = classify(rule, draft, target, streams, outcome, other)
-        assert found.wrong.tolist() == found.requests.tolist()
-        differing += len(found.requests)
+        comparison = classify(rule, draft, target, streams, outcome, other)
+        assert comparison.wrong.tolist() == comparison.requests.tolist()
+        differing += len(comparison.requests)
     assert differing > 2
 
 
@@ -264,7 +264,7 @@ def test_code_that_follows_a_lossy_rule_is_as_far_from_the_target_as_the_rule():
 
 
 def test_agreement_with_a_lossy_rule_bounds_no_bias():
-    tiny = tuple(each for each in STRATA if each.name == "tiny")
+    tiny = tuple(stratum for stratum in STRATA if stratum.name == "tiny")
     for rule, wrong in ((LENIENT, True), (LAZY, False)):
         with torch.inference_mode():
             row = run_trials(ReferenceVerifier(rule), 60, 0, 1, CPU, strata=tiny).rows[0]

@@ -29,25 +29,25 @@ def accepted(verifier, count):
     target = LogitRows(logits, ones, none, logits.double().logsumexp(dim=-1))
     drafted = torch.full((BLOCKS * count,), 2)
     streams = Streams(torch.arange(BLOCKS), torch.full((BLOCKS,), 5), count + 1)
-    found = verifier.verify(Draft(drafted, None, counts, count), target, streams)
-    behind = found.token_ids.gather(1, found.num_accepted[:, None])
+    result = verifier.verify(Draft(drafted, None, counts, count), target, streams)
+    behind = result.token_ids.gather(1, result.num_accepted[:, None])
     assert set(behind.flatten().tolist()) == {0, 1}  # the target's own
-    return found.num_accepted.double()
+    return result.num_accepted.double()
 
 
 @pytest.mark.parametrize(("length", "gamma"), [(1, 3), (1.7, 1), (2.5, 3), (3.9, 3), (4, 3), (3.0, 8)])
 def test_the_length_that_was_asked_for(length, gamma):
     """6 standard errors: a false alarm in 5e8. A length off by 0.05 is 3 or more of them further."""
-    found = accepted(SyntheticVerifier(acceptance_length=length), gamma)
-    error = float(found.std()) / math.sqrt(BLOCKS)
-    assert float(found.mean()) + 1 == pytest.approx(length, abs=6 * error + 1e-12)
+    counts = accepted(SyntheticVerifier(acceptance_length=length), gamma)
+    error = float(counts.std()) / math.sqrt(BLOCKS)
+    assert float(counts.mean()) + 1 == pytest.approx(length, abs=6 * error + 1e-12)
 
 
 def test_the_rates_that_were_asked_for_by_place():
     rates = [0.9, 0.5, 0.2, 0.2]
-    found = accepted(SyntheticVerifier(acceptance_rate=[0.9, 0.5, 0.2]), 4)
+    counts = accepted(SyntheticVerifier(acceptance_rate=[0.9, 0.5, 0.2]), 4)
     for place, rate in enumerate(rates):
-        reached = found[found >= place]
+        reached = counts[counts >= place]
         error = math.sqrt(rate * (1 - rate) / len(reached))
         assert float((reached > place).double().mean()) == pytest.approx(rate, abs=6 * error)
 
@@ -64,10 +64,10 @@ def test_blocks_are_accepted_and_rejected_whatever_the_batch(toy, engine):
     requests = toy_requests((9, 1, 12, 4))
     parts = {"drafter": SyntheticDrafter(), "gamma": 3, "stop_ids": []}
     decoding = decoder(toy, verifier=SyntheticVerifier(), engine=engine, **parts)
-    found = decoding.run(requests)
-    alone = [decoder(toy, verifier=SyntheticVerifier(), **parts).run([each])[0] for each in requests]
-    assert texts(found) == texts(alone)
-    assert {step.num_accepted for each in found for step in each.steps} == {0, 1, 2, 3}
+    together = decoding.run(requests)
+    alone = [decoder(toy, verifier=SyntheticVerifier(), **parts).run([request])[0] for request in requests]
+    assert texts(together) == texts(alone)
+    assert {step.num_accepted for completion in together for step in completion.steps} == {0, 1, 2, 3}
 
 
 def test_no_stop_token_is_drafted(toy):
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused():
 WRONG = {"acceptance_rate": [1.1, [], "half", [0.5, True]], "acceptance_length": [0.9, math.inf, "2"]}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, each) for name, every in WRONG.items() for each in every])
+@pytest.mark.parametrize(("name", "value"), [(name, wrong) for name, every in WRONG.items() for wrong in every])
 def test_numbers_are_checked(name, value):
     with pytest.raises(ConfigError, match=rf"verifier\.{name}="):
         SyntheticVerifier(**{name: value})

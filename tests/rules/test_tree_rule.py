@@ -27,14 +27,14 @@ TOKEN = get_rule("token")
 
 def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be():
     q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
-    every = {each.tokens: each.weight for each in all_siblings(q, 2, without_replacement)}
+    every = {siblings.tokens: siblings.weight for siblings in all_siblings(q, 2, without_replacement)}
     assert len(every) == 6
     assert every[0, 1] == pytest.approx(0.5 * 0.3 / 0.5)
     assert every[2, 0] == pytest.approx(0.2 * 0.5 / 0.8)
     assert sum(every.values()) == pytest.approx(1)
-    assert {each.tokens for each in all_siblings(q, 2, most_likely)} == {(0, 1)}
+    assert {siblings.tokens for siblings in all_siblings(q, 2, most_likely)} == {(0, 1)}
     one = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    assert {each.tokens for each in all_siblings(one, 3, without_replacement)} == {(1, 1, 1)}  # begins again
+    assert {siblings.tokens for siblings in all_siblings(one, 3, without_replacement)} == {(1, 1, 1)}  # begins again
 
 
 CODE = [
@@ -101,17 +101,17 @@ def test_code_and_reference_emit_the_same_tokens_and_paths(counts, one_hot):
             draft = dataclasses.replace(draft, parents=draft.token_ids, depth=0)
         else:
             draft, target, streams = random_trees(counts, seed=seed, one_hot=one_hot)
-        first, second = (each.verify(draft, target, streams) for each in (TreeVerifier(), NaiveTreeVerifier()))
+        first, second = (verifier.verify(draft, target, streams) for verifier in (TreeVerifier(), NaiveTreeVerifier()))
         assert torch.equal(first.token_ids, second.token_ids)
         assert torch.equal(first.num_accepted, second.num_accepted)
         assert torch.equal(first.path, second.path)
         for b, path in enumerate(first.path.tolist()):
             walked = [-1, *path[: int(first.num_accepted[b])]]
-            own = int(draft.first_row[b])
+            first_row = int(draft.first_row[b])
             for before, token in pairwise(walked):
-                assert int(draft.parents[own + token]) == before
+                assert int(draft.parents[first_row + token]) == before
             assert path[len(walked) - 1 :] == [PADDING] * (draft.depth - len(walked) + 1)
-            tokens = [int(draft.token_ids[own + token]) for token in walked[1:]]
+            tokens = [int(draft.token_ids[first_row + token]) for token in walked[1:]]
             assert first.token_ids[b, : len(tokens)].tolist() == tokens
 
 
@@ -122,11 +122,11 @@ def test_a_chain_and_the_tree_without_branches_are_the_same():
     places = torch.arange(len(draft.token_ids)) - draft.first_row[draft.request_of_row]
     tree = dataclasses.replace(draft, parents=places - 1, depth=7)
     for verifier in (TreeVerifier(), NaiveTreeVerifier()):
-        chain, found = verifier.verify(draft, target, streams), verifier.verify(tree, target, streams)
+        chain, unbranched = verifier.verify(draft, target, streams), verifier.verify(tree, target, streams)
         assert torch.equal(chain.token_ids, expected.token_ids)
-        assert torch.equal(found.token_ids, expected.token_ids)
+        assert torch.equal(unbranched.token_ids, expected.token_ids)
         assert chain.path is None
-        for path, accepted in zip(found.path.tolist(), expected.num_accepted.tolist(), strict=True):
+        for path, accepted in zip(unbranched.path.tolist(), expected.num_accepted.tolist(), strict=True):
             assert path[:accepted] == list(range(accepted))
 
 
@@ -141,9 +141,9 @@ def test_padding_behind_a_tree_is_not_looked_at(verifier):
     parents = torch.full((18,), -1).masked_scatter(q, draft.parents)
     rows = spread(draft.rows, q)
     padded = Draft(token_ids, rows, draft.num_draft_tokens, 6, padded=True, parents=parents, depth=6)
-    found = verifier.verify(padded, spread(target, p), streams)
-    assert torch.equal(found.token_ids, expected.token_ids)
-    assert torch.equal(found.path, expected.path)
+    result = verifier.verify(padded, spread(target, p), streams)
+    assert torch.equal(result.token_ids, expected.token_ids)
+    assert torch.equal(result.path, expected.path)
     again, rows = padded.compact(spread(target, p))
     assert torch.equal(again.parents, draft.parents)
     assert again.depth == 6
@@ -162,9 +162,9 @@ def test_a_row_of_nan_yields_no_token():
     for bad_p in (True, False):
         rows = target if bad_p else draft.rows
         nan = dataclasses.replace(rows, logits=torch.full_like(rows.logits, torch.nan), log_normalizer=None)
-        given = (draft, nan) if bad_p else (dataclasses.replace(draft, rows=nan), target)
+        arguments = (draft, nan) if bad_p else (dataclasses.replace(draft, rows=nan), target)
         for verifier in (TreeVerifier(), NaiveTreeVerifier()):
-            result = verifier.verify(*given, streams)
+            result = verifier.verify(*arguments, streams)
             assert (result.token_ids.gather(1, result.num_accepted[:, None]) == PADDING).all()
 
 

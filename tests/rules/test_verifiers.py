@@ -43,7 +43,7 @@ VERIFIERS["from_accept/numpy"] = specbench.from_accept(by_numpy, rule="token")
 VERIFIERS["from_accept/torch"] = specbench.from_accept(by_torch, rule="token", arrays="torch")
 PRESENT = [pytest.param(verifier, id=name) for name, verifier in VERIFIERS.items()]
 every_verifier = pytest.mark.parametrize("verifier", PRESENT + ABSENT)
-lossless = pytest.mark.parametrize("verifier", [each for each in PRESENT if each.values[0].lossless] + ABSENT)
+lossless = pytest.mark.parametrize("verifier", [case for case in PRESENT if case.values[0].lossless] + ABSENT)
 
 REGIMES = {
     "uniform gamma": [3] * 12,
@@ -73,7 +73,7 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
 
 
 @pytest.mark.cases(18)
-@pytest.mark.parametrize("verifier", [each for each in PRESENT if capabilities(each.values[0]).takes_padded])
+@pytest.mark.parametrize("verifier", [case for case in PRESENT if capabilities(case.values[0]).takes_padded])
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", [[0, 4, 1, 3], [3, 3], [0, 2]], ids=repr)
 def test_padding_is_not_looked_at(verifier, counts, one_hot):
@@ -100,9 +100,9 @@ def _scattered(rows: LogitRows, places: torch.Tensor) -> LogitRows:
         out[places] = values
         return out
 
-    known = rows.log_normalizer
-    parts = (spread(each) for each in (rows.logits, rows.temperature, rows.cutoff))
-    return LogitRows(*parts, None if known is None else spread(known))
+    normalizer = rows.log_normalizer
+    parts = (spread(column) for column in (rows.logits, rows.temperature, rows.cutoff))
+    return LogitRows(*parts, None if normalizer is None else spread(normalizer))
 
 
 @every_verifier

@@ -24,12 +24,15 @@ from tests.helpers.broken_files import (
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory) -> dict[str, BrokenFile]:
-    return {each.reason: each for each in broken_prompts(tmp_path_factory.mktemp("prompts"))}
+    return {broken_file.reason: broken_file for broken_file in broken_prompts(tmp_path_factory.mktemp("prompts"))}
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory) -> dict[tuple[str, str], BrokenFile]:
-    return {(each.path.suffix, each.reason): each for each in broken_traces(tmp_path_factory.mktemp("traces"))}
+    return {
+        (broken_file.path.suffix, broken_file.reason): broken_file
+        for broken_file in broken_traces(tmp_path_factory.mktemp("traces"))
+    }
 
 
 def check(caught: ConfigError, case: BrokenFile, key: str) -> None:
@@ -72,7 +75,7 @@ def test_unusual_prompts_that_can_be(tmp_path):
     """A byte order mark, a zero that is meant, lines that end as on Windows, blank lines, whole numbers as names."""
     path = tmp_path / "p.jsonl"
     lines(b'\xef\xbb\xbf{"prompt": "a\\u0000b"}\r', "", {"prompt": "c", "prompt_id": 7}, {"prompt": "d"})(path)
-    assert [(each.name, each.text, each.line) for each in load_prompts(str(path))] == [
+    assert [(prompt.name, prompt.text, prompt.line) for prompt in load_prompts(str(path))] == [
         ("line-1", "a\0b", 1),
         ("7", "c", 3),
         ("line-4", "d", 4),

@@ -60,21 +60,21 @@ def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
         Prompt("c", "class A:\n", 3, further=("class B:\n",)),
     ]
     requests = turns_of(small, prompts, sampling)
-    assert [(each.name, each.turn, each.conversation, each.category) for each in requests] == [
+    assert [(request.name, request.turn, request.conversation, request.category) for request in requests] == [
         ("a", 1, "a", "c"), ("a#turn-2", 2, "a", "c"), ("a#turn-3", 3, "a", "c"),
         ("b", 1, "b", ""), ("c", 1, "c", ""), ("c#turn-2", 2, "c", ""),
     ]  # fmt: skip
-    alone = {each.name: plain_decoder(small).run([each])[0].token_ids for each in requests}
-    said = {name: small.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
+    alone = {request.name: plain_decoder(small).run([request])[0].token_ids for request in requests}
+    replies = {name: small.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
     expected = {
-        "a#turn-2": f"def f(x):\n{said['a']}\n\ndef g(x):\n",
-        "a#turn-3": f"def f(x):\n{said['a']}\n\ndef g(x):\n{said['a#turn-2']}\n\ndef h(x):\n",
-        "c#turn-2": f"class A:\n{said['c']}\n\nclass B:\n",
+        "a#turn-2": f"def f(x):\n{replies['a']}\n\ndef g(x):\n",
+        "a#turn-3": f"def f(x):\n{replies['a']}\n\ndef g(x):\n{replies['a#turn-2']}\n\ndef h(x):\n",
+        "c#turn-2": f"class A:\n{replies['c']}\n\nclass B:\n",
     }
-    for each in requests:
-        if each.turn > 1:
-            assert each.prompt == tuple(small.encode(expected[each.name])), each.name
-    assert len({each.seed for each in requests}) == len(requests)
+    for request in requests:
+        if request.turn > 1:
+            assert request.prompt == tuple(small.encode(expected[request.name])), request.name
+    assert len({request.seed for request in requests}) == len(requests)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -82,8 +82,8 @@ def test_replies_that_are_cut_before_a_later_turn_are_said(small, capfd):
     prompts = [Prompt("a", "def f(x):\n", 1, further=("x",)), Prompt("b", "import os\n", 2, further=("y", "z"))]
     (first, *_) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
     turns_of(small, prompts)
-    said = capfd.readouterr().err
-    assert "3 of 3 replies that stand before a later turn were cut at their max_new_tokens" in said
+    output = capfd.readouterr().err
+    assert "3 of 3 replies that stand before a later turn were cut at their max_new_tokens" in output
     stop = plain_decoder(small).run([first])[0].token_ids[2]
     turns_of(dataclasses.replace(small, stop_ids=frozenset({stop})), [prompts[0]])
     assert "were cut" not in capfd.readouterr().err
@@ -97,8 +97,8 @@ def test_what_stopped_a_reply_is_not_told(small):
     reply = plain_decoder(stopping).run([first])[0].token_ids
     assert reply[-1] == stop
     assert len(reply) <= 3
-    asked = dataclasses.replace(GREEDY, include_stop_str_in_output=True)  # of what is shown, not of what is fed
-    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))], asked)
+    sampling = dataclasses.replace(GREEDY, include_stop_str_in_output=True)  # of what is shown, not of what is fed
+    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))], sampling)
     assert turns[1].prompt == tuple(small.encode(f"def f(x):\n{small.tokenizer.decode(reply[:-1])}\n\nx"))
 
 
@@ -123,9 +123,9 @@ CONVERSATION = [
 ]
 
 
-def written(tokenizer: Any, template: str | None, prompt: Any, **asked: Any) -> str:
+def written(tokenizer: Any, template: str | None, prompt: Any, **options: Any) -> str:
     tokenizer.chat_template = template
-    ids = token_ids(tokenizer, prompt, chat_of(tokenizer, None, **asked), len(tokenizer))
+    ids = token_ids(tokenizer, prompt, chat_of(tokenizer, None, **options), len(tokenizer))
     return tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -150,9 +150,9 @@ def test_templates_that_know_no_thinking_or_no_system_prompt_are_named(tokenizer
 
 def test_conversations_go_through_the_template_with_one_system_prompt(tokenizer):
     assert written(tokenizer, SAY, CONVERSATION, system="S") == "<system>S<user>a<assistant>b<user>c<assistant>"
-    own = [{"role": "system", "content": "own"}, *CONVERSATION]
-    assert written(tokenizer, SAY, own, system="S") == "<system>own<user>a<assistant>b<user>c<assistant>"
-    assert joined(own) == "own\n\nab\n\nc"
+    conversation = [{"role": "system", "content": "own"}, *CONVERSATION]
+    assert written(tokenizer, SAY, conversation, system="S") == "<system>own<user>a<assistant>b<user>c<assistant>"
+    assert joined(conversation) == "own\n\nab\n\nc"
     plain = token_ids(tokenizer, CONVERSATION, Chat(False, "S"), len(tokenizer))
     assert plain == tokenizer("S\n\nab\n\nc").input_ids
 
@@ -177,14 +177,14 @@ def logged(folder: Path, *lines: dict[str, Any]) -> Config:
 def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
     config, run = logged(tmp_path, *LOG), SamplingParams(temperature=0.8, top_k=20)
     made = make_requests(load_prompts(config.workload.path), small, run, config)
-    assert [each.sampling for each in made] == [
+    assert [request.sampling for request in made] == [
         SamplingParams(temperature=0.0, top_k=20),
         SamplingParams(temperature=0.8, top_k=20, top_p=0.5),
         run,
         run,
     ]
-    assert [each.max_new_tokens for each in made] == [9, 7, 7, 5]
-    assert [each.gamma for each in made] == [None, None, 1, None]
+    assert [request.max_new_tokens for request in made] == [9, 7, 7, 5]
+    assert [request.gamma for request in made] == [None, None, 1, None]
     assert made[3].seed == 11
 
 
@@ -218,24 +218,26 @@ def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
-    """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
+    """Each text equals its request's text alone; categories add up; overlap uses each request's own parameters."""
     config = logged(tmp_path, *LOG)
     requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
     context = model_context(small, dtype=torch.float64, requests=requests)
     outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
     assert "trace.parquet" not in outcome.tables  # a trace is of one sampler
     texts = pd.DataFrame(outcome.tables["texts.parquet"].rows)
-    alone = [context.decoder().run([each])[0] for each in requests]
+    alone = [context.decoder().run([request])[0] for request in requests]
     decode = small.tokenizer.decode
-    assert texts["completion"].tolist() == [decode(each.token_ids, skip_special_tokens=True) for each in alone]
+    assert texts["completion"].tolist() == [
+        decode(completion.token_ids, skip_special_tokens=True) for completion in alone
+    ]
     steps = pd.DataFrame(outcome.tables["steps.parquet"].rows)
     hot = {row.category: row for row in outcome.tables["categories.parquet"].rows}["hot"]
-    own = steps[steps["prompt"].isin(["line-2", "line-3"])]
-    assert (hot.prompts, hot.steps, hot.accepted) == (2, len(own), own["num_accepted"].sum())
-    assert hot.acceptance_length == pytest.approx(1 + own["num_accepted"].mean())
+    hot_steps = steps[steps["prompt"].isin(["line-2", "line-3"])]
+    assert (hot.prompts, hot.steps, hot.accepted) == (2, len(hot_steps), hot_steps["num_accepted"].sum())
+    assert hot.acceptance_length == pytest.approx(1 + hot_steps["num_accepted"].mean())
     assert hot.speedup is None  # one batch held all
     scored = score_texts(context, alone)
-    overlap = torch.cat([each["overlap"] for each in scored]).double().mean()
+    overlap = torch.cat([scores["overlap"] for scores in scored]).double().mean()
     assert outcome.measured["overlap"] == pytest.approx(float(overlap))
     assert set(scored[0]["overlap"].tolist()) <= {0.0, 1.0}  # of a greedy request
     apart = DecodeProtocol(1, 1, 0, 0, CHECK, group="category").run(context)

@@ -89,9 +89,9 @@ def defaults() -> dict:
 @pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value}" for key, value, _ in VALUES])
 def test_values_of_a_configuration(key, value, words, defaults):
     check_job(defaults)
-    given = copy.deepcopy(defaults)
+    settings = copy.deepcopy(defaults)
     group, _, name = key.rpartition(".")
-    (given[group] if group else given)[name] = value
+    (settings[group] if group else settings)[name] = value
     with pytest.raises(ConfigError) as caught:
-        check_job(given)
+        check_job(settings)
     assert refused(caught.value, words), caught.value

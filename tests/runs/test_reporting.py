@@ -53,8 +53,8 @@ def test_a_sweep_of_ones_own_has_the_report_of_what_it_varies(varied, exp):
     rows = frame([make_row(**{name: values[i] for name, values in varied.items()}) for i in range(2)])
     assert fitting(rows) == exp
     table = pa.Table.from_pandas(rows)
-    found = analysis_of("adhoc", table)
-    assert (found.__name__ if found else "") == (f"specbench.analysis.{exp}" if exp else "")
+    analysis = analysis_of("adhoc", table)
+    assert (analysis.__name__ if analysis else "") == (f"specbench.analysis.{exp}" if exp else "")
     assert analysis_of("verifier_latency", table).__name__ == "specbench.analysis.verifier_latency"
     assert analysis_of("smoke", table) is None
     assert analysis_of("adhoc", None) is None
@@ -115,6 +115,6 @@ def test_a_fault_in_the_report_keeps_no_killed_job_from_its_run(monkeypatch, cap
     monkeypatch.setattr(ending, "track_report", broken)
     monkeypatch.setattr(ending, "track_sweep", lambda *_: ["job 0 was killed"])
     ending._track(None, True, ended=True, online=False)
-    said = "".join(capfd.readouterr())
-    assert "broken on purpose" in said
-    assert "job 0 was killed" in said
+    output = "".join(capfd.readouterr())
+    assert "broken on purpose" in output
+    assert "job 0 was killed" in output

@@ -188,7 +188,7 @@ def test_a_job_runs_while_its_process_lives_and_has_died_when_that_was_killed(tm
         process.wait()
     state = read_state(tmp_path / "0")
     assert (state.status, state.attempt) == (Status.DIED, 1)
-    with locked_job(tmp_path / "0"):  # whoever comes next may have it
+    with locked_job(tmp_path / "0"):  # the next process may lock it
         assert written_state(tmp_path / "0").begun().attempt == 2
 
 
@@ -213,8 +213,8 @@ def test_a_command_to_go_on_can_be_typed_as_it_stands(tmp_path):
     folder = tmp_path / "my sweep's"
     folder.mkdir()
     sweep = sweep_of(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
-    found = SweepStatus.of(sweep).remedy().partition(": ")[2]
-    assert shlex.split(found) == ["python", "-m", "specbench", f"resume={sweep}"]
+    command = SweepStatus.of(sweep).remedy().partition(": ")[2]
+    assert shlex.split(command) == ["python", "-m", "specbench", f"resume={sweep}"]
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,14 @@ def test_rows_that_are_gone_of_jobs_that_are_done_are_missed(tmp_path):
 )
 def test_commands_that_repeat_a_sweep(jobs, lines):
     plan = Plan("smoke", "2026-01-01", "/home/me", None, [PlannedJob(i, str(i), "", job) for i, job in enumerate(jobs)])
-    found = commands(plan)
-    assert [line.removeprefix("python -m specbench ") for line in found] == [
+    command_lines = commands(plan)
+    assert [line.removeprefix("python -m specbench ") for line in command_lines] == [
         line.removeprefix("python -m specbench ") for line in lines
     ]
-    own = commands(dataclasses.replace(plan, config_dir="/home/me/my conf"))
-    assert all(line.startswith("cd /home/me && python -m specbench --config-dir '/home/me/my conf' ") for line in own)
+    folder_lines = commands(dataclasses.replace(plan, config_dir="/home/me/my conf"))
+    assert all(
+        line.startswith("cd /home/me && python -m specbench --config-dir '/home/me/my conf' ") for line in folder_lines
+    )
 
 
 def test_folders_are_claimed_once(tmp_path):
@@ -339,15 +341,15 @@ def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatc
     needed = {"steps.parquet"}
 
     def full(path: Path, content: object) -> None:
-        if needed & {each.name for each in job.iterdir()}:
+        if needed & {path.name for path in job.iterdir()}:
             raise WriteError(path.parent, os.strerror(errno.ENOSPC))
         write(path, content)
 
     monkeypatch.setattr(of_jobs, "write_json", full)
     write_ending(job, written_state(job).ending(Status.FAILED, "cannot write to here (No space left on device)"))
-    (told,) = [sentence for _, sentence in SweepStatus.of(sweep).problems()]
-    assert told.startswith("failed: ")
-    assert told.endswith("(No space left on device)")
+    (sentence,) = [sentence for _, sentence in SweepStatus.of(sweep).problems()]
+    assert sentence.startswith("failed: ")
+    assert sentence.endswith("(No space left on device)")
     needed.add("job.json")
     with pytest.raises(WriteError, match="No space left"):
         write_ending(job, written_state(job).ending(Status.FAILED, "another"))

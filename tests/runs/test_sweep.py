@@ -87,7 +87,7 @@ def test_a_key_of_one_choice_goes_to_the_jobs_of_that_choice():
 
 def test_a_key_of_one_choice_goes_to_its_jobs_if_an_experiment_sweeps_the_choices():
     sweep = planned("+exp=drafters", "drafter.layers=4", "drafter.longest=4,5", "sampler.temperature=0")
-    options = [[each for each in job.overrides if each.startswith("drafter")] for job in sweep.waiting]
+    options = [[override for override in job.overrides if override.startswith("drafter")] for job in sweep.waiting]
     assert options == [
         ["drafter=model"],
         ["drafter=layer_skip", "drafter.layers=4"],
@@ -173,11 +173,11 @@ def test_jobs_run_as_they_were_planned_and_are_composed_once(here, monkeypatch):
     monkeypatch.setattr(planner, "loader", None)
     assert planner.launch(sweep) is None
     assert [job["hydra"].runtime.output_dir for job in ran] == [str(here / sweep.folder / str(n)) for n in range(4)]
-    for found, job in zip(ran, anew, strict=True):
+    for config, job in zip(ran, anew, strict=True):
         with open_dict(job.hydra):
-            job.hydra.job.num = job.hydra.job.id = found["hydra"].job.num
-            job.hydra.runtime.output_dir = found["hydra"].runtime.output_dir
-        assert OmegaConf.create(found) == job
+            job.hydra.job.num = job.hydra.job.id = config["hydra"].job.num
+            job.hydra.runtime.output_dir = config["hydra"].runtime.output_dir
+        assert OmegaConf.create(config) == job
 
 
 def test_help_does_not_copy_all_schemas_for_each_group(monkeypatch):

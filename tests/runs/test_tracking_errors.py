@@ -23,27 +23,27 @@ from specbench.runs.tracking.settings import check_settings
 from tests.helpers.made_up_rows import make_row
 
 FILES = ["job.json", "results.parquet"]
-# Every made-up wandb has these; `told` is what a test reads afterwards.
+# Every made-up wandb has these; `record` is what a test reads afterwards.
 COMMON = """
 import json, os, pathlib, sys, tempfile, types
 tempfile.mkdtemp()  # as the real one does
-told = pathlib.Path(os.environ["TOLD"])
+record = pathlib.Path(os.environ["RECORD"])
 class Run:
     id, summary, tags = "r", {}, ()
-    settings = types.SimpleNamespace(log_internal=str(told) + ".log")
+    settings = types.SimpleNamespace(log_internal=str(record) + ".log")
     def __enter__(self): return self
     def __exit__(self, *_): pass
     def log(self, _): pass
     def log_artifact(self, _): pass
     def define_metric(self, *_, **__): pass
-    def finish(self, exit_code): told.with_name("ended").write_text(json.dumps([self.summary, exit_code]))
+    def finish(self, exit_code): record.with_name("ended").write_text(json.dumps([self.summary, exit_code]))
 class Artifact:
     def __init__(self, *_, **__): pass
     def add_file(self, *_, **__): pass
 Settings = dict
-def init(**given):
-    with told.open("a") as file:
-        file.write(json.dumps([given, dict(os.environ), sys.argv]) + "\\n")
+def init(**options):
+    with record.open("a") as file:
+        file.write(json.dumps([options, dict(os.environ), sys.argv]) + "\\n")
     return Run()
 Histogram = Table = Image = Html = plot_table = lambda *_, **__: None
 def teardown(): pass
@@ -60,10 +60,10 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(COMMON + textwrap.dedent(code))
         monkeypatch.setenv("PYTHONPATH", str(package.parent))
-        monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+        monkeypatch.setenv("RECORD", str(tmp_path / "record"))
         monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
         (tmp_path / "tmp").mkdir()
-        return tmp_path / "told"
+        return tmp_path / "record"
 
     return put
 
@@ -85,14 +85,14 @@ def log(folder: Path, mode: str = "offline", **more: Any) -> str:
 def test_a_process_that_fails_before_it_is_asked_to_end_says_why(wandb, tmp_path):
     """As a live run does that cannot begin."""
     wandb("def login(**_): raise ConnectionError('no answer')")
-    asked = process.WandbProcess("login", tmp_path, "offline")
-    assert asked.process.wait(60) == 1
+    login = process.WandbProcess("login", tmp_path, "offline")
+    assert login.process.wait(60) == 1
     with pytest.raises(TrackingError, match="no answer"):
-        asked.end()
+        login.end()
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("raise ImportError('libfoo.so is missing')", "ImportError: libfoo.so is missing"),
         ("raise SystemExit('no licence')", "SystemExit: no licence"),
@@ -101,16 +101,16 @@ def test_a_process_that_fails_before_it_is_asked_to_end_says_why(wandb, tmp_path
         ("def init(**_): raise RuntimeError('wandb-core exited: 1\\nand more')", "RuntimeError: wandb-core exited: 1"),
         ("def init(**_): import time; time.sleep(600)", "did not end within 1 s"),
         ("Run.log = lambda *_: print('A' * 10**6, print('B' * 10**6, file=sys.stderr)) or 1 / 0", "ZeroDivisionError"),
-        ("""pathlib.Path(f"{told}.log").write_text('{"level":"ERROR","msg":"no space left"}\\n')""", "no space left"),
+        ("""pathlib.Path(f"{record}.log").write_text('{"level":"ERROR","msg":"no space left"}\\n')""", "no space left"),
     ],
 )  # fmt: skip
-def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, said):
+def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, message):
     """Nothing else is raised, nothing is left but the job's own files, and it ends."""
     wandb(code)
     monkeypatch.setitem(process.LIMITS, "offline", 1 if "sleep" in code else 60)
     monkeypatch.setattr(process, "_stalled", [])
     warning = log(tmp_path / "job")
-    assert re.fullmatch(rf"not tracked in W&B \(.*{said}.*\)", warning)
+    assert re.fullmatch(rf"not tracked in W&B \(.*{message}.*\)", warning)
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == FILES
     assert not list((tmp_path / "tmp").iterdir())
 
@@ -143,8 +143,8 @@ def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, m
     ],
 )
 def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch, state, summary):
-    """W&B's process outlives the one that measured; it leaves nothing but what W&B wrote."""
-    told = wandb()
+    """W&B's process outlives the measuring one and leaves only what W&B wrote."""
+    record = wandb()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     run = run_of(tmp_path / "job", "online", state)
     run.begin()
@@ -152,13 +152,13 @@ def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch,
     ended = run.live.process
     run.close()
     assert ended.wait(60) == 0
-    logged, exit_code = json.loads(told.with_name("ended").read_text())
+    logged, exit_code = json.loads(record.with_name("ended").read_text())
     assert (logged | summary, exit_code) == (logged, 1)
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == FILES
 
 
 def test_a_live_run_ends_though_another_process_holds_its_pipe(wandb, tmp_path, monkeypatch):
-    """As a process does that was forked from the one that measures."""
+    """A process forked from the measuring one holds it, for example."""
     wandb()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setitem(process.LIMITS, "online", 60)
@@ -178,16 +178,16 @@ def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):
     curves = Curves(path)
     assert curves.news() == []
     path.write_text("".join(f'{{"tokens": {i}}}\n' for i in range(2501)) + '{"tok')
-    found = [point["tokens"] for point in curves.news()]
-    assert len(found) <= MOST_AT_ONCE
-    assert (found[-1], set(map(int.__sub__, found[1:], found))) == (2500, {3})
+    tokens = [point["tokens"] for point in curves.news()]
+    assert len(tokens) <= MOST_AT_ONCE
+    assert (tokens[-1], set(map(int.__sub__, tokens[1:], tokens))) == (2500, {3})
     with path.open("a") as file:
         file.write('ens": 7}\n')
     assert curves.news() == [{"tokens": 7}]
 
 
-def read(told: Path) -> list[Any]:
-    return [json.loads(line) for line in told.read_text().splitlines()]
+def read(record: Path) -> list[Any]:
+    return [json.loads(line) for line in record.read_text().splitlines()]
 
 
 def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
@@ -195,11 +195,11 @@ def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
     theirs = {"WANDB_ERROR_REPORTING": "true", "WANDB_DATA_DIR": "/theirs", "WANDB_CACHE_DIR": "/theirs"}
     for name, value in theirs.items():
         monkeypatch.setenv(name, value)
-    told, before = wandb(), dict(os.environ)
+    record, before = wandb(), dict(os.environ)
     assert not log(tmp_path / "job")
     assert dict(os.environ) == before
-    ((given, environment, argv),) = read(told)
-    assert given["mode"] == "offline"
+    ((options, environment, argv),) = read(record)
+    assert options["mode"] == "offline"
     assert environment["WANDB_ERROR_REPORTING"] == "false"
     places = {environment[f"WANDB_{name}_DIR"] for name in ("DATA", "CACHE", "CONFIG")}
     assert all(Path(place).is_relative_to(tmp_path / "job/wandb") for place in places)
@@ -210,39 +210,39 @@ def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_DATA_DIR", "/theirs")
     monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
-    told = wandb()
+    record = wandb()
     assert not log(tmp_path / "job", "online")
-    ((given, environment, _),) = read(told)
-    assert (given["mode"], environment["WANDB_DATA_DIR"]) == ("online", "/theirs")
+    ((options, environment, _),) = read(record)
+    assert (options["mode"], environment["WANDB_DATA_DIR"]) == ("online", "/theirs")
     assert "WANDB_ERROR_REPORTING" not in environment
 
 
 def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    told = wandb(
+    record = wandb(
         """
         keep = init
-        def init(**given):
-            if given["mode"] == "online":
+        def init(**options):
+            if options["mode"] == "online":
                 raise ConnectionError("no route to host")
-            return keep(**given)
+            return keep(**options)
         """
     )
     kept = rf"no route to host; kept offline, `wandb sync {tmp_path}/job/wandb/offline-run-\*`"
     assert re.search(kept, log(tmp_path / "job", "online"))
-    assert [given["mode"] for given, _, _ in read(told)] == ["offline"]
+    assert [options["mode"] for options, _, _ in read(record)] == ["offline"]
 
 
 @pytest.mark.parametrize(("long", "tries"), [(0.0, 1), (1000.0, 2)], ids=["after a wait", "at once"])
 def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, monkeypatch, long, tries):
-    told = wandb(
+    record = wandb(
         """
         keep = init
-        def init(**given):
-            if given["mode"] == "online":
-                open(f"{told}.tried", "a").write("x")
+        def init(**options):
+            if options["mode"] == "online":
+                open(f"{record}.tried", "a").write("x")
                 raise ConnectionError("no answer")
-            return keep(**given)
+            return keep(**options)
         """
     )
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
@@ -250,24 +250,24 @@ def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, m
     monkeypatch.setattr(runs, "_waited", {})
     for job in ("one", "two"):
         assert "no answer; kept offline" in log(tmp_path / job, "online")
-    assert [given["mode"] for given, _, _ in read(told)] == ["offline", "offline"]
-    assert len(told.with_name(f"{told.name}.tried").read_text()) == tries
+    assert [options["mode"] for options, _, _ in read(record)] == ["offline", "offline"]
+    assert len(record.with_name(f"{record.name}.tried").read_text()) == tries
 
 
 def test_long_names_and_odd_characters_reach_w_and_b(wandb, tmp_path):
     """Half a surrogate pair, which a command line can hold, is no text for W&B."""
-    told = wandb()
+    record = wandb()
     assert not log(tmp_path / "job", name="verifier=" + "x" * 200, config={"prompt": "a\ud800b", "gamma": float("nan")})
-    ((given, _, _),) = read(told)
-    assert len(given["name"]) == 128
-    assert given["name"].endswith("x...")
-    assert given["config"]["prompt"] == "a?b"
+    ((options, _, _),) = read(record)
+    assert len(options["name"]) == 128
+    assert options["name"].endswith("x...")
+    assert options["config"]["prompt"] == "a?b"
 
 
 def test_disabled_starts_nothing(wandb, tmp_path):
-    told = wandb()
+    record = wandb()
     assert not log(tmp_path / "job", "disabled")
-    assert not told.exists()
+    assert not record.exists()
 
 
 @pytest.mark.parametrize("key", ["project", "entity"])
@@ -293,13 +293,15 @@ def test_usual_names_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [("", "no W&B key on this machine"), ("raise ImportError('torn')", "ImportError: torn")]
+    ("code", "message"), [("", "no W&B key on this machine"), ("raise ImportError('torn')", "ImportError: torn")]
 )
-def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, said):
+def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, message):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     settings._no_key.cache_clear()
     wandb(code)
-    with pytest.raises(ConfigError, match=f"tracking.mode=online: {said}. Set WANDB_API_KEY or run `wandb login`, or"):
+    with pytest.raises(
+        ConfigError, match=f"tracking.mode=online: {message}. Set WANDB_API_KEY or run `wandb login`, or"
+    ):
         check_settings(TrackingConfig("online"))
     settings._no_key.cache_clear()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)

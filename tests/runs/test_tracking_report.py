@@ -82,8 +82,8 @@ def test_cells_are_literal():
     """In Markdown nothing of a prompt is markup: it is read back as it was."""
     (text,) = (text for _, text in parts_of(render(REPORT)) if "A caption" in text)
     tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
-    words = ["".join(part.content for part in each.children or ()) for each in tokens if each.type == "inline"]
-    kinds = {part.type for each in tokens for part in each.children or ()}
+    words = ["".join(part.content for part in token.children or ()) for token in tokens if token.type == "inline"]
+    kinds = {part.type for token in tokens for part in token.children or ()}
     assert words[-8:] == ["A caption", "verifier", "speedup", WILD, "1.2", "naive", "-", "Rows: table.csv"]
     assert kinds <= {"text", "text_special", "entity", "code_inline"}
     assert "\\$x\\$" in text  # W&B reads formulas in dollars
@@ -122,7 +122,7 @@ def report_of(status: SweepStatus) -> Any:
 
 @pytest.fixture(scope="module")
 def status(tmp_path_factory) -> SweepStatus:
-    """Without an entity, which offline nobody knows."""
+    """Without an entity, which is unknown offline."""
     pytest.importorskip("wandb_workspaces")
     return sweep_of(tmp_path_factory.mktemp("sweep"))
 
@@ -130,9 +130,9 @@ def status(tmp_path_factory) -> SweepStatus:
 @pytest.fixture(scope="module")
 def written(status) -> Any:
     """The report."""
-    found = report_of(status)
-    assert {each.name for each in (status.folder / "report").iterdir()} == {"report.md", "report.wandb.json"}
-    return found
+    report = report_of(status)
+    assert {path.name for path in (status.folder / "report").iterdir()} == {"report.md", "report.wandb.json"}
+    return report
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic's, in wandb-workspaces
@@ -153,14 +153,14 @@ def test_panels_show_the_group(status, written):
     grids = [block["metadata"] for block in written["spec"]["blocks"] if block["type"] == "panel-grid"]
     assert len(grids) == 2
     filters = [json.dumps(grid["runSets"][0]["filters"]) for grid in grids]
-    for each in filters:
-        assert json.dumps(group_of("mine", status.folder)) in each
+    for panel_filter in filters:
+        assert json.dumps(group_of("mine", status.folder)) in panel_filter
     assert '"sweep"' in filters[0]
     shown = [panel for grid in grids for panel in grid["panelBankSectionConfig"]["panels"]]
     media = [panel["config"]["mediaKeys"] for panel in shown if panel["viewType"] == "Media Browser"]
     assert media == [["report/speed"], ["charts/acceptance_histogram", "position_rates"]]
     points = [panel["config"] for panel in shown if panel["viewType"] == "Scatter Plot"]  # of verifiers there are none
-    assert [(each["xAxis"], each["yAxis"]) for each in points] == [
+    assert [(point["xAxis"], point["yAxis"]) for point in points] == [
         ("config:gamma.value", "summary:speedup"), ("config:gamma.value", "summary:acceptance_length"),
     ]  # fmt: skip
 
@@ -222,9 +222,9 @@ def test_the_command_publishes_and_says_where_or_why_not(tmp_path, monkeypatch, 
 
 def test_online_without_an_entity_says_what_to_set(server, tmp_path):
     server.viewer = {**server.viewer, "entity": None}
-    (said,) = track_report(sweep_of(tmp_path, "online"), online=True)
-    assert "tracking.entity=null: " in said
-    assert " Set tracking.entity=NAME" in said
+    (warning,) = track_report(sweep_of(tmp_path, "online"), online=True)
+    assert "tracking.entity=null: " in warning
+    assert " Set tracking.entity=NAME" in warning
     assert server.views == []
 
 
@@ -238,6 +238,6 @@ def test_without_wandb_workspaces_the_extra_is_named(tmp_path, monkeypatch):
     """And nothing is left half written."""
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     status = sweep_of(tmp_path)
-    (said,) = track_report(status, online=True)
-    assert "pip install 'specbench[wandb-workspaces]'" in said
+    (warning,) = track_report(status, online=True)
+    assert "pip install 'specbench[wandb-workspaces]'" in warning
     assert [path.name for path in (status.folder / "report").iterdir()] == ["report.md"]

@@ -82,16 +82,16 @@ def file_format(folder: Path) -> Path:
 
 def test_the_same_rows_are_the_same_prompts_in_every_format(tmp_path):
     lines = load(written(tmp_path, *ROWS)).prompts
-    assert [(each.name, each.text, each.further, each.category) for each in lines] == [
+    assert [(prompt.name, prompt.text, prompt.further, prompt.category) for prompt in lines] == [
         ("7", "one", ("two",), "math"),
         ("8", "three", (), "code"),
         ("9", "four", (), "math"),
     ]
-    assert [each.sampling for each in lines] == [{"temperature": 0.5}, {}, {}]
+    assert [prompt.sampling for prompt in lines] == [{"temperature": 0.5}, {}, {}]
     for place in (parquet(tmp_path / "hub"), saved(tmp_path / "saved"), file_format(tmp_path)):
         rows = load(place).prompts
-        assert [vars(each) | {"unit": "line"} for each in rows] == [vars(each) for each in lines], place
-        assert [each.place for each in rows] == ["row 1", "row 2", "row 3"]
+        assert [vars(prompt) | {"unit": "line"} for prompt in rows] == [vars(prompt) for prompt in lines], place
+        assert [prompt.place for prompt in rows] == ["row 1", "row 2", "row 3"]
 
 
 def test_one_split_of_a_folder_is_read(tmp_path):
@@ -101,7 +101,7 @@ def test_one_split_of_a_folder_is_read(tmp_path):
         load(folder)
     with pytest.raises(ConfigError, match=r"of which 0 are called 'dev'"):
         load(folder, split="dev")
-    assert [each.text for each in load(folder, split="train").prompts] == ["x"]
+    assert [prompt.text for prompt in load(folder, split="train").prompts] == ["x"]
     assert len(load(folder, split="data/test").prompts) == 3
     both = saved(saved(tmp_path / "d", "a") / "..", "d/b") / "d"
     assert len(load(both, split="b").prompts) == 3
@@ -147,11 +147,11 @@ SCHEMAS = [
     ("row", "expected"), SCHEMAS, ids=["spec_bench", "humaneval", "gsm8k", "math", "redhat", "speed"]
 )
 def test_columns_of_known_sets_are_guessed_and_said(row, expected, tmp_path):
-    found = load(written(tmp_path, row))
-    (prompt,) = found.prompts
+    workload = load(written(tmp_path, row))
+    (prompt,) = workload.prompts
     assert (prompt.name, prompt.text, prompt.further, prompt.category) == expected
     for name in ("question_id", "task_id", "unique_id", "subject", "turns", "messages", "problem"):
-        assert (f" from {name}" in found.description) == (name in row)
+        assert (f" from {name}" in workload.description) == (name in row)
 
 
 def test_columns_that_are_named_go_before_those_that_are_guessed(tmp_path):
@@ -160,9 +160,9 @@ def test_columns_that_are_named_go_before_those_that_are_guessed(tmp_path):
     assert (prompt.text, prompt.name, prompt.category, prompt.further) == ("m", "line-1", "k", ())
     assert only(tmp_path, row).text == "t"
     assert 'line 1 has no usable prompt (no "x")' in refusal(tmp_path, row, columns={"turns": "x"})
-    said = refusal(tmp_path, row, {"prompt": "q"}, columns={"category": "kind"})
-    assert "line 2 has no 'kind'; it has 'prompt'" in said
-    assert "workload.columns" in said
+    problem = refusal(tmp_path, row, {"prompt": "q"}, columns={"category": "kind"})
+    assert "line 2 has no 'kind'; it has 'prompt'" in problem
+    assert "workload.columns" in problem
 
 
 def test_a_log_may_mix_requests_of_several_kinds(tmp_path):
@@ -173,16 +173,16 @@ def test_a_log_may_mix_requests_of_several_kinds(tmp_path):
         {"custom_id": "r-3", "body": {"prompt": "c"}},
         {"text": "d", "sampling_params": {"temperature": 0.7}},
     ]
-    found = load(written(tmp_path, *lines))
-    assert [(each.name, each.text) for each in found.prompts] == [
+    workload = load(written(tmp_path, *lines))
+    assert [(prompt.name, prompt.text) for prompt in workload.prompts] == [
         ("line-1", "a"), ("line-2", "b"), ("r-3", "c"), ("line-4", "d"),
     ]  # fmt: skip
-    assert "prompt from prompt, messages from messages, id from custom_id, prompt from text" in found.description
+    assert "prompt from prompt, messages from messages, id from custom_id, prompt from text" in workload.description
 
 
 def test_an_empty_cell_is_not_looked_for_in_another_column(tmp_path):
-    said = refusal(tmp_path, {"prompt": "a", "text": "b"}, {"prompt": None, "text": "c"})
-    assert 'line 2 has no usable prompt (no "prompt")' in said
+    problem = refusal(tmp_path, {"prompt": "a", "text": "b"}, {"prompt": None, "text": "c"})
+    assert 'line 2 has no usable prompt (no "prompt")' in problem
 
 
 def message(role: str, content: Any) -> dict[str, Any]:
@@ -190,24 +190,24 @@ def message(role: str, content: Any) -> dict[str, Any]:
 
 
 def test_messages_are_read_up_to_the_first_that_nobody_answered(tmp_path):
-    said = [message("system", "S"), message("user", "a"), message("assistant", "b"), message("user", "c")]
-    prompt = only(tmp_path, {"messages": said})
-    assert prompt.messages == said
+    messages = [message("system", "S"), message("user", "a"), message("assistant", "b"), message("user", "c")]
+    prompt = only(tmp_path, {"messages": messages})
+    assert prompt.messages == messages
     assert (prompt.text, prompt.further) == ("c", ())
-    open_ended = only(tmp_path, {"messages": [*said, message("user", "d")]})
+    open_ended = only(tmp_path, {"messages": [*messages, message("user", "d")]})
     assert (open_ended.text, open_ended.further) == ("c", ("d",))
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
     assert only(tmp_path, {"messages": [message("user", parts)]}).text == "xy"
     for wrong, words in (
-        ([*said, message("assistant", "d")], "no question without a reply"),
+        ([*messages, message("assistant", "d")], "no question without a reply"),
         ([message("user", "a"), message("user", "b"), message("assistant", "c")], "messages[0] has no reply, but"),
         ([message("tool", "a")], "not a message with a role out of system"),
         ([message("user", [{"type": "image_url"}])], "parts that are not of type text"),
         ([message("user", " ")], "messages[0].content is empty"),
         ([], "not a list of messages"),
     ):
-        assert "line 1 has no usable prompt (messages" in (told := refusal(tmp_path, {"messages": wrong}))
-        assert words in told
+        assert "line 1 has no usable prompt (messages" in (problem := refusal(tmp_path, {"messages": wrong}))
+        assert words in problem
 
 
 def test_turns_that_are_none_are_refused(tmp_path):
@@ -217,9 +217,9 @@ def test_turns_that_are_none_are_refused(tmp_path):
 
 def test_placeholders_are_refused_by_name_unless_they_are_left_out(tmp_path):
     rows = [*ROWS, {"question_id": 10, "category": "qa", "turns": ["x", f"{PLACEHOLDERS[0]} USING SPECDEC_BENCH"]}]
-    told = refusal(tmp_path, *rows)
-    assert "line 4: turns[1] is a placeholder" in told
-    assert "workload.where" in told
+    problem = refusal(tmp_path, *rows)
+    assert "line 4: turns[1] is a placeholder" in problem
+    assert "workload.where" in problem
     assert len(load(written(tmp_path, *rows), where=["category=math", "category=code"]).prompts) == 3
 
 
@@ -227,7 +227,7 @@ def test_where_keeps_any_of_the_values_of_a_column_and_all_columns(tmp_path):
     path = written(tmp_path, *ROWS)
 
     def names(*where: str) -> list[str]:
-        return [each.name for each in load(path, where=list(where)).prompts]
+        return [prompt.name for prompt in load(path, where=list(where)).prompts]
 
     assert names("category=math") == ["7", "9"]
     assert names("category=math", "category=code") == ["7", "8", "9"]
@@ -241,20 +241,20 @@ def test_every_beginning_of_a_shuffle_holds_all_categories_in_their_shares():
     sizes = {"a": 60, "b": 30, "c": 10}
     prompts = [Prompt(f"{name}{i}", "x", i, category=name) for name, size in sizes.items() for i in range(size)]
     mixed = shuffled(prompts, 3)
-    assert sorted(each.name for each in mixed) == sorted(each.name for each in prompts)
+    assert sorted(prompt.name for prompt in mixed) == sorted(prompt.name for prompt in prompts)
     for length in range(1, 101):
-        held = Counter(each.category for each in mixed[:length])
-        assert all(abs(held[name] - length * size / 100) <= 1 for name, size in sizes.items()), length
-    of_a = [[each.name for each in shuffled(prompts, seed) if each.category == "a"] for seed in (3, 3, 4)]
+        counts = Counter(prompt.category for prompt in mixed[:length])
+        assert all(abs(counts[name] - length * size / 100) <= 1 for name, size in sizes.items()), length
+    of_a = [[prompt.name for prompt in shuffled(prompts, seed) if prompt.category == "a"] for seed in (3, 3, 4)]
     assert of_a[0] == of_a[1] != of_a[2]
-    assert of_a[0] != [each.name for each in prompts[:60]]
+    assert of_a[0] != [prompt.name for prompt in prompts[:60]]
 
 
 def test_a_limit_is_taken_after_the_shuffle(tmp_path):
     path = written(tmp_path, *({"prompt": "x", "category": "ab"[i // 8]} for i in range(16)))
     kept = load(path, shuffle=1, limit=4).prompts
-    assert Counter(each.category for each in kept) == {"a": 2, "b": 2}
-    assert {each.line for each in kept} != {1, 2, 9, 10}
+    assert Counter(prompt.category for prompt in kept) == {"a": 2, "b": 2}
+    assert {prompt.line for prompt in kept} != {1, 2, 9, 10}
 
 
 REQUESTS = [
@@ -285,12 +285,12 @@ def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(tmp_p
     prompt = only(tmp_path, {**beside, "body": request})
     assert (prompt.text, prompt.sampling, prompt.seed, prompt.gamma) == ("p", {"temperature": 0, "top_p": 0.5}, 7, 2)
     hot, other = {"body": request, "temperature": 1}, {"body": request, "prompt": "q"}
-    said = "line 1: temperature 1 stands beside body, and temperature 0 in it. Leave one of them out."
-    assert said in refusal(tmp_path, hot)
+    problem = "line 1: temperature 1 stands beside body, and temperature 0 in it. Leave one of them out."
+    assert problem in refusal(tmp_path, hot)
     assert "prompt 'q' stands beside body, and prompt 'p' in it" in refusal(tmp_path, other)
     assert only(tmp_path, hot, parameters=False).text == "p"
-    own = {"category": "kind"}
-    assert "kind 'd' stands beside body" in refusal(tmp_path, {**beside, "body": request}, columns=own)
+    columns = {"category": "kind"}
+    assert "kind 'd' stands beside body" in refusal(tmp_path, {**beside, "body": request}, columns=columns)
 
 
 def test_what_stands_twice_in_a_row_is_refused(tmp_path):
@@ -345,9 +345,9 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"sampling_params": [{"temperature": 0}]}, "sampling_params [{'temperature': 0}] is no JSON object"),
         ({"sampling_params": '{"temperature": 0}'}, "is no JSON object of parameters by their names"),
     ):
-        told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
-        assert told.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")
-        assert words in told
+        problem = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
+        assert problem.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")
+        assert words in problem
 
 
 def test_what_stands_around_a_prompt_may_be_said_if_it_is_the_usual(tmp_path):
@@ -360,8 +360,8 @@ def test_what_stands_around_a_prompt_may_be_said_if_it_is_the_usual(tmp_path):
 
 def kinds(folder: Path, names: str, **settings: Any) -> list[tuple[str, str]]:
     """Text and category of each prompt of a workload whose rows have these categories, a letter each."""
-    rows = [{"prompt": f"p{i}", "category": each} for i, each in enumerate(names)]
-    return [(each.text, each.category) for each in load(written(folder, *rows), **settings).prompts]
+    rows = [{"prompt": f"p{i}", "category": category} for i, category in enumerate(names)]
+    return [(prompt.text, prompt.category) for prompt in load(written(folder, *rows), **settings).prompts]
 
 
 def test_the_first_of_each_category_are_used(tmp_path):
@@ -371,7 +371,7 @@ def test_the_first_of_each_category_are_used(tmp_path):
     assert kinds(tmp_path, "aabacb", per_category=1, limit=2) == [("p0", "a"), ("p2", "b")]
     shuffled_first = kinds(tmp_path, "aabacb", per_category=1, shuffle=3)
     assert sorted(name for _, name in shuffled_first) == ["a", "b", "c"]
-    assert shuffled_first == [each for each in kinds(tmp_path, "aabacb", shuffle=3) if each in shuffled_first]
+    assert shuffled_first == [row for row in kinds(tmp_path, "aabacb", shuffle=3) if row in shuffled_first]
 
 
 def test_pooled_categories_are_one_before_the_first_of_each_are_taken(tmp_path):

@@ -36,13 +36,13 @@ PERSON = {
 
 
 def is_person(text: str) -> bool:
-    found = json.loads(text)
+    person = json.loads(text)
     return (
-        set(found) == {"name", "age"}
-        and isinstance(found["name"], str)
-        and len(found["name"]) <= 6
-        and type(found["age"]) is int
-        and 0 <= found["age"] <= 99
+        set(person) == {"name", "age"}
+        and isinstance(person["name"], str)
+        and len(person["name"]) <= 6
+        and type(person["age"]) is int
+        and 0 <= person["age"] <= 99
     )
 
 
@@ -83,7 +83,7 @@ def test_drafting_changes_no_greedy_text_and_all_keep_to_the_grammar(exact, kind
 
 def check(pair, kind: str, completions: list[Completion]) -> None:
     """Of those that have come to their end, as half of them have to: a text without an end is no fault."""
-    ended = [written(pair, each) for each in completions if each.finished == "stop"]
+    ended = [written(pair, completion) for completion in completions if completion.finished == "stop"]
     assert 2 * len(ended) >= len(completions)
     assert all(FORMS[kind][1](text) for text in ended), ended
 
@@ -144,15 +144,15 @@ def test_the_mask_of_each_position_is_that_of_a_fresh_matcher(pair):
         )  # fmt: skip
         made = constraint(torch.zeros(len(history.request), pair.vocab_size), history)
         for row, (request, offset) in enumerate(zip(history.request.tolist(), history.offset.tolist(), strict=True)):
-            wanted = fresh(constraint, [*texts_of[request], *drafts[request][:offset]], pair.vocab_size)
-            assert set((made[row] == 0).nonzero()[:, 0].tolist()) == wanted, (request, offset)
+            allowed = fresh(constraint, [*texts_of[request], *drafts[request][:offset]], pair.vocab_size)
+            assert set((made[row] == 0).nonzero()[:, 0].tolist()) == allowed, (request, offset)
     with pytest.raises(ArgumentError, match=r"logits: 7 tokens; Constraint\(regex: .* was compiled for 4096"):
         constraint(torch.zeros(1, 7), history)
 
 
 def test_equal_structures_are_one_processor_and_masks_come_last(pair):
-    asked = SamplingParams(structured_outputs={"regex": REGEX}, processors=(print,))
-    one, two = pair.resolved(asked), pair.resolved(asked)
+    params = SamplingParams(structured_outputs={"regex": REGEX}, processors=(print,))
+    one, two = pair.resolved(params), pair.resolved(params)
     assert one.processors[0] is print
     assert one.processors[1] is two.processors[1]
     assert pair.resolved(one) is one
@@ -218,8 +218,9 @@ def test_a_cuda_graph_cannot_hold_it(pair):
 def test_traces_and_rows_name_it(pair):
     sampling = SamplingParams(structured_outputs={"regex": REGEX})
     trace = specbench.record(pair, ["x = "], sampling=sampling, max_new_tokens=8)
-    asked = {"processors": [], "structured_outputs": {"regex": REGEX}}
-    assert trace.identity.processors == processors_text(asked) == json.dumps([{"structured_outputs": {"regex": REGEX}}])
+    settings = {"processors": [], "structured_outputs": {"regex": REGEX}}
+    expected = json.dumps([{"structured_outputs": {"regex": REGEX}}])
+    assert trace.identity.processors == processors_text(settings) == expected
     assert math.isfinite(trace.columns["log_p"].sum())
     nothing = torch.zeros(0, dtype=torch.int64)
     with pytest.raises(ArgumentError, match="structured_outputs need the text before each position"):

@@ -80,12 +80,12 @@ def test_the_fused_verifier_applies_a_mask_in_its_loads(kind, block, monkeypatch
     if kind == "one tile":  # so low that a wrong reference of a tile that is left out would drown the others
         target.logits.sub_(100.0)
     masked, dense = with_mask(target, kind, 4, draft.token_ids)
-    found, raw = [], masked.logits.clone()
+    results, raw = [], masked.logits.clone()
     for programs in (10_000, 1):
         monkeypatch.setattr(launch, "TARGET_PROGRAMS", programs)
-        found.append(FusedVerifier(block=block).verify(draft, masked, streams))
-        assert_agrees("block" if block else "token", (draft, dense, streams), found[-1])
-    assert torch.equal(found[0].token_ids, found[1].token_ids)
+        results.append(FusedVerifier(block=block).verify(draft, masked, streams))
+        assert_agrees("block" if block else "token", (draft, dense, streams), results[-1])
+    assert torch.equal(results[0].token_ids, results[1].token_ids)
     assert torch.equal(masked.logits, raw), "-inf was written"
 
 
@@ -117,10 +117,10 @@ def test_tokens_are_drawn_from_what_a_mask_allows(kind, monkeypatch):
     u = torch.linspace(0.1, 0.9, len(dense), dtype=torch.float64, device=DEVICE)
     monkeypatch.setattr(launch, "TARGET_PROGRAMS", 1)
     raw = masked.logits.clone()
-    tokens, known = launch_rows.sample(masked, u)
+    tokens, masked_normalizers = launch_rows.sample(masked, u)
     expected, normalizers = launch_rows.sample(dense, u)
     assert torch.equal(tokens, expected)
-    torch.testing.assert_close(known, normalizers, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(masked_normalizers, normalizers, rtol=1e-6, atol=1e-6)
     assert torch.equal(masked.logits, raw), "-inf was written"
 
 
@@ -155,12 +155,12 @@ def test_plain_verifiers_of_masked_rows_emit_what_those_of_banned_logits_do(bloc
 
 def test_a_mask_stays_beside_the_logits_if_nothing_forces_a_token(monkeypatch):
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
-    for asked in (
+    for settings in (
         [EACH["all together"], EACH["allowed"], {}],
         [{**EACH["all together"], "thinking_token_budget": None}, EACH["allowed"], {}],
     ):
-        logits, shaping, history = ragged(torch.float32, asked, by_row=False)
-        rows = RowParams.of([params(**each) for each in asked], DEVICE).repeated(history.request.to(DEVICE))
+        logits, shaping, history = ragged(torch.float32, settings, by_row=False)
+        rows = RowParams.of([params(**setting) for setting in settings], DEVICE).repeated(history.request.to(DEVICE))
         made = logit_rows(logits.clone().to(DEVICE), rows, on_device(history), in_place=True, masks=True)
         expected = shaped(logits, shaping.select(history.request), history)
         assert (made.allowed is None) == ("thinking_token_budget" in shaping.kinds)

@@ -63,7 +63,7 @@ def test_greedy_speculative_text_is_greedy_plain_text(exact, drafter, verifier):
     speculative = decoder(exact, 4, drafter=drafter, verifier=verifier).run(requests)
     assert texts(speculative) == plain
     if drafter.has_probabilities:
-        assert sum(step.num_accepted for each in speculative for step in each.steps) > 20
+        assert sum(step.num_accepted for completion in speculative for step in completion.steps) > 20
     free = [dataclasses.replace(r, sampling=SamplingParams(temperature=0.0)) for r in requests]
     assert texts(decoder(exact, 0).run(free)) != plain
 
@@ -78,13 +78,13 @@ def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
 
 
 def test_a_batch_of_requests_with_and_without_processors(exact):
-    """Each writes what it writes alone; one joins late with processors that nobody had before."""
+    """Each writes what it writes alone; one joins late, with processors that are new to the batch."""
     chains = [(STRONG,), (), (NoRepeat(), STRONG), (STRONG,)]
     requests = [
         dataclasses.replace(r, sampling=SamplingParams(processors=chain))
         for r, chain in zip(make_requests(exact, 4, max_new_tokens=12), chains, strict=True)
     ]
-    alone = [texts(decoder(exact, 3).run([each]))[0] for each in requests]
+    alone = [texts(decoder(exact, 3).run([request]))[0] for request in requests]
     assert texts(joining(decoder(exact, 3), requests[:2], requests[2:])) == alone
 
 
@@ -105,10 +105,12 @@ def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("given", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")])
-def test_what_is_no_list_of_processors_is_refused(given, says):
+@pytest.mark.parametrize(
+    ("processors", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")]
+)
+def test_what_is_no_list_of_processors_is_refused(processors, says):
     with pytest.raises(ConfigError, match=says):
-        SamplingParams(processors=given)
+        SamplingParams(processors=processors)
 
 
 def test_who_cannot_say_what_precedes_is_refused():

@@ -35,7 +35,7 @@ REFUSED = {
 
 
 def test_every_parameter_is_tested_somewhere():
-    named = {each.name for each in dataclasses.fields(SamplingParams)}
+    named = {field.name for field in dataclasses.fields(SamplingParams)}
     assert PLAIN | BY_HISTORY | {*TEXTS} == named
 
 
@@ -51,11 +51,11 @@ def test_it_changes_what_is_decoded_or_told(pair, name):
     ending = dataclasses.replace(pair, stop_ids=frozenset(first.token_ids if name == "ignore_eos" else ()))
     if name == "seed":
         others["temperature"] = 1.0
-    without, given = (
+    default_text, changed_text = (
         repr(specbench.decode(ending, prompt, sampling=SamplingParams(**{**others, **more}), max_new_tokens=6))
         for more in ({}, {name: TEXTS[name]})
     )
-    assert without != given
+    assert default_text != changed_text
 
 
 def test_every_protocol_says_what_it_refuses():
@@ -67,12 +67,12 @@ def test_a_protocol_refuses_what_it_would_ignore(protocol):
     made = protocol_of(protocol, **({"trace": "trace.parquet"} if protocol == "replay" else {}))
     check_parameters(SamplingParams(temperature=0.5), made)
     for name, value in TEXTS.items():
-        given = SamplingParams(**{name: value})
+        sampling = SamplingParams(**{name: value})
         if name in REFUSED[protocol]:
             with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.* protocol={protocol} would ignore it\. "):
-                check_parameters(given, made)
+                check_parameters(sampling, made)
         else:
-            check_parameters(given, made)
+            check_parameters(sampling, made)
 
 
 def test_special_tokens_matter_where_stop_strings_are_searched():

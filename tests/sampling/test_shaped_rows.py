@@ -68,12 +68,12 @@ def test_a_call_penalises_once_and_verifies_in_the_next_launch(kind, block, monk
 @RULES
 def test_requests_of_a_padded_batch_are_penalised_whole(block):
     """Also those that drafted nothing, whose token is sampled without a score."""
-    case, counts, found = case_of("penalties"), torch.tensor([0, 2, 0], device=DEVICE), []
+    case, counts, tokens = case_of("penalties"), torch.tensor([0, 2, 0], device=DEVICE), []
     for step in (case, case.shaped_before):
         draft, target, streams = step.inputs()
         padded = Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True)
-        found.append(FusedVerifier(block=block).verify(padded, target, streams).token_ids)
-    assert torch.equal(*found)
+        tokens.append(FusedVerifier(block=block).verify(padded, target, streams).token_ids)
+    assert torch.equal(*tokens)
     assert torch.equal(case.target_logits, case.shaped_before.target_logits)
 
 
@@ -85,12 +85,12 @@ def test_a_reader_finds_the_same_before_and_after_every_other(kind, masks):
     case = case_of(kind, gamma=0)
     rows = case.target(masks)
     assert (rows.allowed is not None) == (masks and kind == "all")
-    logits, found = rows.logits.clone(), {name: read(dataclasses.replace(rows)) for name, read in READERS.items()}
+    logits, readings = rows.logits.clone(), {name: read(dataclasses.replace(rows)) for name, read in READERS.items()}
     for first in READERS.values():
         for name, second in READERS.items():
             rows = dataclasses.replace(rows)
             first(rows)
-            torch.testing.assert_close(second(rows), found[name], rtol=0, atol=0, equal_nan=True, msg=name)
+            torch.testing.assert_close(second(rows), readings[name], rtol=0, atol=0, equal_nan=True, msg=name)
     assert torch.equal(rows.logits, logits)
     fields = [field.name for field in dataclasses.fields(LogitRows)]
     assert fields == ["logits", "temperature", "cutoff", "log_normalizer", "allowed"]

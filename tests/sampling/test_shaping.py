@@ -36,7 +36,7 @@ from tests.tree.test_conf import composed
 
 VOCABULARY = 40
 PROMPT, TEXT = spelled("abba cab"), spelled("babab cabdabi aab ")
-EVERY = pytest.mark.parametrize("asked", EACH.values(), ids=EACH)
+EVERY = pytest.mark.parametrize("setting", EACH.values(), ids=EACH)
 
 
 def some_logits(rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -46,20 +46,20 @@ def some_logits(rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @EVERY
-def test_rows_along_a_text_are_those_of_the_definition(asked):
-    logits, given = some_logits(len(TEXT)), params(**asked)
-    rows = rows_along(logits, given, PROMPT, TEXT)
+def test_rows_along_a_text_are_those_of_the_definition(setting):
+    logits, sampling = some_logits(len(TEXT)), params(**setting)
+    rows = rows_along(logits, sampling, PROMPT, TEXT)
     for i, row in enumerate(rows.logits):
-        wanted = shaped_logits(logits[i].tolist(), given, PROMPT, TEXT[:i])
-        torch.testing.assert_close(row, torch.tensor(wanted), rtol=0, atol=1e-6)
-    assert (rows.logits is logits) == (not asked), "logits were copied for nothing, or changed in place"
+        expected = shaped_logits(logits[i].tolist(), sampling, PROMPT, TEXT[:i])
+        torch.testing.assert_close(row, torch.tensor(expected), rtol=0, atol=1e-6)
+    assert (rows.logits is logits) == (not setting), "logits were copied for nothing, or changed in place"
 
 
 def test_each_parameter_makes_a_difference():
     """Else the definition could be empty, and agree."""
     logits = some_logits(len(TEXT))
-    for name, asked in EACH.items():
-        assert torch.equal(rows_along(logits, params(**asked), PROMPT, TEXT).logits, logits) == (name == "nothing")
+    for name, setting in EACH.items():
+        assert torch.equal(rows_along(logits, params(**setting), PROMPT, TEXT).logits, logits) == (name == "nothing")
 
 
 def test_rows_are_those_of_transformers_processors():
@@ -74,18 +74,18 @@ def test_rows_are_those_of_transformers_processors():
         "bias": (SequenceBiasLogitsProcessor([[[4], 2.0], [[6], -3.0]]), {"logit_bias": {4: 2.0, 6: -3.0}}),
     }
     assert len(TEXT) == 18
-    for name, (processor, asked) in theirs.items():
-        rows = rows_along(logits, params(**asked), PROMPT, TEXT, first=len(TEXT))
+    for name, (processor, setting) in theirs.items():
+        rows = rows_along(logits, params(**setting), PROMPT, TEXT, first=len(TEXT))
         torch.testing.assert_close(rows.logits, processor(ids, logits.clone()), msg=name)
 
 
 # --- Kernels ---
 
 
-def ragged(dtype: torch.dtype, asked: list[dict], by_row: bool = True) -> tuple[torch.Tensor, Shaping, History]:
+def ragged(dtype: torch.dtype, settings: list[dict], by_row: bool = True) -> tuple[torch.Tensor, Shaping, History]:
     """Requests of different texts and drafts, each with the parameters of its own, as a padded batch has them."""
     texts, prompts, width = [PROMPT + TEXT, PROMPT, spelled("b"), spelled("ab") * 9], [8, 8, 1, 3], 3
-    count = len(asked)
+    count = len(settings)
     capacity = max(map(len, texts)) + width + 2
     tokens = torch.full((count, capacity), 39)  # what lies beyond a text does not count
     for b in range(count):
@@ -98,7 +98,7 @@ def ragged(dtype: torch.dtype, asked: list[dict], by_row: bool = True) -> tuple[
         torch.tensor([len(texts[b % 4]) for b in range(count)]), drafted, owner,
         torch.arange(width + 1).repeat(count),
     )  # fmt: skip
-    shaping = Shaping.of([params(**each) for each in asked])
+    shaping = Shaping.of([params(**setting) for setting in settings])
     assert shaping is not None
     return some_logits(len(owner), dtype), shaping.select(owner) if by_row else shaping, history
 
@@ -130,21 +130,21 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, programs, monkeypatch)
     monkeypatch.setattr(launch_shape, "LOGITS_PER_PROGRAM", chunk)
     monkeypatch.setattr(launch_shape, "TOKENS_PER_ROW", chunk)
     counts, kinds = launch_tally.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
-    for asked in (
+    for settings in (
         [EACH[name] for name in kinds],
         [MIX, EACH["frequency"], {"frequency_penalty": 0.5, "logit_bias": {20: 3.0, 1: -1.0}}],
         [EACH["bad words"], EACH["min_tokens"]],
         [{}, *THOUGHTS.values()],
     ):
-        logits, shaping, history = ragged(dtype, asked)
+        logits, shaping, history = ragged(dtype, settings)
         wide = torch.full((len(logits), VOCABULARY + 3), 7.0, dtype=dtype, device=DEVICE)
         wide[:, :VOCABULARY] = logits.to(DEVICE)
-        given = wide[:, :VOCABULARY]
+        rows = wide[:, :VOCABULARY]
         on_gpu, seen = on_device(shaping), on_device(history)
         texts = (seen.texts, seen.prompt_lengths, seen.text_lengths)
         tally = launches.count_tokens(*texts, on_gpu, VOCABULARY, counts)
-        launches.shape_in_place(given, on_gpu, dataclasses.replace(seen, tally=tally))
-        assert torch.equal(given.cpu(), rounded(shaped(logits.float(), shaping, history), dtype))
+        launches.shape_in_place(rows, on_gpu, dataclasses.replace(seen, tally=tally))
+        assert torch.equal(rows.cpu(), rounded(shaped(logits.float(), shaping, history), dtype))
         assert (wide[:, VOCABULARY:] == 7).all(), "wrote beyond a row"
         assert not counts.counts.any(), "counts were left behind"
 
@@ -153,23 +153,25 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, programs, monkeypatch)
 def test_parameters_may_be_a_row_a_request(kernels, monkeypatch):
     """As a step has them, which copies none of them for each of its rows."""
     monkeypatch.setattr(where, "by_kernels", lambda _: kernels)
-    asked = [EACH["all together"], EACH["bias"], EACH["frequency"]]
-    (logits, by_row, history), (_, by_request, _) = (ragged(torch.float32, asked, each) for each in (True, False))
-    given = [on_device(each) for each in (by_request, history)]
-    rows = RowParams.of([params(**each) for each in asked], DEVICE).repeated(given[1].request)
-    assert rows.shaping.layout == given[0].layout
-    made = logit_rows(logits.to(DEVICE), rows, given[1]).logits
+    settings = [EACH["all together"], EACH["bias"], EACH["frequency"]]
+    (logits, by_row, history), (_, by_request, _) = (
+        ragged(torch.float32, settings, per_row) for per_row in (True, False)
+    )
+    on_gpu = [on_device(argument) for argument in (by_request, history)]
+    rows = RowParams.of([params(**setting) for setting in settings], DEVICE).repeated(on_gpu[1].request)
+    assert rows.shaping.layout == on_gpu[0].layout
+    made = logit_rows(logits.to(DEVICE), rows, on_gpu[1]).logits
     assert torch.equal(made.cpu(), shaped(logits, by_row, history))
 
 
 def test_a_step_penalises_the_models_own_rows(monkeypatch):
     """Without a copy of anything of the vocabulary's size."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
-    asked = RowParams.of([params(**{**EACH["frequency"], **EACH["bias"], **EACH["bad words"]})] * 2, DEVICE)
+    row_params = RowParams.of([params(**{**EACH["frequency"], **EACH["bias"], **EACH["bad words"]})] * 2, DEVICE)
     texts = torch.tensor([[1, 2, 1, 0, 0], [3, 0, 0, 0, 0]], device=DEVICE)
     prompts, lengths = torch.tensor([1, 1], device=DEVICE), torch.tensor([3, 1], device=DEVICE)
     numbers = [torch.zeros_like(lengths) for _ in range(4)]
-    batch = Batch(texts, prompts, lengths, *numbers[:3], asked, numbers[3], torch.zeros((2, 0), dtype=torch.int64))
+    batch = Batch(texts, prompts, lengths, *numbers[:3], row_params, numbers[3], torch.zeros((2, 0), dtype=torch.int64))
     logits = some_logits(4).to(DEVICE)
     rows = batch.rows(logits, torch.tensor([[1], [3]], device=DEVICE))
     assert rows.logits.data_ptr() == logits.data_ptr()
@@ -184,12 +186,12 @@ def test_as_many_rows_for_each_request_are_needed():
 
 def test_kernels_leave_what_is_not_asked_for():
     logits, shaping, history = ragged(torch.float32, [EACH["presence"], {}])
-    given = logits.clone().to(DEVICE)
-    launches.shape_in_place(given, on_device(shaping), on_device(history))
-    made = given.cpu()
+    in_place = logits.clone().to(DEVICE)
+    launches.shape_in_place(in_place, on_device(shaping), on_device(history))
+    made = in_place.cpu()
     assert torch.equal(made[4:], logits[4:])
-    held = {*PROMPT, *TEXT, *history.drafted[0].tolist()}
-    others = [token for token in range(VOCABULARY) if token not in held]
+    text_tokens = {*PROMPT, *TEXT, *history.drafted[0].tolist()}
+    others = [token for token in range(VOCABULARY) if token not in text_tokens]
     assert torch.equal(made[:4, others], logits[:4, others])
 
 
@@ -197,7 +199,7 @@ def test_kernels_leave_what_is_not_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("setting", "says"),
     [
         ({"logit_bias": {40: 1.0}}, r"sampler.logit_bias=40: id 40 is beyond the vocabulary of 40.* 0 to 39"),
         ({"allowed_token_ids": [0, 41]}, r"sampler.allowed_token_ids=41: id 41 is beyond"),
@@ -205,14 +207,14 @@ def test_kernels_leave_what_is_not_asked_for():
     ],
     ids=str,
 )
-def test_ids_beyond_the_vocabulary_are_refused_by_name(asked, says):
+def test_ids_beyond_the_vocabulary_are_refused_by_name(setting, says):
     with pytest.raises(ConfigError, match=says):
-        params(**asked)
+        params(**setting)
 
 
 def test_bad_words_are_banned_by_themselves_and_after_a_space():
-    given = params(bad_words=["ab", "  c", " "])
-    assert given.bad_word_ids == ((1, 2), (0, 1, 2), (3,), (0, 3), (0,), (0, 0))
+    sampling = params(bad_words=["ab", "  c", " "])
+    assert sampling.bad_word_ids == ((1, 2), (0, 1, 2), (3,), (0, 3), (0,), (0, 0))
     with pytest.raises(ConfigError, match="sampler.bad_words=ab: has no tokens"):
         resolve(SamplingParams(bad_words=["ab"]), lambda text: [], (), VOCABULARY)
 
@@ -234,17 +236,17 @@ def test_who_has_no_ids_or_no_text_is_told():
 
 
 def test_the_command_line_takes_all_of_them():
-    given = composed("sampler.logit_bias={263:1.5,199:-1}", "sampler.bad_words=[a]", "sampler.min_tokens=3").sampler
-    made = SamplingParams.from_mapping(dict(OmegaConf.to_container(given)))
+    sampler = composed("sampler.logit_bias={263:1.5,199:-1}", "sampler.bad_words=[a]", "sampler.min_tokens=3").sampler
+    made = SamplingParams.from_mapping(dict(OmegaConf.to_container(sampler)))
     assert made.shaping == {"logit_bias": ((199, -1.0), (263, 1.5)), "bad_words": ("a",), "min_tokens": 3}
     assert json.loads(made.token_rules) == {"logit_bias": [[199, -1.0], [263, 1.5]], "bad_words": ["a"]}
     assert SamplingParams(temperature=0.3, top_k=4).shaping_text == SamplingParams().token_rules == ""
 
 
 def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name(pair):
-    asked = context(MaskedVerifier(), sampling=SamplingParams(min_tokens=2))
+    shaped_context = context(MaskedVerifier(), sampling=SamplingParams(min_tokens=2))
     with pytest.raises(ConfigError, match="sampler.min_tokens=2: steps are made up, without texts"):
-        check_no_history(asked)
+        check_no_history(shaped_context)
     why = obstacle(pair, "transformers", 1, SamplingParams(bad_words=["a"]), 0)
     assert why == "generate is not asked for sampler.bad_words"
     with pytest.raises(ArgumentError, match="sampling: logit_bias needs the text before each position"):
@@ -255,16 +257,16 @@ def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name(pair):
 
 
 def test_a_trace_is_replayed_under_the_parameters_that_it_was_sampled_with():
-    given = SamplingParams(presence_penalty=0.5)
+    sampling = SamplingParams(presence_penalty=0.5)
     p, q = markov_pair()
     made = trace_of_tokens(p, q, [[1, 2, 0]])
-    trace = dataclasses.replace(made, identity=dataclasses.replace(made.identity, shaping=given.shaping_text))
-    check_sampler(trace, given.numbers, "x", shaping=given.shaping_text)
+    trace = dataclasses.replace(made, identity=dataclasses.replace(made.identity, shaping=sampling.shaping_text))
+    check_sampler(trace, sampling.numbers, "x", shaping=sampling.shaping_text)
     for other in (SamplingParams(), SamplingParams(presence_penalty=1.0)):
         with pytest.raises(ConfigError, match=r"sampler.presence_penalty=.*x was sampled with presence_penalty 0.5"):
             check_sampler(trace, other.numbers, "x", shaping=other.shaping_text)
     with pytest.raises(ConfigError, match="sampler.presence_penalty=0.5: the trace x was sampled with .* off"):
-        check_sampler(made, given.numbers, "x", shaping=given.shaping_text)
+        check_sampler(made, sampling.numbers, "x", shaping=sampling.shaping_text)
 
 
 def test_the_report_says_what_was_asked_for_and_who_differs(tmp_path):

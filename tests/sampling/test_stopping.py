@@ -41,7 +41,7 @@ class Pieces:
     """A tokenizer whose tokens are these bytes; token 0 is special."""
 
     def __init__(self, *pieces):
-        self.pieces = [each if isinstance(each, bytes) else each.encode() for each in pieces]
+        self.pieces = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
 
     def decode(self, token_ids, skip_special_tokens, clean_up_tokenization_spaces=False):
         kept = [self.pieces[token] for token in token_ids if token or not skip_special_tokens]
@@ -55,9 +55,9 @@ def found_in(pieces, sampling, blocks, prompt=()):
     search = StopSearch(TextStream(tokenizer, [first + i for i in range(len(prompt))], True), sampling)
     tokens = iter(range(1, len(pieces) + 1))
     for size in blocks:
-        if found := search.feed(list(itertools.islice(tokens, size))):
-            whole = TextStream(tokenizer, [], True).feed(list(range(1, found.tokens + 1)))
-            return found.text, found.tokens, whole[: found.characters]
+        if stop := search.feed(list(itertools.islice(tokens, size))):
+            whole = TextStream(tokenizer, [], True).feed(list(range(1, stop.tokens + 1)))
+            return stop.text, stop.tokens, whole[: stop.characters]
     return None
 
 
@@ -99,8 +99,8 @@ def test_special_tokens_are_shown_and_searched_if_asked():
         completion = Completion(Request("p", (1,), 0, sampling, 4), [1, 0, 2], tokenizer=Pieces("<end>", "a", "b"))
         assert completion.text == shown
         stream = TextStream(Pieces("<end>", "a", "b"), [1], skipped)
-        found = StopSearch(stream, SamplingParams(stop=["<end>b"], skip_special_tokens=skipped)).feed([1, 0, 2])
-        assert (found is None) == skipped
+        stop = StopSearch(stream, SamplingParams(stop=["<end>b"], skip_special_tokens=skipped)).feed([1, 0, 2])
+        assert (stop is None) == skipped
 
 
 def test_prompts_are_not_searched():
@@ -128,9 +128,9 @@ def test_text_told_token_by_token_is_the_text_of_all_tokens(pair):
         ids = [rng.randrange(300) for _ in range(20)] if i % 2 else written
         cut = rng.randrange(len(ids))
         stream = TextStream(tokenizer, ids[:cut], True)
-        told = "".join(stream.feed([token]) for token in ids[cut:]) + stream.rest()
+        text = "".join(stream.feed([token]) for token in ids[cut:]) + stream.rest()
         before = tokenizer.decode(ids[:cut], skip_special_tokens=True).rstrip("\ufffd")
-        assert before + told == tokenizer.decode(ids, skip_special_tokens=True)
+        assert before + text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +144,14 @@ def free(exact):
 def stopped(exact, free):
     """Requests with stop strings out of these texts, and where each text has to end: its characters and tokens."""
     rng, requests, expected = random.Random(1), [], []
-    for i, each in enumerate(free * 2):
-        place, size = rng.randrange(4, len(each.text) - 16), (1, 4, 7, 16)[i % 4]
-        stop = (each.text[place : place + size], "never there")
-        text = each.text[: each.text.index(stop[0])]
-        tokens = next(n for n in range(25) if stop[0] in exact.tokenizer.decode(each.token_ids[:n]))
-        sampling = dataclasses.replace(each.request.sampling, stop=stop)
-        requests.append(dataclasses.replace(each.request, name=str(i), sampling=sampling))
-        expected.append((text, each.token_ids[:tokens], "stop", stop[0]))
+    for i, completion in enumerate(free * 2):
+        place, size = rng.randrange(4, len(completion.text) - 16), (1, 4, 7, 16)[i % 4]
+        stop = (completion.text[place : place + size], "never there")
+        text = completion.text[: completion.text.index(stop[0])]
+        tokens = next(n for n in range(25) if stop[0] in exact.tokenizer.decode(completion.token_ids[:n]))
+        sampling = dataclasses.replace(completion.request.sampling, stop=stop)
+        requests.append(dataclasses.replace(completion.request, name=str(i), sampling=sampling))
+        expected.append((text, completion.token_ids[:tokens], "stop", stop[0]))
     return requests, expected
 
 
@@ -162,15 +162,15 @@ def stopped(exact, free):
 def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, stopped, engine, gamma):
     requests, expected = stopped
     made = decoder(exact, gamma, engine=engine())
-    found = made.run(requests, at_once=3)
-    assert [(c.text, c.token_ids, c.finished, c.stop_reason) for c in found] == expected
-    for each in found:
-        assert sum(step.num_emitted for step in each.steps) == len(each.token_ids)
-        assert each.steps[-1].num_accepted <= each.steps[-1].num_emitted
+    completions = made.run(requests, at_once=3)
+    assert [(c.text, c.token_ids, c.finished, c.stop_reason) for c in completions] == expected
+    for completion in completions:
+        assert sum(step.num_emitted for step in completion.steps) == len(completion.token_ids)
+        assert completion.steps[-1].num_accepted <= completion.steps[-1].num_emitted
     if gamma:  # the cases that this is about are among them
-        lasts = [each.steps[-1] for each in found]
+        lasts = [completion.steps[-1] for completion in completions]
         assert any(0 < last.num_emitted < last.num_draft_tokens for last in lasts)
-        last = [(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :]), c.stop_reason) for c in found]
+        last = [(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :]), c.stop_reason) for c in completions]
         assert any(len(text) < len(stop) for text, stop in last)
 
 
@@ -197,25 +197,27 @@ def test_every_request_has_stop_ids_of_its_own(exact, free, engine):
     ids = free[0].token_ids
     once = [i for i in range(2, 20) if ids[i] not in ids[:i]]
     a, b = once[1], once[4]
-    own = dataclasses.replace(exact, stop_ids=frozenset({ids[b]}))
+    pair = dataclasses.replace(exact, stop_ids=frozenset({ids[b]}))
     params = {
         "own": {}, "none": {"ignore_eos": True}, "first": {"stop_token_ids": [ids[a]]},
         "shown": {"stop_token_ids": [ids[a]], "include_stop_str_in_output": True},
         "many": {"stop_token_ids": [*range(4000, 4012), ids[a]], "ignore_eos": True},
     }  # fmt: skip
     requests = [
-        dataclasses.replace(free[0].request, name=name, sampling=SamplingParams(temperature=0.0, **given))
-        for name, given in params.items()
+        dataclasses.replace(free[0].request, name=name, sampling=SamplingParams(temperature=0.0, **parameters))
+        for name, parameters in params.items()
     ]
     requests.append(dataclasses.replace(requests[0], name="other", stop_ids=frozenset({ids[a]})))
-    found = {each.request.name: each for each in decoder(own, engine=engine()).run(requests, at_once=4)}
-    lengths = {name: len(each.token_ids) for name, each in found.items()}
+    completions = {
+        completion.request.name: completion for completion in decoder(pair, engine=engine()).run(requests, at_once=4)
+    }
+    lengths = {name: len(completion.token_ids) for name, completion in completions.items()}
     assert lengths == {"own": b + 1, "none": 24, "first": a + 1, "shown": a + 1, "many": a + 1, "other": a + 1}
-    reasons = {name: each.stop_reason for name, each in found.items()}
+    reasons = {name: completion.stop_reason for name, completion in completions.items()}
     assert reasons == {"own": None, "none": None, "first": ids[a], "shown": ids[a], "many": ids[a], "other": None}
     decode = exact.tokenizer.decode
-    assert found["first"].text == decode(ids[:a])
-    assert found["shown"].text == decode(ids[: a + 1])
+    assert completions["first"].text == decode(ids[:a])
+    assert completions["shown"].text == decode(ids[: a + 1])
 
 
 def test_a_stop_token_is_no_text_to_search():
@@ -230,9 +232,11 @@ def test_a_stop_token_is_no_text_to_search():
 def test_a_table_of_texts_says_what_ended_each(tmp_path):
     """A stop string, an id in digits, since a column has one type, or nothing that was asked for."""
     tokenizer, request = Pieces("<end>", "a", ">"), Request("p", (1,), 0, SamplingParams(), 4)
-    given = [">", 2, None]
-    ended = [Completion(request, [1, 2], finished="stop", stop_reason=each, tokenizer=tokenizer) for each in given]
-    write_rows(tmp_path / TEXTS, [text_row(tokenizer, each) for each in ended], TextRow)
+    reasons = [">", 2, None]
+    ended = [
+        Completion(request, [1, 2], finished="stop", stop_reason=reason, tokenizer=tokenizer) for reason in reasons
+    ]
+    write_rows(tmp_path / TEXTS, [text_row(tokenizer, completion) for completion in ended], TextRow)
     assert pq.read_table(tmp_path / TEXTS)["stop_reason"].to_pylist() == [">", "2", None]
 
 
@@ -246,8 +250,8 @@ def test_a_decoder_without_a_tokenizer_says_that_it_needs_one(pair, stopped):
 def test_several_continuations_have_seeds_of_their_own_that_follow_from_the_first():
     sampling = SamplingParams(n=3, seed=5, truncate_prompt_tokens=2, max_tokens=7)
     made = requests_of("p", (1, 2, 3), sampling, 99, 64)
-    found = [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made]
-    assert found == [(name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])]
+    continuations = [(r.name, r.prompt_name, r.sample, r.prompt, r.max_new_tokens) for r in made]
+    assert continuations == [(name, "p", i, (2, 3), 7) for i, name in enumerate(["p", "p#1", "p#2"])]
     assert made[0].seed == 5
     assert len({r.seed for r in made}) == 3
     others = requests_of("q", (1, 2, 3), sampling, 11, 64)
@@ -258,11 +262,11 @@ def test_several_continuations_have_seeds_of_their_own_that_follow_from_the_firs
 def test_decode_tells_which_continuation_is_which(pair):
     prompts = ["def add(a, b):\n", "import os\nimport "]
     sampling = SamplingParams(n=2, seed=3, max_tokens=6)
-    found = specbench.decode(pair, prompts, sampling=sampling, seed=8)
-    assert [(each.index, each.sample) for each in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found[0].token_ids != found[1].token_ids
+    completions = specbench.decode(pair, prompts, sampling=sampling, seed=8)
+    assert [(completion.index, completion.sample) for completion in completions] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert completions[0].token_ids != completions[1].token_ids
     again = specbench.decode(pair, prompts[::-1], sampling=sampling, seed=9, batch_size=1)
-    assert texts(again) == texts([*found[2:], *found[:2]])
+    assert texts(again) == texts([*completions[2:], *completions[:2]])
 
 
 def test_ids_that_the_pair_does_not_have_are_refused(pair):

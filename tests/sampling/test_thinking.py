@@ -15,12 +15,12 @@ PARENTHESES = ["(", ")"]
 
 def test_known_tokens_are_found_and_others_can_be_named(pair):
     assert thinking_ids(pair.tokenizer, None, 4096) is None
-    known = copy.deepcopy(pair.tokenizer)
-    known.add_tokens(["</think>", "<think>"])
-    assert thinking_ids(known, None, 4098) == (4097, 4096)
-    assert thinking_ids(known, None, 4096) is None, "ids beyond the model's own"
-    named = thinking_ids(known, PARENTHESES, 4098)
-    assert known.convert_ids_to_tokens(named) == PARENTHESES
+    tokenizer = copy.deepcopy(pair.tokenizer)
+    tokenizer.add_tokens(["</think>", "<think>"])
+    assert thinking_ids(tokenizer, None, 4098) == (4097, 4096)
+    assert thinking_ids(tokenizer, None, 4096) is None, "ids beyond the model's own"
+    named = thinking_ids(tokenizer, PARENTHESES, 4098)
+    assert tokenizer.convert_ids_to_tokens(named) == PARENTHESES
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_steps_that_are_made_up_have_made_up_ones():
 @pytest.mark.usefixtures("unchecked")
 def test_a_decoded_text_thinks_no_longer_than_its_budget(pair):
     thinking = specbench.load_pair("embedded:target", "embedded:draft", thinking_tokens=PARENTHESES)
-    asked = SamplingParams(temperature=0.0, thinking_token_budget=2)
-    (text,) = specbench.decode(thinking, "def add(a", gamma=4, sampling=asked, max_new_tokens=8)
+    sampling = SamplingParams(temperature=0.0, thinking_token_budget=2)
+    (text,) = specbench.decode(thinking, "def add(a", gamma=4, sampling=sampling, max_new_tokens=8)
     start, end = thinking.thinking_ids
     # The prompt has one token behind the start.
     assert thinking.encode("def add(a")[-2] == start
     assert text.token_ids[1] == end
     with pytest.raises(ConfigError, match=r"sampling\.thinking_token_budget=2: .*thinking_tokens"):
-        specbench.decode(pair, "x", gamma=4, sampling=asked, max_new_tokens=2)
+        specbench.decode(pair, "x", gamma=4, sampling=sampling, max_new_tokens=2)

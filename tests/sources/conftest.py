@@ -19,8 +19,8 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     sources: list[ServedSource] = []
     build = ServedSource.__init__
 
-    def noting(self: ServedSource, *args: Any, **given: Any) -> None:
-        build(self, *args, **given)
+    def noting(self: ServedSource, *args: Any, **options: Any) -> None:
+        build(self, *args, **options)
         sources.append(self)
 
     monkeypatch.setattr(ServedSource, "__init__", noting)

@@ -44,13 +44,13 @@ def restarted() -> dict[str, Any]:
 
 
 def complete(
-    kind: type, replies: dict[str, Any], wanted: Any = None, mode: Mode = Mode.SPECULATIVE, **given: Any
+    kind: type, replies: dict[str, Any], text_request: Any = None, mode: Mode = Mode.SPECULATIVE, **options: Any
 ) -> None:
     """Asks a server with these replies for a text."""
     with serving(replies) as server:
-        source = kind(server.url, plain_url=server.url, **{"retries": 0, **given})
+        source = kind(server.url, plain_url=server.url, **{"retries": 0, **options})
         source.open()
-        source.complete([wanted or request(ids=(7, 8))], mode)
+        source.complete([text_request or request(ids=(7, 8))], mode)
 
 
 LLAMA_REPLIES = {
@@ -130,10 +130,10 @@ OPENAI_REPLIES = {
 }
 
 
-@pytest.mark.parametrize(("replies", "given", "message"), OPENAI_REPLIES.values(), ids=OPENAI_REPLIES.keys())
-def test_a_reply_of_openai_that_is_not_as_it_should_be_is_named(replies, given, message):
+@pytest.mark.parametrize(("replies", "options", "message"), OPENAI_REPLIES.values(), ids=OPENAI_REPLIES.keys())
+def test_a_reply_of_openai_that_is_not_as_it_should_be_is_named(replies, options, message):
     with pytest.raises(ConfigError, match=message):
-        complete(OpenAiSource, replies, **given)
+        complete(OpenAiSource, replies, **options)
 
 
 @pytest.mark.parametrize("logprob", [math.nan, math.inf, 10**400, True, "a"], ids=str)
@@ -193,7 +193,7 @@ def test_another_number_of_texts_than_was_requested_is_named(kind, count, replie
         source = kind(server.url)
         source.open()
         message = rf"returned {replies} texts for prompt 'abc', and the request was for {count}"
-        call = source.complete if count == 1 else lambda given, mode: source.choices(*given, count, mode)
+        call = source.complete if count == 1 else lambda requests, mode: source.choices(*requests, count, mode)
         with pytest.raises(ConfigError, match=message):
             call([request()], Mode.SPECULATIVE)
 
@@ -327,10 +327,10 @@ NOT_THIS_ONE = {
 }
 
 
-@pytest.mark.parametrize(("kind", "replies", "given", "message"), NOT_THIS_ONE.values(), ids=NOT_THIS_ONE.keys())
-def test_a_server_that_cannot_be_the_one_is_refused_before_any_request(kind, replies, given, message):
+@pytest.mark.parametrize(("kind", "replies", "options", "message"), NOT_THIS_ONE.values(), ids=NOT_THIS_ONE.keys())
+def test_a_server_that_cannot_be_the_one_is_refused_before_any_request(kind, replies, options, message):
     with serving(replies) as server, pytest.raises(ConfigError, match=message):
-        kind(server.url, **given).open()
+        kind(server.url, **options).open()
 
 
 @pytest.mark.parametrize("size", [100, 101, None])

@@ -42,8 +42,8 @@ class Ignoring:
 
 
 def test_a_source_is_built_with_plain_lists_and_mappings():
-    given = ["source=openai", "source.url=http://x", "++source.extra={top: [1, {a: b}]}"]
-    source = build_source(composed(*given).source)
+    overrides = ["source=openai", "source.url=http://x", "++source.extra={top: [1, {a: b}]}"]
+    source = build_source(composed(*overrides).source)
     assert isinstance(source, OpenAiSource)
     assert source.extra == {"top": [1, {"a": "b"}]}
     assert type(source.extra["top"]) is list
@@ -74,27 +74,27 @@ def test_no_source_is_asked_for_by_leaving_it_out(value):
 
 
 def test_a_source_without_a_class_is_refused():
-    given = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
+    settings = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
     with pytest.raises(ConfigError, match=r"^source=.*: no _target_\. Choose one of conf/source"):
-        check_job(given)
+        check_job(settings)
 
 
 def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another_job():
-    given = config.resolved(composed())
-    older = {key: value for key, value in given.items() if key != "source"}
-    assert identity(given, {})[0] == identity(older, {})[0]
+    settings = config.resolved(composed())
+    older = {key: value for key, value in settings.items() if key != "source"}
+    assert identity(settings, {})[0] == identity(older, {})[0]
     other = config.resolved(composed("source=openai", "source.url=http://x"))
-    assert identity(other, {})[0] != identity(given, {})[0]
+    assert identity(other, {})[0] != identity(settings, {})[0]
 
 
 def test_requests_are_not_told_one_by_one(capsys, monkeypatch):
     """Hydra's root logger tells what is INFO, and httpx tells every request so."""
-    given = OmegaConf.to_container(composed(hydra=True).hydra.job_logging, resolve=True)
-    assert isinstance(given, dict)
+    logging_settings = OmegaConf.to_container(composed(hydra=True).hydra.job_logging, resolve=True)
+    assert isinstance(logging_settings, dict)
     monkeypatch.setattr(logging.root, "handlers", list(logging.root.handlers))
     level = logging.root.level
     try:
-        logging.config.dictConfig(given)
+        logging.config.dictConfig(logging_settings)
         with serving(llama()) as server:
             source = LlamaServerSource(server.url)
             source.open()

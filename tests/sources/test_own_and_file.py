@@ -22,9 +22,9 @@ from specbench.sources.own import OwnSource
 PROMPT = "import"
 
 
-def opened(verifier: Any = None, **given: Any) -> OwnSource:
+def opened(verifier: Any = None, **options: Any) -> OwnSource:
     parts = (verifier or MaskedVerifier(), ModelDrafter(), EagerEngine())
-    source = OwnSource("embedded:target", "embedded:draft", *parts, gamma=3, device="cpu", **given)
+    source = OwnSource("embedded:target", "embedded:draft", *parts, gamma=3, device="cpu", **options)
     source.open()
     return source
 
@@ -40,7 +40,7 @@ def test_our_decoder_is_a_source():
     assert isinstance(source, Source)
     greedy = [request(temperature=0.0, logprobs=0), request(length=3, temperature=0.0, logprobs=0)]
     plain, speculative = (source.complete(greedy, mode) for mode in (Mode.PLAIN, Mode.SPECULATIVE))
-    assert [each.token_ids for each in plain] == [each.token_ids for each in speculative]
+    assert [text.token_ids for text in plain] == [text.token_ids for text in speculative]
     assert plain[1].token_ids == (plain[0].token_ids or ())[:3]
     assert plain[0].logprobs == pytest.approx(speculative[0].logprobs, abs=1e-4)
     assert plain[0].counters == {}
@@ -58,19 +58,19 @@ def test_our_decoder_is_a_source():
 
 @pytest.mark.cases(2)
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("bug", "found"), [("accepts_everything", True), ("returns_argmax", True), (None, False)])
-def test_flawed_verifiers_are_found_by_their_texts_alone(bug, found):
+@pytest.mark.parametrize(("bug", "biased"), [("accepts_everything", True), ("returns_argmax", True), (None, False)])
+def test_flawed_verifiers_are_found_by_their_texts_alone(bug, biased):
     source = opened(None if bug is None else flawed(bug), batch_size=150)
     plain, speculative = (
-        [each.token_ids for each in source.complete([request(1000 * side + i, 5) for i in range(150)], mode)]
+        [text.token_ids for text in source.complete([request(1000 * side + i, 5) for i in range(150)], mode)]
         for side, mode in enumerate(Mode)
     )
     pairs = text_pairs([0] * 150, plain, speculative, 5)  # ty: ignore
-    assert (evidence(pairs).rejected_at(1e-4) is not None) == found
+    assert (evidence(pairs).rejected_at(1e-4) is not None) == biased
 
 
-def completion(mode: Mode, **given: Any) -> TextCompletion:
-    return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
+def completion(mode: Mode, **fields: Any) -> TextCompletion:
+    return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **fields})
 
 
 def written(folder: Path, *lines: str) -> FileSource:
@@ -83,13 +83,13 @@ def written(folder: Path, *lines: str) -> FileSource:
 def test_a_file_gives_texts_in_their_order(tmp_path):
     texts = [completion(mode, text=f" {n}") for n in range(2) for mode in Mode]
     other = '{"prompt_id": "b", "mode": "plain", "text": "by hand"}\n'
-    source = written(tmp_path, *(line_of(each, "distribution", "llama.cpp b1") for each in texts), other)
+    source = written(tmp_path, *(line_of(text, "distribution", "llama.cpp b1") for text in texts), other)
     assert isinstance(source, Source)
     assert source.prompts == {"a": PROMPT, "b": ""}
     assert source.pairs == {"a": 2, "b": 0}
     assert source.engine == "texts of served.jsonl, served by llama.cpp b1"
     got = [source.complete([request(9)], Mode.PLAIN)[0] for _ in range(2)]
-    assert [each.text for each in got] == [" 0", " 1"]
+    assert [text.text for text in got] == [" 0", " 1"]
     assert got[0].token_ids == (1, 2)
     with pytest.raises(ConfigError, match="has 2 plain texts of prompt 'a'"):
         source.complete([request()], Mode.PLAIN)
@@ -105,7 +105,7 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("stated", "wanted", "problem"),
+    ("stated", "sampling", "problem"),
     [
         ({"temperature": 0.7}, {"temperature": 0.7, "top_k": 5}, None),  # a line by hand need not say everything
         ({"temperature": 0.7}, {}, r"sampler\.temperature=1\.0: texts of prompt 'a' in .* were sampled with 0\.7"),
@@ -118,13 +118,13 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
         ({"sampling": {}}, {"top_k": 5}, r"sampler\.top_k=5: .* were sampled with 0\. Use the parameters"),
     ],
 )
-def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, wanted, problem, tmp_path):
+def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampling, problem, tmp_path):
     source = written(tmp_path, json.dumps({"prompt_id": "a", "mode": "plain", "text": " os"} | stated) + "\n")
     if problem is None:
-        assert source.complete([request(**wanted)], Mode.PLAIN)
+        assert source.complete([request(**sampling)], Mode.PLAIN)
     else:
         with pytest.raises(ConfigError, match=problem):
-            source.complete([request(**wanted)], Mode.PLAIN)
+            source.complete([request(**sampling)], Mode.PLAIN)
 
 
 def test_a_field_that_is_null_is_none_at_all(tmp_path):

@@ -66,8 +66,8 @@ def check(source: Any, ids: bool = True) -> dict[Mode, list[TextCompletion]]:
     greedy = source.complete(requests(0.0), Mode.PLAIN)
     assert greedy[0].text.startswith(" Paris")
     if ids:  # its own token ids of a prompt are those that it makes of the text itself
-        asked = [dataclasses.replace(each, token_ids=source.encode(each.prompt)) for each in requests(0.0)]
-        assert [text.token_ids for text in source.complete(asked, Mode.PLAIN)] == [text.token_ids for text in greedy]
+        encoded = [dataclasses.replace(request, token_ids=source.encode(request.prompt)) for request in requests(0.0)]
+        assert [text.token_ids for text in source.complete(encoded, Mode.PLAIN)] == [text.token_ids for text in greedy]
     return texts
 
 

@@ -13,8 +13,8 @@ from specbench.sources.prometheus import totals
 from tests.helpers.text_servers import VLLM_COUNTERS, TextServer, VllmCounters, llama, request, serving
 
 
-def llama_source(speculative: TextServer, plain: TextServer | None = None, **given: Any) -> LlamaServerSource:
-    return LlamaServerSource(speculative.url, plain and plain.url, **given)
+def llama_source(speculative: TextServer, plain: TextServer | None = None, **options: Any) -> LlamaServerSource:
+    return LlamaServerSource(speculative.url, plain and plain.url, **options)
 
 
 def body_of(server: TextServer) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def test_llama_server_is_asked_by_ids_and_its_counters_are_read():
     assert speculative.logprobs == (-0.5,) * 4
     assert without.logprobs is None
     assert speculative.seconds is not None
-    asked = body_of(plain)
-    assert asked == {
+    body = body_of(plain)
+    assert body == {
         "prompt": [7, 8, 9], "n_predict": 4, "seed": 3, "temperature": 1.0, "samplers": ["temperature"],
         "return_tokens": True,
     }  # fmt: skip
@@ -104,13 +104,13 @@ def test_vllm_returns_ids_and_its_counters_are_of_all_texts():
         assert source.engine == "vllm 0.33.0"
         texts = source.complete([request(seed=seed, top_k=7, logprobs=0) for seed in range(3)], Mode.SPECULATIVE)
         source.complete([request()], Mode.SPECULATIVE)
-        asked = body_of(server) if server.asked[-1][0] != "/metrics" else server.asked[-2][1]
+        body = body_of(server) if server.asked[-1][0] != "/metrics" else server.asked[-2][1]
     assert texts[0].token_ids == (0, 1, 2, 3)
     assert texts[0].logprobs == (-0.5,)
     assert source.totals == {Mode.SPECULATIVE: {"drafted": 16, "accepted": 12, "steps": 8}}
     # Sent although they are off: vLLM would take the model's own otherwise.
-    assert asked.items() >= {"model": "m", "top_k": -1, "min_p": 0.0, "top_p": 1.0, "repetition_penalty": 1.0}.items()
-    assert (asked["prompt"], asked["return_token_ids"], asked["max_tokens"]) == ([7, 8, 9], True, 4)
+    assert body.items() >= {"model": "m", "top_k": -1, "min_p": 0.0, "top_p": 1.0, "repetition_penalty": 1.0}.items()
+    assert (body["prompt"], body["return_token_ids"], body["max_tokens"]) == ([7, 8, 9], True, 4)
 
 
 def test_counters_are_summed_over_labels_whatever_these_hold():
@@ -123,10 +123,10 @@ def test_completions_of_openai_itself_are_texts():
         source = OpenAiSource(server.url, model="m", extra={"user": "u"})
         source.open()
         (text,) = source.complete([request(ids=None, temperature=0.0, logit_bias={3: -1.0})], Mode.SPECULATIVE)
-        asked = body_of(server)
+        body = body_of(server)
     assert (text.text, text.token_ids, text.finish_reason) == (" of abc", None, "length")
-    assert asked.items() >= {"prompt": "abc", "temperature": 0.0, "user": "u", "logit_bias": {"3": -1.0}}.items()
-    assert not {"top_k", "min_p", "ignore_eos", "return_token_ids"} & set(asked)
+    assert body.items() >= {"prompt": "abc", "temperature": 0.0, "user": "u", "logit_bias": {"3": -1.0}}.items()
+    assert not {"top_k", "min_p", "ignore_eos", "return_token_ids"} & set(body)
 
 
 def test_several_texts_of_a_request_are_asked_of_the_server_together():
@@ -165,17 +165,17 @@ def test_a_parameter_that_the_server_does_not_take_is_refused(dialect, sampling,
     with serving(VllmCounters().replies) as server:
         source = OpenAiSource(server.url, dialect=dialect)
         source.open()
-        asked = len(server.asked)
+        count = len(server.asked)
         with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.*prompt 'abc' asks for it\. Leave it out"):
             source.complete([request(**sampling)], Mode.SPECULATIVE)
-        assert len(server.asked) == asked
+        assert len(server.asked) == count
 
 
 @pytest.mark.parametrize("reply", [{"tokens": [7, 8]}, {"tokens": ["The"]}, {"tokens": [True]}, {}, []], ids=str)
 def test_token_ids_of_prompts_are_the_servers_own(reply):
     """llama-server and vLLM tell them; other servers, and those that apply a template, are not asked."""
-    asked: list[Any] = []
-    tokenize = {"/tokenize": lambda body: asked.append(body) or reply}
+    bodies: list[Any] = []
+    tokenize = {"/tokenize": lambda body: bodies.append(body) or reply}
     with serving(llama() | tokenize) as server, serving(VllmCounters().replies | tokenize) as vllm:
         sources = [llama_source(server), OpenAiSource(vllm.url, dialect="vllm")]
         for source in sources:
@@ -185,10 +185,10 @@ def test_token_ids_of_prompts_are_the_servers_own(reply):
             else:
                 with pytest.raises(ConfigError, match="/tokenize returned no token ids"):
                     source.encode("The")
-        assert asked == [
+        assert bodies == [
             {"content": "The", "add_special": True, "parse_special": True},
             {"model": "m", "prompt": "The"},
         ]
         others = [OpenAiSource(vllm.url), OpenAiSource(vllm.url, dialect="vllm", chat=True)]
         assert [source.encode("The") for source in others] == [None, None]
-        assert len(asked) == 2
+        assert len(bodies) == 2

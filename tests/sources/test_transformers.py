@@ -24,13 +24,13 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def opened(method: str, **given: Any) -> TransformersSource:
+def opened(method: str, **options: Any) -> TransformersSource:
     settings = {
         "target": "embedded:target",
         "gamma": 3,
         "device": "cpu",
         **METHODS.get(method, {}),
-        **given,
+        **options,
     }
     source = TransformersSource(method=method, **settings)
     source.open()
@@ -75,13 +75,13 @@ def test_each_method_writes_the_plain_text_at_temperature_0_and_counts_its_steps
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_repetition_penalty_counts_prompt_and_text_as_our_own_decoder_does(method):
-    own = OwnSource(
+    reference = OwnSource(
         "embedded:target", "embedded:draft", MaskedVerifier(), ModelDrafter(), EagerEngine(), gamma=3, device="cpu"
     )
-    own.open()
+    reference.open()
     greedy: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
-    expected = ids(texts(own, Mode.PLAIN, **greedy, repetition_penalty=2))
-    assert expected != ids(texts(own, Mode.PLAIN, **greedy))
+    expected = ids(texts(reference, Mode.PLAIN, **greedy, repetition_penalty=2))
+    assert expected != ids(texts(reference, Mode.PLAIN, **greedy))
     source = opened(method)
     for mode in Mode:
         assert ids(texts(source, mode, **greedy, repetition_penalty=2)) == expected

@@ -29,7 +29,7 @@ CHOICES = sorted(
     for path in CONF.glob("*/**/*.yaml")
     if path.parent != CONF / "exp" and CONF / "hydra" not in path.parents
 )
-BY_GROUP = {group: [name for each, name in CHOICES if each == group] for group, _ in CHOICES}
+BY_GROUP = {group: [name for other, name in CHOICES if other == group] for group, _ in CHOICES}
 LAUNCHERS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
 SHARED_MODULES = {"__init__", "command", "decoding", "folder", "metrics", "page"}
@@ -47,7 +47,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 def chosen(group: str, name: str) -> DictConfig:
     """The group's node; groups do not read one another, so that a choice of each is composed at once."""
     place = BY_GROUP[group].index(name)
-    return composed(*(f"{each}={names[place]}" for each, names in BY_GROUP.items() if place < len(names)))[group]
+    return composed(*(f"{other}={names[place]}" for other, names in BY_GROUP.items() if place < len(names)))[group]
 
 
 def test_the_folders_were_found():
@@ -107,12 +107,12 @@ def test_every_experiment_composes_with_each_value_it_sweeps(name, thorough):
     for override in overrides:
         values = list(override.sweep_string_iterator())
         assert len(values) == len(set(values)) > 1
-        given = [spelled_out(f"{override.key_or_group}={value}") for value in values]
+        value_words = [spelled_out(f"{override.key_or_group}={value}") for value in values]
         # One choice of a group stands for the others, which compose with the defaults: see above.
-        again = [each for each in given[1:] if tuple(each[0].split("=")) in CHOICES]
-        kept = [each for each in given if each not in again]
-        for each in kept if thorough else kept[-1:]:
-            check_job(config.resolved(composed(f"+exp={name}", *each)))
+        again = [words for words in value_words[1:] if tuple(words[0].split("=")) in CHOICES]
+        kept = [words for words in value_words if words not in again]
+        for words in kept if thorough else kept[-1:]:
+            check_job(config.resolved(composed(f"+exp={name}", *words)))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

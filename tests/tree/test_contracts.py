@@ -22,15 +22,15 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 
 def rooms() -> set[str]:
     """The modules and packages directly in specbench/."""
-    found = (
+    paths = (
         path for path in (ROOT / "specbench").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
     )
-    return {f"specbench.{path.stem}" for path in found if path.stem != "__init__"}
+    return {f"specbench.{path.stem}" for path in paths if path.stem != "__init__"}
 
 
 def test_every_room_is_in_a_layer_and_every_layer_is_of_rooms():
     """A room in no layer may import anything, and be imported by anything."""
-    (layers,) = [each["layers"] for each in CONTRACTS if each["type"] == "layers"]
+    (layers,) = [contract["layers"] for contract in CONTRACTS if contract["type"] == "layers"]
     named = [re.split(r"\s*[|:]\s*", layer) for layer in layers]
     placed = {".".join(module.split(".")[:2]) for layer in named for module in layer}
     assert rooms() - placed == set(), "without a layer"
@@ -62,7 +62,9 @@ def _bound(node: ast.AST) -> str | None:
 def test_what_only_some_may_import_is_forbidden_to_every_room():
     """Also to those that are new; the exceptions are named one by one."""
     for library in ("hydra", "omegaconf", "wandb", "transformers"):
-        sources = [each["source_modules"] for each in CONTRACTS if library in each.get("forbidden_modules", ())]
+        sources = [
+            contract["source_modules"] for contract in CONTRACTS if library in contract.get("forbidden_modules", ())
+        ]
         assert ["specbench.*", "analysis"] in sources, library
 
 

@@ -27,21 +27,21 @@ def test_formulas_give_the_numbers_of_the_record(name, part):
 
 
 def test_stored_tables_have_the_columns_of_the_record():
-    """Released columns stay: one that goes or changes its type needs a line in CHANGELOG.md and a new record. New
+    """Released columns stay: to remove one or change its type needs a line in CHANGELOG.md and a new record. New
     columns may join them."""
-    found = as_read(columns())
+    tables = as_read(columns())
     for table, expected in kept("columns").items():
-        assert {name: found[table].get(name) for name in expected} == expected, table
+        assert {name: tables[table].get(name) for name in expected} == expected, table
 
 
-def _close(found, expected):
+def _close(value, expected):
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert value.keys() == expected.keys()
         for key in expected:
-            _close(found[key], expected[key])
+            _close(value[key], expected[key])
     elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
+        assert len(value) == len(expected)
+        for one, other in zip(value, expected, strict=True):
             _close(one, other)
     else:
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-12)

@@ -29,10 +29,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
 
     def prepare(folder: Path) -> None:
         for section, module, yaml in PARTS.values():
-            found = fenced("CONTRIBUTING.md", section)
-            (folder / module).write_text(found["python"])
+            fences = fenced("CONTRIBUTING.md", section)
+            (folder / module).write_text(fences["python"])
             (folder / "conf" / yaml).parent.mkdir(parents=True)
-            (folder / "conf" / yaml).write_text(found["yaml"])
+            (folder / "conf" / yaml).write_text(fences["yaml"])
 
     return run_once(tmp_path_factory, "own_parts", lines, prepare)
 

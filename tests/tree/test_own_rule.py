@@ -89,15 +89,15 @@ def test_its_law_certifies_it(ran):
     """By its formulas alone, which no rule of that name has here: without them it ends as not rejected."""
     got = ran["certified"]
     assert got.ended.status == 0, got.ended.text
-    found = got.certificate
-    assert found["headline"].startswith("lossless up to")
-    assert found["rule"] == "lazy"
-    assert all(bound["rule_error"] is None or bound["rule_error"] < 1e-12 for bound in found["bounds"])
-    assert sum(bound["rule_error"] is not None for bound in found["bounds"]) > 5
-    assert {bound["method"] for bound in found["bounds"]} == {"rule"}
-    assert all(row["structural"] == row["rule_wrong"] == 0 for row in found["inputs"])
-    assert found["inputs"][0]["rule_checked"] > 0
-    acceptance = [row for row in found["tests"] if row["test"].startswith("acceptance")]
+    certificate = got.certificate
+    assert certificate["headline"].startswith("lossless up to")
+    assert certificate["rule"] == "lazy"
+    assert all(bound["rule_error"] is None or bound["rule_error"] < 1e-12 for bound in certificate["bounds"])
+    assert sum(bound["rule_error"] is not None for bound in certificate["bounds"]) > 5
+    assert {bound["method"] for bound in certificate["bounds"]} == {"rule"}
+    assert all(row["structural"] == row["rule_wrong"] == 0 for row in certificate["inputs"])
+    assert certificate["inputs"][0]["rule_checked"] > 0
+    acceptance = [row for row in certificate["tests"] if row["test"].startswith("acceptance")]
     assert acceptance
     assert all(row["p_value"] > 1e-6 for row in acceptance)
 
@@ -155,7 +155,7 @@ def test_its_replay_is_reported(ran):
     got = ran["replay"]
     text = said(replay_sweep, got.sweep)
     (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
-    (line,) = [each for each in text.splitlines() if each.startswith("| lazy")]
+    (line,) = [row for row in text.splitlines() if row.startswith("| lazy")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[:4] == ["lazy", "1", "3", f"{length:.3f}"]
     assert cells[-2] == "-"

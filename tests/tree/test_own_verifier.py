@@ -143,4 +143,4 @@ def test_headlines_are_those_that_the_section_explains():
         REFUTED,
         BROKEN,
     ):
-        assert any(each.startswith(start.strip()) for each in explained), start
+        assert any(headline.startswith(start.strip()) for headline in explained), start

@@ -48,10 +48,10 @@ def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, 
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
-    said = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+    outputs = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
     assert printed
-    for line in said:
-        assert any(line in each for each in printed), printed
+    for line in outputs:
+        assert any(line in printed_line for printed_line in printed), printed
     left = {path.name for path in tmp_path.iterdir()}
     assert left == set(re.findall(r'open\("([^"]+)", "w"\)', block))  # nothing but what the reader sees written
 
@@ -66,18 +66,18 @@ def test_the_first_blocks_verify_a_batch_and_certify_a_function_in_under_fifteen
 def commands() -> list[str]:
     """The runs and sweeps that a reader is told to start, but for those with configurations of the reader's own."""
     text = "\n".join(page.read_text() for page in PAGES[: 1 + len(GUIDES)])
-    found = re.findall(r"python -m specbench ([^\n`|]*?)(?= {2,}#|`|\n)", text)
-    return [each for each in dict.fromkeys(found) if "=" in each and "--config-dir" not in each]
+    lines = re.findall(r"python -m specbench ([^\n`|]*?)(?= {2,}#|`|\n)", text)
+    return [command for command in dict.fromkeys(lines) if "=" in command and "--config-dir" not in command]
 
 
 @pytest.mark.cases(15)
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
-    given = [each for each in shlex.split(command) if not each.startswith(("resume=", "hydra", "+hydra"))]
-    parse_command(given)
-    first = [each if {*"[{"} & {*each} else each.partition(",")[0] for each in given]
-    OmegaConf.to_container(composed(*(word for each in first for word in spelled_out(each))))
+    overrides = [word for word in shlex.split(command) if not word.startswith(("resume=", "hydra", "+hydra"))]
+    parse_command(overrides)
+    first = [override if {*"[{"} & {*override} else override.partition(",")[0] for override in overrides]
+    OmegaConf.to_container(composed(*(word for override in first for word in spelled_out(override))))
 
 
 def test_commands_were_found():

@@ -44,7 +44,7 @@ def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
         "conf/config.yaml",
         "tests/tree/test_conf.py",
     ]
-    found = {file.name for file in files_for(changed)}
-    assert {"test_step.py", "test_step_memory.py", "test_engines.py", "test_conf.py"} <= found
-    assert "test_decoding_kernels.py" not in found, "of another room"
+    names = {file.name for file in files_for(changed)}
+    assert {"test_step.py", "test_step_memory.py", "test_engines.py", "test_conf.py"} <= names
+    assert "test_decoding_kernels.py" not in names, "of another room"
     assert files_for(["specbench/nowhere/nothing.py", "LICENSE"]) == []
