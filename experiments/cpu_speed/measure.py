@@ -76,20 +76,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=48)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     pair = load_pair("embedded:target", "embedded:draft", device="cpu")
-    prompts = load_prompts("embedded:embedded.jsonl", given.requests)
+    prompts = load_prompts("embedded:embedded.jsonl", args.requests)
     requests = {
         temperature: [
-            Request(p.name, tuple(pair.encode(p.text)), 100 + i, SamplingParams(temperature=temperature), given.tokens)
+            Request(p.name, tuple(pair.encode(p.text)), 100 + i, SamplingParams(temperature=temperature), args.tokens)
             for i, p in enumerate(prompts)
         ]
         for temperature in (1.0, 0.0)
     }
     decoders = {(engine, gamma): decoder(pair, engine, gamma) for engine in ENGINES for gamma in (0, GAMMA)}
     rows, equal = [], {}
-    for number in range(given.rounds + 1):  # the first one prepares, and is not counted
+    for number in range(args.rounds + 1):  # the first one prepares, and is not counted
         reading = read_seconds(pair)
         for temperature, some in requests.items():
             texts = {}

@@ -120,7 +120,7 @@ def make_case(spec: AttentionSpec, seed: int, number: int, device: torch.device)
     Args:
         number: tells several cases of one spec apart.
     """
-    name = "/".join(str(each) for each in (*dataclasses.astuple(spec), number))
+    name = "/".join(str(part) for part in (*dataclasses.astuple(spec), number))
     generator = torch.Generator(device).manual_seed(request_seed(seed, name))
     batch, n = spec.batch_size, spec.tokens
     lengths = torch.randint(spec.least, spec.context + 1, (batch,), generator=generator, device=device)
@@ -164,7 +164,9 @@ def expected(case: AttentionCase) -> Float[Tensor, "B n heads size"]:
     alone = []
     for b, length in enumerate(case.lengths.tolist()):
         one = (case.query[b : b + 1], case.key[b : b + 1, :, :length], case.value[b : b + 1, :, :length])
-        alone.append(plain_attention.attend(*(each.double() for each in one), case.places[b : b + 1], **case.options))
+        alone.append(
+            plain_attention.attend(*(tensor.double() for tensor in one), case.places[b : b + 1], **case.options)
+        )
     return torch.cat(alone)
 
 

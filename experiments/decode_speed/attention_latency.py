@@ -217,7 +217,7 @@ def against(ways: Sequence[TimedWay], way: TimedWay, seed: int) -> dict[str, flo
     return columns("times_ours", ratio_of_medians(np.array(way.device_us), np.array(base.device_us), seed))
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Prints the rows as CSV."""
     parser = argparse.ArgumentParser(prog="attention_latency", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64], help="requests")
@@ -241,7 +241,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commit", default="")
     writer = None
-    for row in measured(parser.parse_args(given)):
+    for row in measured(parser.parse_args(argv)):
         if writer is None:
             writer = csv.DictWriter(sys.stdout, row)
             writer.writeheader()

@@ -58,8 +58,8 @@ def _square_kernel(x, out, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A small kernel as there is one in front of each product: out = x * x / |x|, of one row a program."""
     dependent.wait(EARLY)
     k = tl.arange(0, BLOCK)
-    given = tl.load(x + tl.program_id(0) * width + k, mask=k < width, other=0.0).to(tl.float32)
-    squared = given * given
+    values = tl.load(x + tl.program_id(0) * width + k, mask=k < width, other=0.0).to(tl.float32)
+    squared = values * values
     made = squared / tl.sqrt(tl.sum(squared) / width)
     tl.store(out + tl.program_id(0) * width + k, made.to(tl.bfloat16), mask=k < width)
 
@@ -104,20 +104,20 @@ def measured(rows: int, outputs: int, inputs: int) -> Iterator[tuple[Tiles | Non
     weights = [normal(outputs, inputs) / inputs**0.5 for _ in range(copies)]
     zeros = [counters(weight) for weight in weights]
     x = normal(rows, inputs)
-    given = torch.empty_like(x)
-    in_front(x, given)
-    exact = given.double() @ weights[0].double().T
+    hidden = torch.empty_like(x)
+    in_front(x, hidden)
+    exact = hidden.double() @ weights[0].double().T
 
     def checked(product: Callable[[Tensor, int], Tensor]) -> float:
         def both(i: int) -> Tensor:
-            in_front(x, given)
-            return product(given, i)
+            in_front(x, hidden)
+            return product(hidden, i)
 
         out = both(0)
         assert (out.double() - exact).abs().max() < ERROR * exact.abs().max(), (rows, outputs, inputs)
         return microseconds(both, copies)
 
-    yield None, checked(lambda given, i: torch.mm(given, weights[i].T))
+    yield None, checked(lambda hidden, i: torch.mm(hidden, weights[i].T))
     chosen = tiles(rows, outputs, inputs)
     several = [Tiles(*tile, splits) for tile in (UP_TO_16 if rows <= 16 else ROWS) for splits in SPLITS]
     for shape in dict.fromkeys((chosen, *(ONE_ROW if rows == 1 else several))):
@@ -126,7 +126,7 @@ def measured(rows: int, outputs: int, inputs: int) -> Iterator[tuple[Tiles | Non
         if shape == chosen or (fits and inputs >= 2 * shape.splits * shape.inputs):
             yield (
                 shape,
-                checked(lambda given, i, shape=shape: linear(given, weights[i], None, zeros[i], shared=shape)),
+                checked(lambda hidden, i, shape=shape: linear(hidden, weights[i], None, zeros[i], shared=shape)),
             )
 
 
@@ -146,7 +146,7 @@ if __name__ == "__main__":
         for size in sizes:
             if time.monotonic() - began > options.seconds:
                 break
-            for shape, took in sorted(measured(count, *size), key=lambda each: each[1]):
+            for shape, took in sorted(measured(count, *size), key=lambda timing: timing[1]):
                 parts = (
                     ("", "", "", "", "")
                     if shape is None

@@ -31,7 +31,7 @@ SHAPE = (2, 192, 3, 3, 512)  # of the embedded draft
 TOKENIZERS = ("bytes", "pieces")
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says, checked before anything is read."""
     parser = argparse.ArgumentParser(prog="experiments.embedded_pair.other_vocabulary", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -43,7 +43,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=256, help="tokens of a sequence in training")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(given)
+    args = parser.parse_args(argv)
     for name in ("files", "steps", "sequences", "context"):
         if getattr(args, name) < 1:
             parser.error(f"argument --{name}: {getattr(args, name)} is not above 0")
@@ -72,7 +72,7 @@ def in_pieces(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:
     bpe.train_from_iterator(texts, trainer)
     # The trainer made the bytes special, which they are not.
     content = json.loads(bpe.to_str())
-    content["added_tokens"] = [each for each in content["added_tokens"] if each["content"] not in every_byte]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in every_byte]
     bpe = Tokenizer.from_str(json.dumps(content))
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=START, eos_token=END, unk_token=UNKNOWN)
 
@@ -84,8 +84,8 @@ def in_bytes(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 @torch.no_grad()
-def transplanted(draft: PreTrainedModel, own: Spelling, new: Spelling) -> LlamaForCausalLM:
-    """The draft with another vocabulary: each token's embedding is the mean of those that its text is written by."""
+def transplanted(draft: PreTrainedModel, old: Spelling, new: Spelling) -> LlamaForCausalLM:
+    """The draft with another vocabulary: a token's embedding is the mean over the old tokens of its text."""
     model = build(len(new.tokens), *SHAPE, draft.config.max_position_embeddings)
     weights = {
         name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name
@@ -94,7 +94,7 @@ def transplanted(draft: PreTrainedModel, own: Spelling, new: Spelling) -> LlamaF
     table: Any = model.get_input_embeddings().weight
     before: Any = draft.get_input_embeddings().weight
     for i, spelled in enumerate(new.tokens):
-        if ids := own.encode(spelled):
+        if ids := old.encode(spelled):
             table[i] = before[ids].mean(dim=0)
     return model
 
@@ -120,9 +120,9 @@ def made(kind: str, texts: list[str], args: argparse.Namespace) -> Path:
     return folder
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Makes the drafts that the command line asks for."""
-    args, began = arguments(given), time.perf_counter()
+    args, began = arguments(argv), time.perf_counter()
     torch.manual_seed(args.seed)
     corpus = collect()
     texts = corpus.train[:: max(1, len(corpus.train) // args.files)]

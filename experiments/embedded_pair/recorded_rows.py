@@ -34,7 +34,7 @@ def record(path: Path = RECORDED) -> None:
             of_models[name].append(model(ids).logits[0, -TOKENS:])
     rows = {name: torch.cat(parts) for name, parts in of_models.items()}
     kept = torch.linspace(0, len(rows["target"]) - 1, POSITIONS).long()
-    save_file({name: each[kept].bfloat16().contiguous() for name, each in rows.items()}, path)
+    save_file({name: logits[kept].bfloat16().contiguous() for name, logits in rows.items()}, path)
 
 
 if __name__ == "__main__":

@@ -34,19 +34,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("draft", type=Path, help="the folder of a draft of the embedded target")
     parser.add_argument("out", type=Path, help="the folder of the rounded one")
-    given = parser.parse_args()
+    args = parser.parse_args()
     prompts = [prompt.text for prompt in load_prompts("embedded:embedded.jsonl", PROMPTS)]
-    pair = specbench.load_pair("embedded:target", given.draft, device="cpu")
+    pair = specbench.load_pair("embedded:target", args.draft, device="cpu")
     draft = pair.draft
     assert draft is not None
-    shutil.copytree(given.draft, given.out)
+    shutil.copytree(args.draft, args.out)
     for name in ("before", "rounded"):
         if name == "rounded":
             round_to_bytes(draft)
         texts = specbench.decode(pair, prompts, gamma=0, max_new_tokens=TOKENS, overlap=True)  # of the target alone
         low, high = (texts.results[f"overlap_{end}"] for end in ("low", "high"))
         print(f"{name}: overlap {texts.overlap:.4f} [{low:.4f}, {high:.4f}]", flush=True)
-    draft.to(torch.bfloat16).save_pretrained(given.out)
+    draft.to(torch.bfloat16).save_pretrained(args.out)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ LARGEST_VOCABULARY = 2**15  # what the token stream holds, in 16 bits
 LEAST_VOCABULARY = 257  # every byte and END_OF_TEXT
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says, checked before anything is read."""
     parser = argparse.ArgumentParser(prog="experiments.embedded_pair.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -59,7 +59,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--own-samples", type=int, default=0, help="texts of the target for every second draft step")
     parser.add_argument("--learning-rate", type=float, default=8e-3)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(given)
+    args = parser.parse_args(argv)
     if wrong := next(problems(args), None):
         parser.error(wrong)
     return args
@@ -117,9 +117,9 @@ def teacher(folder: Path) -> LlamaForCausalLM:
     return model
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Trains what the command line asks for."""
-    args = arguments(given)
+    args = arguments(argv)
     device = choose_device("auto")
     faster = torch.compile if device.type == "cuda" else lambda function: function
     torch.manual_seed(args.seed)

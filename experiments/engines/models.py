@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, help="another target")
     parser.add_argument("--layers", type=int, default=LAYERS, help="of the draft")
     parser.add_argument("--f32", action="store_true", help="also write the models in F32")
-    given = parser.parse_args()
-    make(given.folder, given.gguf, given.layers, given.f32)
+    args = parser.parse_args()
+    make(args.folder, args.gguf, args.layers, args.f32)
 
 
 def make(folder: Path, source: Path | None = None, layers: int = LAYERS, f32: bool = False) -> None:

@@ -25,10 +25,10 @@ for tensor in GGUFReader(sys.argv[1]).tensors:
     if "ffn_" in tensor.name and tensor.tensor_type.name == "Q4_1" and tensor.name.startswith(("blk.0.", "blk.20.")):
         blocks = tensor.data.reshape(-1, 20)
         scale, minimum = blocks[:, :4].copy().view(np.float16).astype(np.float32).T
-        own = dequantize(tensor.data, tensor.tensor_type)
-        rounded = own.reshape(-1, 32) + (np.round(minimum / scale) * scale - minimum)[:, None]
+        weights = dequantize(tensor.data, tensor.tensor_type)
+        rounded = weights.reshape(-1, 32) + (np.round(minimum / scale) * scale - minimum)[:, None]
         same = next(op for op in scales if op.data.size == scale.size and np.array_equal(op.data.ravel(), scale))
         product = next(iter(same.output(0).get_target_inputs())).get_node()
         read = ov.compile_model(ov.Model([product], []), "CPU", exact)([])[0].astype(np.float32).ravel()
-        error = [np.linalg.norm(read - each.ravel()) / np.linalg.norm(own) for each in (own, rounded)]
+        error = [np.linalg.norm(read - values.ravel()) / np.linalg.norm(weights) for values in (weights, rounded)]
         print(f"{tensor.name}: error {error[0]:.4f}; if minima are rounded to multiples of the scales {error[1]:.4f}")

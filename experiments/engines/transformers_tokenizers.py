@@ -23,13 +23,14 @@ def made(tokens, seed, kind=PreTrainedTokenizerFast):
 
 
 def counts(seed, kind=None):
-    (target, own), how = made(letters[:20], 0), {"do_sample": True, "max_new_tokens": 4, "top_k": 0, "pad_token_id": 0}
+    target, tokenizer = made(letters[:20], 0)
+    how = {"do_sample": True, "max_new_tokens": 4, "top_k": 0, "pad_token_id": 0}
     if kind:
         draft, other = made(letters[5:26], 1, kind)
         draft.generation_config.update(num_assistant_tokens=3, assistant_confidence_threshold=0.0)
-        how |= {"assistant_model": draft, "tokenizer": own, "assistant_tokenizer": other}
+        how |= {"assistant_model": draft, "tokenizer": tokenizer, "assistant_tokenizer": other}
     set_seed(seed)
-    prompt = own("f g h i", return_tensors="pt")["input_ids"]
+    prompt = tokenizer("f g h i", return_tensors="pt")["input_ids"]
     return torch.bincount(torch.stack([target.generate(prompt, **how)[0, 5] for _ in range(1000)]), minlength=20)
 
 

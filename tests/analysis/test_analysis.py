@@ -44,7 +44,7 @@ from tests.helpers.made_up_rows import (
     frame,
     gamma_rows,
     make_row,
-    said,
+    markdown_report,
     table_of,
     write_run,
 )
@@ -165,7 +165,7 @@ def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: 
 
 def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
     rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
-    text = said(gamma_sweep, write_run(tmp_path, rows))
+    text = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert "## Result\n\nThe highest speedup is that of **gamma 3 with masked**: 1.60" in text
     assert "; **which is the fastest cannot be told**, since the machine was disturbed." in text
     assert "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
@@ -228,7 +228,7 @@ def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_pa
 
 def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
     run = write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)])
-    (line,) = table_of(said(gamma_sweep, run))
+    (line,) = table_of(markdown_report(gamma_sweep, run))
     names = ("acceptance rate", "overlap", "check TV", "noise mean / q99", "p")
     assert [line[name] for name in names] == ["-"] * 5
     assert line["speedup"] == "1.25 [1.20, 1.30]"
@@ -236,14 +236,14 @@ def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
 
 def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
     rows = [make_row(job=i, gamma=2, seed=seed, temperature=t) for i, (seed, t) in enumerate([(0, 0.5), (7, 0.5)])]
-    report = said(gamma_sweep, write_run(tmp_path, rows))
+    report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert [(line["verifier"], line["seed"]) for line in table_of(report)] == [("masked", "0"), ("masked", "7")]
     assert set(decoding.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
 
 
 def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
     rows = [make_row(job=0), make_row(job=1, verifier="greedy_bug", lossless=False, check_tv=0.2, check_p_value=0.001)]
-    text = said(gamma_sweep, write_run(tmp_path, rows))
+    text = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert [line["lossless"] for line in table_of(text)] == ["True", "False"]
     assert "1 of 2 runs lie beyond" in text
     assert "Beyond it: greedy_bug (not declared lossless), in 1 of its runs." in text
@@ -282,11 +282,11 @@ def test_the_figure_of_drawn_tokens_is_of_the_run_that_would_show_a_bias() -> No
 
 def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> None:
     rows = [*gamma_rows(), make_row(job=6, gamma=3, verifier="block", acceptance_histogram=[1, 2, 3, 4])]
-    report = said(gamma_sweep, write_run(tmp_path / "same", rows))
+    report = markdown_report(gamma_sweep, write_run(tmp_path / "same", rows))
     assert "naive and masked promise the same tokens" in report
     assert "identical in all 3 settings" in report
     rows[4] = dataclasses.replace(rows[4], acceptance_histogram=[239, 21, 20, 20])
-    report = said(gamma_sweep, write_run(tmp_path / "other", rows))
+    report = markdown_report(gamma_sweep, write_run(tmp_path / "other", rows))
     assert "their acceptance histograms differ at gamma 3: rounding" in report
 
 
@@ -298,15 +298,15 @@ def test_agreement_is_asked_of_runs_of_the_same_sampling(tmp_path: Path) -> None
         )
         for i, (verifier, (penalty, many)) in enumerate(itertools.product(("naive", "masked"), ((0.0, 90), (1.5, 70))))
     ]
-    report = said(gamma_sweep, write_run(tmp_path, rows))
+    report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert "identical in all 2 settings" in report
     assert [line["frequency_penalty"] for line in table_of(report)] == ["0", "1.5"] * 2
 
 
 def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
-    asked = [{"frequency_penalty": 0.5, "stop": ["def "]}, {"frequency_penalty": 0.5}]
-    rows = [make_row(job=i, gamma=1 + i, sampling=json.dumps(each)) for i, each in enumerate(asked)]
-    report = said(gamma_sweep, write_run(tmp_path, rows))
+    samplings = [{"frequency_penalty": 0.5, "stop": ["def "]}, {"frequency_penalty": 0.5}]
+    rows = [make_row(job=i, gamma=1 + i, sampling=json.dumps(sampling)) for i, sampling in enumerate(samplings)]
+    report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
 
 
@@ -315,14 +315,16 @@ def test_rows_that_do_not_go_together_are_spoken_of(tmp_path: Path, column: str,
     """A sweep may be gone on with after the code has changed, and on another machine."""
     for run, last in (("same", "a"), ("mixed", "b")):
         rows = [make_row(job=i, gamma=1 + i, **{column: value}) for i, value in enumerate(("a", last))]
-        assert (f"**Rows come from {words}: " in said(gamma_sweep, write_run(tmp_path / run, rows))) == (last == "b")
+        report = markdown_report(gamma_sweep, write_run(tmp_path / run, rows))
+        assert (f"**Rows come from {words}: " in report) == (last == "b")
 
 
 def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
-    report = said(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
+    report = markdown_report(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
     assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report
     for run, count in (("none", 0), ("older", None)):
-        assert "of their own" not in said(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
+        report = markdown_report(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
+        assert "of their own" not in report
 
 
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:
@@ -352,9 +354,9 @@ def test_the_command_prints_the_table_and_the_path(
     assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
 
 
-@pytest.mark.parametrize(("made", "said"), [(False, "no such folder"), (True, "no results.parquet")])
+@pytest.mark.parametrize(("made", "message"), [(False, "no such folder"), (True, "no results.parquet")])
 def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, made: bool, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, made: bool, message: str
 ) -> None:
     if made:
         (tmp_path / "gone").mkdir()
@@ -364,7 +366,7 @@ def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
     assert stopped.value.code == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {said}")
+    assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {message}")
 
 
 def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
@@ -393,7 +395,7 @@ def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
     module = types.ModuleType("specbench.analysis.sky")
     module.__package__ = "specbench.analysis"
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
-    text = said(module, write_run(tmp_path, [make_row()]))
+    text = markdown_report(module, write_run(tmp_path, [make_row()]))
     assert "\nIt is **blue**.\n" in text
     assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
     assert "## Where it ran" in text
@@ -426,24 +428,24 @@ def test_reports_load_no_model_library_and_no_window_system() -> None:
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("module", [gamma_sweep, decode_speed, drafters, parameters, vocabularies])
 def test_latency_is_shown_where_rows_have_it(tmp_path, module):
-    """Rows of an earlier version have none, and their report has no such section."""
-    names = [f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "p50", "p99")]
+    """Rows of an earlier version have no latencies, so their report has no such section."""
+    names = [f"{statistic}_{name}_ms" for name in ("ttft", "tpot") for statistic in ("mean", "p50", "p99")]
     values = {name: 10.0 + place for place, name in enumerate(names)}
-    page = said(module, write_run(tmp_path / "new", gamma_rows(engine="eager", **values)))
+    page = markdown_report(module, write_run(tmp_path / "new", gamma_rows(engine="eager", **values)))
     lines = table_of(page.split("## Latency")[1])
     assert {line["TTFT p99"] for line in lines} == {"12.00"}
     assert {line["TPOT mean"] for line in lines} == {"13.00"}
-    assert len({tuple(line.values()) for line in lines}) == len(gamma_rows())  # each row is told from the others
-    assert "## Latency" not in said(module, write_run(tmp_path / "old", gamma_rows(engine="eager")))
+    assert len({tuple(line.values()) for line in lines}) == len(gamma_rows())  # no two rows are alike
+    assert "## Latency" not in markdown_report(module, write_run(tmp_path / "old", gamma_rows(engine="eager")))
 
 
 def test_drafts_of_the_targets_vocabulary_alone_are_reported(tmp_path):
     """A sweep that was narrowed to them had no report, and ended with exit status 1."""
-    text = said(vocabularies, write_run(tmp_path, [make_row(exp="vocabularies")]))
+    text = markdown_report(vocabularies, write_run(tmp_path, [make_row(exp="vocabularies")]))
     assert "No draft of this run has a vocabulary of its own." in text
     assert [row["shared tokens"] for row in table_of(text)] == ["all"]
 
 
 def test_runs_of_one_draft_are_told_apart(tmp_path):
     rows = [make_row(job=job, gamma=gamma, exp="vocabularies") for job, gamma in enumerate((2, 4))]
-    assert [row["gamma"] for row in table_of(said(vocabularies, write_run(tmp_path, rows)))] == ["2", "4"]
+    assert [row["gamma"] for row in table_of(markdown_report(vocabularies, write_run(tmp_path, rows)))] == ["2", "4"]

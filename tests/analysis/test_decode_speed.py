@@ -7,7 +7,7 @@ from pathlib import Path
 from specbench.analysis import decode_speed
 from specbench.metrics.results import write_rows
 from specbench.protocols.against import BaselineRow
-from tests.helpers.made_up_rows import make_row, said, table_of, write_run
+from tests.helpers.made_up_rows import make_row, markdown_report, table_of, write_run
 
 GIB = 10**9
 
@@ -41,13 +41,13 @@ def run_of(folder: Path, **changes: object) -> Path:
 
 
 def test_every_number_of_the_table(tmp_path):
-    lines = table_of(said(decode_speed, run_of(tmp_path)))
+    lines = table_of(markdown_report(decode_speed, run_of(tmp_path)))
     settings = [(line["batch"], line["decoder"], line["gamma"]) for line in lines]
     others = {"1": [("transformers", "-"), ("transformers_assisted", "2"), ("transformers_assisted", "4")]}
     others["64"] = others["1"]
     ours = [(engine, gamma) for engine in ("eager", "graph") for gamma in ("2", "4")]
-    assert sorted(settings) == sorted((batch, *each) for batch in ("1", "64") for each in [*ours, *others[batch]])
-    assert settings[:4] == [("1", *each) for each in ours]
+    assert sorted(settings) == sorted((batch, *setting) for batch in ("1", "64") for setting in [*ours, *others[batch]])
+    assert settings[:4] == [("1", *setting) for setting in ours]
     assert lines[3] == {
         "batch": "1", "decoder": "graph", "gamma": "4", "tokens/s": "504.0", "plain tokens/s": "250.0",
         "ms a step": "30.00",  # (4 - 1) s / 100 steps
@@ -64,7 +64,7 @@ def test_every_number_of_the_table(tmp_path):
 
 
 def test_what_the_report_says(tmp_path):
-    text = said(decode_speed, run_of(tmp_path))
+    text = markdown_report(decode_speed, run_of(tmp_path))
     assert (
         "Batch size 1: at most 504.0 tokens/s speculatively (graph, gamma 4), 250.0 plainly (graph); of transformers' "
         "decoders 44.5 (transformers)." in text
@@ -79,13 +79,13 @@ def test_what_the_report_says(tmp_path):
 
 
 def test_random_weights_are_said_to_be_random(tmp_path):
-    text = said(decode_speed, run_of(tmp_path, target="random:llama-8b"))
+    text = markdown_report(decode_speed, run_of(tmp_path, target="random:llama-8b"))
     assert "\n**Weights are random. How many drafted" in text
 
 
 def test_on_a_cpu_and_in_older_rows_there_are_no_floors_and_no_steps(tmp_path):
     missing = dict.fromkeys(("copy_bandwidth", "batch_steps", "batch_plain_steps", "seconds_prompts"))
-    lines = table_of(said(decode_speed, run_of(tmp_path, **missing)))
+    lines = table_of(markdown_report(decode_speed, run_of(tmp_path, **missing)))
     assert {(line["floors"], line["ms a step"]) for line in lines} == {("-", "-")}
 
 
@@ -93,6 +93,6 @@ def test_without_other_decoders_the_report_is_of_the_engines_alone(tmp_path):
     folder = run_of(tmp_path)
     for path in folder.glob("*/baselines.parquet"):
         path.unlink()
-    text = said(decode_speed, folder)
+    text = markdown_report(decode_speed, folder)
     assert {line["decoder"] for line in table_of(text)} == {"eager", "graph"}
     assert "transformers' decoders" not in text.split("## Table")[0].split("## Result")[1]

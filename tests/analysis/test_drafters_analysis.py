@@ -70,7 +70,10 @@ def test_synthetic_rows_are_called_so_first(tmp_path):
 
 def test_the_copy_heavy_workload_has_four_categories():
     prompts = load_prompts("embedded:copy_heavy.jsonl")
-    counts = {each: sum(prompt.category == each for prompt in prompts) for each in ("repeat", "edit", "rows", "new")}
+    counts = {
+        category: sum(prompt.category == category for prompt in prompts)
+        for category in ("repeat", "edit", "rows", "new")
+    }
     assert counts == dict.fromkeys(counts, 6)
     assert len({prompt.text for prompt in prompts}) == len(prompts) == 24
 
@@ -95,4 +98,4 @@ def test_runs_of_one_drafter_are_told_apart(tmp_path):
     assert "highest acceptance lengths are those of model, gamma 4 in copy" in text
     assert "model, gamma 2 at temperature 0" in text
     (picture,) = report.pictures
-    assert {"model, gamma 2", "model, gamma 4"} <= {each.get_text() for each in picture.figure.findobj(Text)}
+    assert {"model, gamma 2", "model, gamma 4"} <= {label.get_text() for label in picture.figure.findobj(Text)}

@@ -24,8 +24,8 @@ def sweep(folder, source, runs):
             {"forks_per_thousand": 3.5},
         ]
         findings = [
-            {"question": question, "verdict": verdict, "numbers": own, "rows": {}}
-            for question, verdict, own in zip((OF_TEXTS, OF_CHECKPOINT, OF_GREEDY), verdicts, numbers, strict=True)
+            {"question": question, "verdict": verdict, "numbers": values, "rows": {}}
+            for question, verdict, values in zip((OF_TEXTS, OF_CHECKPOINT, OF_GREEDY), verdicts, numbers, strict=True)
             if verdict
         ]
         content = {"engine": f"{source} 1.0", "method": method, "sampling": {"temperature": 1.0}, "findings": findings}
@@ -37,8 +37,8 @@ def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
     sound, fine = ("not refuted",) * 3, "not refuted"
     one = sweep(tmp_path / "a", "openvino", [("draft", (REFUTED, None, fine), 0.3), ("lookup", sound, 0.04)])
     other = sweep(tmp_path / "b", "llama_server", [(None, sound, None)])
-    own = sweep(tmp_path / "c", "specbench", [("masked", sound, 0.02)])
-    report = engines.build(one, other, own)
+    specbench_sweep = sweep(tmp_path / "c", "specbench", [("masked", sound, 0.02)])
+    report = engines.build(one, other, specbench_sweep)
     text = markdown.render(report)
     assert "1 of 4 runs refute their engine:** openvino 1.0, draft (T=1)." in text
     rows = {(row["engine"], row["method"]): row for row in table_of(text)}

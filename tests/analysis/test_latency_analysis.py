@@ -29,7 +29,7 @@ from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.reports.plots import latency as plots
 from specbench.reports.writing import write
-from tests.helpers.made_up_rows import make_row, said, table_of
+from tests.helpers.made_up_rows import make_row, markdown_report, table_of
 
 # verifier -> (rule, microseconds at 1 and 64 requests of the base case)
 TIMES = {
@@ -128,7 +128,7 @@ def test_each_verifier_is_compared_with_the_fused_one_of_its_rule(tmp_path: Path
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    text = said(verifier_latency, write_run(tmp_path, comparable=False, device="cpu", graph=False))
+    text = markdown_report(verifier_latency, write_run(tmp_path, comparable=False, device="cpu", graph=False))
     assert "**Not comparable: fused, whose kernels ran through an interpreter.**" in text
     assert "**Timed on a CPU" in text
     assert "30.00 [29.92, 30.08] (not comparable)" in text
@@ -202,7 +202,7 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DifferenceRow)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, "fused", "agreement")], RESULT_SCHEMA)
-    text = said(verifier_agreement, tmp_path)
+    text = markdown_report(verifier_agreement, tmp_path)
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text
     assert "3 of the differences are wrong: no rounding explains them.**" in text
@@ -219,7 +219,7 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / "comparisons.parquet", fixtures, COMPARISONS_SCHEMA)
         write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
-    text = said(verifier_agreement, tmp_path)
+    text = markdown_report(verifier_agreement, tmp_path)
     assert "**v0" not in text
     assert "v0 differs in 2 of 2,000 requests of the small fixtures, in 2 of them by rounding." in text
     assert (
@@ -229,4 +229,4 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
     assert "The rule own has no formulas that could explain them." in text
     assert "| mine       | MaskedVerifier |" in text
     (tmp_path / "2" / AGREEMENT).unlink()
-    assert "v0 differs in 2" in said(verifier_agreement, tmp_path)
+    assert "v0 differs in 2" in markdown_report(verifier_agreement, tmp_path)

@@ -23,16 +23,16 @@ def test_a_value_is_text_wherever_it_stands(text: str) -> None:
     assert within == named.replace(" V,", f" {expected(text).strip()},")
     if expected(text).strip():
         row = {"verifier": text, "rounding": 0, "structural": 1, "another_rule": 0, "requests": 2}
-        said = words("verifier_agreement.compared_fixtures", row)
+        sentence = words("verifier_agreement.compared_fixtures", row)
         verdict = "differs in 1 of 2 requests of the small fixtures, in 0 of them by rounding. 1 are no rounding."
-        assert literal(said) == f"{expected(text).strip()} {verdict}"
-        assert said.startswith("**")
-        assert said.endswith("**")
+        assert literal(sentence) == f"{expected(text).strip()} {verdict}"
+        assert sentence.startswith("**")
+        assert sentence.endswith("**")
 
 
 def test_parts_that_stand_out_stay_parts() -> None:
-    told = Markup(f"It is {strong('so *bold*')}; see [here](table.csv).")
-    assert words("shared.listed", [told]) == told
+    markup = Markup(f"It is {strong('so *bold*')}; see [here](table.csv).")
+    assert words("shared.listed", [markup]) == markup
 
 
 def test_what_a_page_shows_has_a_place_and_every_place_is_known() -> None:

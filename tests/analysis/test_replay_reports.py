@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEPS, StepRow, write_rows
 from specbench.reports.cells import few_units
-from tests.helpers.made_up_rows import make_row, said, write_run
+from tests.helpers.made_up_rows import make_row, markdown_report, write_run
 
 
 def words(macro: str, *values: object) -> str:
@@ -21,8 +21,8 @@ def words(macro: str, *values: object) -> str:
 
 def recommended(both: pd.DataFrame) -> str:
     """What the page says of the gammas that were recommended."""
-    found = predicted_speedup.recommendations(both)
-    return "\n".join(words("predicted_speedup.recommendation", *each) for each in found)
+    recommendations = predicted_speedup.recommendations(both)
+    return "\n".join(words("predicted_speedup.recommendation", *recommendation) for recommendation in recommendations)
 
 
 def everywhere(both: pd.DataFrame) -> str:
@@ -122,7 +122,7 @@ def test_settings_of_one_trace_are_no_independent_evidence():
     """Four jobs of four settings, which miss together in 5% of jobs; as 16 independent points 19% of pages would."""
     rng, jobs = np.random.default_rng(0), np.repeat(np.arange(4), 4)
     missed = rng.random((1000, 4)) < 0.05
-    called = [predicted_speedup.surprising(pd.DataFrame({"job": jobs, "inside": ~each[jobs]})) for each in missed]
+    called = [predicted_speedup.surprising(pd.DataFrame({"job": jobs, "inside": ~misses[jobs]})) for misses in missed]
     assert np.mean(called) <= 0.01
 
 
@@ -133,10 +133,10 @@ def test_few_units_are_named():
 
 
 def test_a_crossover_is_a_range_or_not_known():
-    each = {"batch": 4, "measured": True, "tokens_measured": 36}
+    base = {"batch": 4, "measured": True, "tokens_measured": 36}
     runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
     names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
-    rows = pd.DataFrame([{**each, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
+    rows = pd.DataFrame([{**base, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
     text = words("predicted_speedup.crossover", rows)
     assert "masked: 8 to 13; block: not known." in text
     assert "Measured up to 36 tokens a call, a batch of 4" in text
@@ -178,7 +178,7 @@ def test_the_page_of_definitions(tmp_path):
     for job, lines in enumerate((*logs, logs[0])):
         rows = [StepRow(p, i, d, a, e, d) for i, (p, d, a, e) in enumerate(lines)]
         write_rows(run / str(job) / STEPS, rows, StepRow)
-    text = said(metrics, run)
+    text = markdown_report(metrics, run)
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14
     assert "- **mean acceptance length**: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text

@@ -1,11 +1,11 @@
-"""The report of +exp=structured: texts are judged by what they had to be, and greedy ones beside those of gamma 0."""
+"""The report of +exp=structured: texts against their structure, and greedy texts against plain decoding."""
 
 import json
 
 from specbench.analysis import parameters, structured
 from specbench.metrics.results import TEXTS, TextRow, write_rows
 from specbench.sampling import SamplingParams
-from tests.helpers.made_up_rows import frame, make_row, said, table_of, write_run
+from tests.helpers.made_up_rows import frame, make_row, markdown_report, table_of, write_run
 
 COMPLETIONS = {  # sampler, temperature, gamma: two texts, and how the second ended
     ("json", 0.0, 0): ('{"a": 1}', '{"a": 2}', "stop"),
@@ -30,10 +30,10 @@ def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
         ends = (("p", first, "stop"), ("q", second, finished))
         texts = [TextRow(name, "", text, 3, how, conversation=name) for name, text, how in ends]
         write_rows(tmp_path / str(job) / TEXTS, texts, TextRow)
-    text = said(structured, tmp_path)
-    found = {(row["sampler"], row["gamma"]): row for row in table_of(text)}
-    held = {key: (row["ended"], row["keep to it"], row["as plain"]) for key, row in found.items()}
-    assert held == {
+    text = markdown_report(structured, tmp_path)
+    lines = {(row["sampler"], row["gamma"]): row for row in table_of(text)}
+    counts = {key: (row["ended"], row["keep to it"], row["as plain"]) for key, row in lines.items()}
+    assert counts == {
         ("choice", "4"): ("2 of 2", "1 of 2", "-"),
         ("json", "0"): ("2 of 2", "2 of 2", "-"),
         ("json", "4"): ("2 of 2", "1 of 2", "1 of 2"),
@@ -56,39 +56,40 @@ def test_greedy_texts_are_held_to_plain_ones_of_their_own_length(tmp_path):
     for job, (length, _) in enumerate(jobs):
         text = TextRow("p", "", "ab"[:length], length, "length", conversation="p")
         write_rows(tmp_path / str(job) / TEXTS, [text], TextRow)
-    found = table_of(said(structured, tmp_path))
-    told = [(row["max_new_tokens"], row["gamma"], row["as plain"]) for row in found]
-    assert told == [("1", "0", "-"), ("2", "0", "-"), ("1", "4", "1 of 1"), ("2", "4", "1 of 1")]
+    lines = table_of(markdown_report(structured, tmp_path))
+    cells = [(row["max_new_tokens"], row["gamma"], row["as plain"]) for row in lines]
+    assert cells == [("1", "0", "-"), ("2", "0", "-"), ("1", "4", "1 of 1"), ("2", "4", "1 of 1")]
 
 
 def test_temperatures_apart_are_compared_with_the_same_temperature(tmp_path):
     overlaps = {(0.7, 0.7): 0.7, (0.7, 1.3): 0.5, (1.0, 0.5): 0.6, (1.0, None): 0.8}
     rows = [
         make_row(
-            job=job, exp="parameters", temperature=target, draft_temperature=own, overlap=value,
+            job=job, exp="parameters", temperature=target, draft_temperature=draft, overlap=value,
             overlap_low=value - 0.01, overlap_high=value + 0.01,
         )
-        for job, ((target, own), value) in enumerate(overlaps.items())
+        for job, ((target, draft), value) in enumerate(overlaps.items())
     ]  # fmt: skip
-    text = said(parameters, write_run(tmp_path, rows))
+    text = markdown_report(parameters, write_run(tmp_path, rows))
     assert "not touch: temperature, T=0.7, drafts at 1.3 0.50 [0.49, 0.51]." in text
     assert "not touch: temperature, T=1, drafts at 0.5 0.60 [0.59, 0.61]." in text
     assert "T=0.7 draft T=1.3" in text
 
 
 def test_a_schema_keeps_the_order_of_its_properties():
-    """Texts have theirs in the same."""
-    given = {"properties": {"b": {}, "a": {}}}
-    assert list(json.loads(SamplingParams(structured_outputs={"json": given}).structure[1])["properties"]) == ["b", "a"]
+    """Texts have their properties in the same order."""
+    schema = {"properties": {"b": {}, "a": {}}}
+    structure = SamplingParams(structured_outputs={"json": schema}).structure
+    assert list(json.loads(structure[1])["properties"]) == ["b", "a"]
 
 
 def test_parameters_without_a_column_tell_samplers_apart() -> None:
     """A run with a budget of thinking has the sampler's name, and is no run of a temperature alone."""
     budgets = (None, 2, 8)
-    rows = [make_row(job=i, sampling=json.dumps({"thinking_token_budget": each})) for i, each in enumerate(budgets)]
+    rows = [make_row(job=i, sampling=json.dumps({"thinking_token_budget": budget})) for i, budget in enumerate(budgets)]
     results = frame(rows)
     assert parameters.labels(results) == ["temperature (T=1)"] + [
-        f"temperature (T=1 thinking_token_budget={each})" for each in (2, 8)
+        f"temperature (T=1 thinking_token_budget={budget})" for budget in (2, 8)
     ]
     assert parameters.own_bases(results).tolist() == [True, False, False]
 
@@ -104,7 +105,7 @@ def test_samplers_are_compared_with_a_temperature_alone_in_their_own_setting(tmp
         )
         for job, (pair, top_k) in enumerate(jobs)
     ]  # fmt: skip
-    text = said(parameters, write_run(tmp_path, rows))
+    text = markdown_report(parameters, write_run(tmp_path, rows))
     assert text.count("not touch: none.") == 4
     assert "alone, pair two, 0.90" in text
     assert [row["pair"] for row in table_of(text)] == ["one", "one", "two", "two"]

@@ -99,15 +99,15 @@ def test_a_certificate_locates_the_thresholds_of_a_function():
 def test_random_numbers_of_its_own_are_counted():
     verifier = specbench.from_accept(by_itself)
     assert verifier.draws_by_itself
-    found = specbench.certify(verifier, **SMALL)
-    assert found.verdict == "not rejected"
-    assert {bound["method"] for bound in found.bounds} == {"counted"}
+    certificate = specbench.certify(verifier, **SMALL)
+    assert certificate.verdict == "not rejected"
+    assert {bound["method"] for bound in certificate.bounds} == {"counted"}
 
 
 def test_a_function_decodes_the_texts_of_its_rule(pair: Pair):
-    given: dict[str, Any] = {"prompts": ["def add(a, b):\n", "import "], "gamma": 3, "max_new_tokens": 12, "seed": 5}
+    kwargs: dict[str, Any] = {"prompts": ["def add(a, b):\n", "import "], "gamma": 3, "max_new_tokens": 12, "seed": 5}
     verifier = specbench.from_accept(by_numpy, rule="token")
-    assert specbench.decode(pair, verifier=verifier, **given) == specbench.decode(pair, verifier="naive", **given)
+    assert specbench.decode(pair, verifier=verifier, **kwargs) == specbench.decode(pair, verifier="naive", **kwargs)
 
 
 def test_rows_that_nothing_can_be_drawn_from_do_not_reach_the_function(pair: Pair, monkeypatch):
@@ -128,14 +128,14 @@ def test_what_is_no_outcome_of_the_request_is_named(returned):
 
     with pytest.raises(SpecbenchError) as raised:
         specbench.from_accept(accept).verify(*ragged_case([4], vocabulary=23))
-    said = str(raised.value)
-    assert said.startswith(f"accept returned {returned!r} for a request of 4 drafted tokens.")
-    assert said.endswith("0 to 4 accepted tokens, and an id from 0 to 22.")
+    message = str(raised.value)
+    assert message.startswith(f"accept returned {returned!r} for a request of 4 drafted tokens.")
+    assert message.endswith("0 to 4 accepted tokens, and an id from 0 to 22.")
     assert not isinstance(raised.value, ArgumentError)  # by which a verifier refuses inputs
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"function": "block"}, "function: a str; give a function accept(p, q, token_ids, uniforms)"),
         ({"function": NaiveVerifier}, "function: the class NaiveVerifier; give a function"),
@@ -147,9 +147,9 @@ def test_what_is_no_outcome_of_the_request_is_named(returned):
     ids=["name", "class", "two arguments", "arrays", "rule", "lossless"],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_from_accept_names_a_wrong_argument(given, says):
+def test_from_accept_names_a_wrong_argument(arguments, says):
     with pytest.raises(ArgumentError) as raised:
-        specbench.from_accept(**given)
+        specbench.from_accept(**arguments)
     assert str(raised.value).startswith(says)
 
 

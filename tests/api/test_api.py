@@ -46,11 +46,11 @@ def test_every_public_name_is_there_and_is_what_type_checkers_are_told():
     assert sorted(specbench.__all__) == sorted({*specbench._HOMES, "replay", "__version__"})
     tree = ast.parse((ROOT / "specbench" / "__init__.py").read_text())
     (checking,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    told = {
+    modules = {
         alias.name: node.module for node in checking.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     homes = {name: f"specbench.{home}" for name, home in specbench._HOMES.items()}
-    assert told == homes | {"replay": "specbench.replay.call"}
+    assert modules == homes | {"replay": "specbench.replay.call"}
     for name in specbench.__all__:
         assert name in dir(specbench)
         assert getattr(specbench, name).__doc__ or name == "__version__"
@@ -113,12 +113,12 @@ def batch(vocabulary: int = 7) -> dict[str, Any]:
     }
 
 
-def apart(given: dict[str, Any]) -> dict[str, Any]:
+def apart(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same batch with an entry a request."""
-    return given | {
-        "target_logits": list(given["target_logits"].split([count + 1 for count in COUNTS])),
-        "draft_logits": list(given["draft_logits"].split(COUNTS)),
-        "draft_token_ids": [part.tolist() for part in given["draft_token_ids"].split(COUNTS)],
+    return arguments | {
+        "target_logits": list(arguments["target_logits"].split([count + 1 for count in COUNTS])),
+        "draft_logits": list(arguments["draft_logits"].split(COUNTS)),
+        "draft_token_ids": [part.tolist() for part in arguments["draft_token_ids"].split(COUNTS)],
         "num_draft_tokens": None,
     }
 
@@ -127,8 +127,8 @@ def apart(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 def test_a_batch_gives_what_its_requests_give_alone(verifier, one_hot):
     """Catches rows, parameters, seeds or positions that go to another request of a ragged batch."""
-    given = batch() | ({"draft_logits": None} if one_hot else {})
-    together = specbench.verify(**given, verifier=verifier)
+    arguments = batch() | ({"draft_logits": None} if one_hot else {})
+    together = specbench.verify(**arguments, verifier=verifier)
     lists = apart(batch()) | ({"draft_logits": None} if one_hot else {})
     same = specbench.verify(**lists, verifier=verifier)
     assert torch.equal(together.token_ids, same.token_ids)
@@ -149,10 +149,10 @@ def test_a_batch_gives_what_its_requests_give_alone(verifier, one_hot):
 
 def test_a_single_seed_gives_every_request_its_own():
     rows = torch.zeros(64, 2, 1000)
-    found = specbench.verify(rows[:, :1], [[] for _ in range(64)], seeds=3, positions=0).token_ids[:, 0]
-    assert found.unique().numel() > 50  # of 64 draws from 1000; one if they shared a seed
+    tokens = specbench.verify(rows[:, :1], [[] for _ in range(64)], seeds=3, positions=0).token_ids[:, 0]
+    assert tokens.unique().numel() > 50  # of 64 draws from 1000; one if they shared a seed
     again = specbench.verify(rows[:, :1], [[] for _ in range(64)], seeds=3, positions=0).token_ids[:, 0]
-    assert torch.equal(found, again)
+    assert torch.equal(tokens, again)
 
 
 def test_draft_sampling_is_of_the_draft_alone():
@@ -160,10 +160,10 @@ def test_draft_sampling_is_of_the_draft_alone():
     target = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).expand(4000, 2, 2)
     draft = torch.tensor([[0.0, 0.1]]).expand(4000, 1, 2)
     ids = torch.ones(4000, 1, dtype=torch.int64)
-    given = {"seeds": 1, "positions": 0}
-    cold = specbench.verify(target, ids, draft, draft_sampling=specbench.SamplingParams(0.0), **given)
-    one_hot = specbench.verify(target, ids, **given)
-    warm = specbench.verify(target, ids, draft, **given)
+    arguments = {"seeds": 1, "positions": 0}
+    cold = specbench.verify(target, ids, draft, draft_sampling=specbench.SamplingParams(0.0), **arguments)
+    one_hot = specbench.verify(target, ids, **arguments)
+    warm = specbench.verify(target, ids, draft, **arguments)
     assert torch.equal(cold.token_ids, one_hot.token_ids)
     assert warm.num_accepted.sum() > 1.5 * cold.num_accepted.sum()
 
@@ -174,8 +174,8 @@ def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
     names = ("draft_token_ids", "num_draft_tokens", "seeds", "positions")
     lists = {name: torch.as_tensor(batch()[name]).tolist() for name in names}
     for kind in (list, np.array, torch.tensor, lambda values: list(np.array(values))):
-        found = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
-        assert torch.equal(found.token_ids, expected.token_ids)
+        result = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
+        assert torch.equal(result.token_ids, expected.token_ids)
     one = [specbench.verify(**changed(seeds=kind(7), positions=kind(9))) for kind in (int, np.int64)]
     assert torch.equal(one[0].token_ids, one[1].token_ids)
     narrow = batch()["draft_token_ids"].to(torch.int32)
@@ -184,40 +184,40 @@ def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 def test_logits_may_be_arrays(dtype):
-    """All of them as one array, or one for each request; also those that nobody may write."""
-    given = batch()
-    given |= {name: given[name].to(dtype) for name in ("target_logits", "draft_logits")}
-    expected = specbench.verify(**given)
-    arrays = given | {name: given[name].numpy() for name in ("target_logits", "draft_logits")}
+    """All of them as one array, or one for each request; also an array that is read-only."""
+    arguments = batch()
+    arguments |= {name: arguments[name].to(dtype) for name in ("target_logits", "draft_logits")}
+    expected = specbench.verify(**arguments)
+    arrays = arguments | {name: arguments[name].numpy() for name in ("target_logits", "draft_logits")}
     arrays["target_logits"].flags.writeable = False
-    lists = apart(given)
+    lists = apart(arguments)
     lists |= {name: [part.numpy() for part in lists[name]] for name in ("target_logits", "draft_logits")}
     for form in (arrays, lists):
-        found = specbench.verify(**form)
-        assert torch.equal(found.token_ids, expected.token_ids)
+        result = specbench.verify(**form)
+        assert torch.equal(result.token_ids, expected.token_ids)
 
 
 def test_arrays_may_lie_in_memory_in_any_way():
     """In the other byte order, backwards, or in columns."""
-    given = batch()
-    expected = specbench.verify(**given)
+    arguments = batch()
+    expected = specbench.verify(**arguments)
     for name in ("target_logits", "draft_logits", "draft_token_ids", "seeds"):
-        array = torch.as_tensor(given[name]).numpy()
+        array = torch.as_tensor(arguments[name]).numpy()
         for other in (array.astype(array.dtype.newbyteorder()), array[::-1].copy()[::-1], np.asfortranarray(array)):
-            found = specbench.verify(**given | {name: other})
-            assert torch.equal(found.token_ids, expected.token_ids)
+            result = specbench.verify(**arguments | {name: other})
+            assert torch.equal(result.token_ids, expected.token_ids)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["target_logits", "draft_logits"])
 def test_rows_that_look_like_probabilities_are_refused_and_their_logarithms_are_not(name, dtype):
-    given = batch(vocabulary=300)
-    expected = specbench.verify(**given | {"sampling": None})
-    given |= {"sampling": None, name: given[name].softmax(dim=1)}
-    logarithms = specbench.verify(**given | {name: given[name].log()})
+    arguments = batch(vocabulary=300)
+    expected = specbench.verify(**arguments | {"sampling": None})
+    arguments |= {"sampling": None, name: arguments[name].softmax(dim=1)}
+    logarithms = specbench.verify(**arguments | {name: arguments[name].log()})
     assert torch.equal(logarithms.token_ids, expected.token_ids)
     with pytest.raises(ArgumentError, match=rf"^{name}: the rows look like probabilities, .* or the logarithm"):
-        specbench.verify(**given | {name: given[name].to(dtype)})
+        specbench.verify(**arguments | {name: arguments[name].to(dtype)})
 
 
 def test_few_logits_that_are_not_negative_are_no_probabilities():
@@ -226,15 +226,15 @@ def test_few_logits_that_are_not_negative_are_no_probabilities():
 
 
 def test_an_object_verifies_as_its_name_does():
-    one, two = (specbench.verify(**batch(), verifier=each) for each in ("block", BlockVerifier()))
+    one, two = (specbench.verify(**batch(), verifier=verifier) for verifier in ("block", BlockVerifier()))
     assert torch.equal(one.token_ids, two.token_ids)
 
 
 def test_arguments_are_left_as_they_are():
-    given = batch()
-    before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
-    specbench.verify(**given)
-    assert all(torch.equal(given[name], value) for name, value in before.items())
+    arguments = batch()
+    before = {name: value.clone() for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    specbench.verify(**arguments)
+    assert all(torch.equal(arguments[name], value) for name, value in before.items())
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -319,10 +319,10 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("given", "says"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_a_wrong_argument_is_named(given, says):
+@pytest.mark.parametrize(("arguments", "says"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_a_wrong_argument_is_named(arguments, says):
     with pytest.raises(ArgumentError) as raised:
-        specbench.verify(**given)
+        specbench.verify(**arguments)
     assert str(raised.value).startswith(says)
 
 
@@ -343,7 +343,7 @@ def test_a_name_that_stands_for_many_asks_which():
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"target": "/none"}, "target=/none: "),
         ({"target": None}, "target=None: not the name of a model. Use a folder, a hub id"),
@@ -361,17 +361,17 @@ def test_a_name_that_stands_for_many_asks_which():
     ],
     ids=str,
 )
-def test_load_pair_names_its_arguments_and_no_keys_of_the_command_line(given, says):
+def test_load_pair_names_its_arguments_and_no_keys_of_the_command_line(arguments, says):
     with pytest.raises(ConfigError) as raised:
-        specbench.load_pair(**given)
+        specbench.load_pair(**arguments)
     assert str(raised.value).startswith(says)
     assert "pair." not in str(raised.value)
     assert raised.value.key == says.partition("=")[0]
 
 
 def test_only_keys_are_renamed():
-    said = "pair.target=/a/pair.target/x: no. Use pair.chat=false, or pair.draft=null; see conf/pair.yaml, repair.it"
-    assert renamed(said, {"pair.": ""}) == (
+    message = "pair.target=/a/pair.target/x: no. Use pair.chat=false, or pair.draft=null; see conf/pair.yaml, repair.it"
+    assert renamed(message, {"pair.": ""}) == (
         "target=/a/pair.target/x: no. Use chat=False, or draft=None; see conf/pair.yaml, repair.it"
     )
 
@@ -384,8 +384,8 @@ OF_THE_RUN = ("command", "environment", "seconds", "verifier")
 
 
 def bare(certificate: Any) -> dict[str, Any]:
-    found = {name: value for name, value in vars(certificate).items() if name not in OF_THE_RUN}
-    return found | {name: {**found[name], "seconds": 0} for name in ("long_use", "row")}
+    content = {name: value for name, value in vars(certificate).items() if name not in OF_THE_RUN}
+    return content | {name: {**content[name], "seconds": 0} for name in ("long_use", "row")}
 
 
 @pytest.mark.thorough
@@ -400,18 +400,19 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
         return MaskedVerifier().verify(draft, target, streams)
 
     numpys = {"seed": np.int64(0), "gamma": np.int8(4)}  # which JSON would not take
-    asked = (("masked", numpys), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"}))
-    for verifier, more in asked:
-        found = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
-        assert found.json()
+    calls = (("masked", numpys), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"}))
+    for verifier, more in calls:
+        certificate = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
+        assert certificate.json()
         # A function does not say that it takes padded drafts, so other calls are drawn for it.
-        same = bare(found).keys() if verifier is not mine else ("bounds", "habits", "verdict", "rule", "tv_upper_bound")
-        assert all(bare(found)[name] == bare(expected)[name] for name in same)
-    assert found.verifier == "mine"
-    assert found.command.startswith(
+        content = bare(certificate)
+        same = content.keys() if verifier is not mine else ("bounds", "habits", "verdict", "rule", "tv_upper_bound")
+        assert all(content[name] == bare(expected)[name] for name in same)
+    assert certificate.verifier == "mine"
+    assert certificate.command.startswith(
         "specbench.certify(mine, suite='quick', seed=0, inputs_seed=3, rule='token', device='cpu', draws=5000"
     )
-    assert found.headline in found.page
+    assert certificate.headline in certificate.page
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
@@ -476,11 +477,11 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
 
-    given = {"mine": mine, "object": MaskedVerifier()}.get(verifier, verifier)
-    first = specbench.certify(given, **arguments)
+    subject = {"mine": mine, "object": MaskedVerifier()}.get(verifier, verifier)
+    first = specbench.certify(subject, **arguments)
     names: dict[str, Any] = {"specbench": specbench}
     if isinstance(verifier, str):
-        names |= {"mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
+        names |= {"mine": mine, "verifier": subject, "own_rule": arguments.get("rule")}
     *imports, call = first.command.splitlines()
     exec("\n".join(imports), names)
     assert eval(call, names).command == first.command
@@ -497,26 +498,26 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
     def falls(draft: Any, target: Any, streams: Any) -> Any:
         raise IndexError("no such row")
 
-    found = specbench.certify(falls, rule="mine", lossless=False, **SMALL)
-    assert found.verdict == "broken"
-    assert "no such row" in found.headline
-    assert (found.rule, found.declared_lossless) == ("mine", False)
+    certificate = specbench.certify(falls, rule="mine", lossless=False, **SMALL)
+    assert certificate.verdict == "broken"
+    assert "no such row" in certificate.headline
+    assert (certificate.rule, certificate.declared_lossless) == ("mine", False)
 
 
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("few_enumerated", "little_effort", "unchecked")
 @pytest.mark.parametrize(("takes_padded", "left_out"), [(None, True), (True, False)])
 def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
-    found = specbench.certify(
+    certificate = specbench.certify(
         MaskedVerifier().verify, rule="token", takes_padded=takes_padded, **SMALL | {"calls": 20, "inputs_seed": 1}
     )
-    assert any(line.startswith("padded drafts") for line in found.not_covered) == left_out
-    assert ("takes_padded=True" in found.command) != left_out
+    assert any(line.startswith("padded drafts") for line in certificate.not_covered) == left_out
+    assert ("takes_padded=True" in certificate.command) != left_out
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("arguments", "error", "says"),
     [
         ({"verifier": print}, ArgumentError, "rule: missing for the function print"),
         ({"verifier": accept_nothing, "rule": "token"}, ArgumentError, "Give specbench.from_accept(accept_nothing) if"),
@@ -536,7 +537,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_certify_names_a_wrong_argument(given, error, says):
+def test_certify_names_a_wrong_argument(arguments, error, says):
     with pytest.raises(error) as raised:
-        specbench.certify(**given)
+        specbench.certify(**arguments)
     assert says in str(raised.value)

@@ -24,7 +24,7 @@ def test_which_rule_and_gamma_suit_this_pair():
     # 2. Record some texts of the target once, and replay every gamma under both rules without decoding again.
     trace = specbench.record(pair, PROMPTS, sampling=SAMPLING, samples=6, max_new_tokens=24, seed=1)
     predicted = {
-        rule: {each.gamma: each.acceptance_length for each in specbench.replay(trace, rule, GAMMAS)}
+        rule: {prediction.gamma: prediction.acceptance_length for prediction in specbench.replay(trace, rule, GAMMAS)}
         for rule in ("token", "block")
     }
     # Block verification never accepts fewer tokens on average, and with one drafted token the rules are the same.
@@ -36,7 +36,7 @@ def test_which_rule_and_gamma_suit_this_pair():
     # 3. Decode with the block rule, and look at what came out.
     texts = specbench.decode(pair, PROMPTS * 6, gamma=4, verifier="block", sampling=SAMPLING, max_new_tokens=24, seed=2)
     assert len(texts) == 24
-    assert all(each.text and each.finished in ("stop", "length") for each in texts)
+    assert all(text.text and text.finished in ("stop", "length") for text in texts)
     # The prediction is of other texts of the same pair. With these seeds the two are 0.05 apart; 0.5 is far.
     assert abs(texts.acceptance_length - predicted["block"][4]) < 0.5
 

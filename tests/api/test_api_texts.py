@@ -34,65 +34,65 @@ PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]
 
 def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
     sampling = specbench.SamplingParams(temperature=0.8)
-    found = specbench.decode(pair, PROMPTS, gamma=3, verifier="block", sampling=sampling, max_new_tokens=12, seed=5)
+    texts = specbench.decode(pair, PROMPTS, gamma=3, verifier="block", sampling=sampling, max_new_tokens=12, seed=5)
     requests = [
-        Request(str(i), tuple(pair.encode(text)), request_seed(5, str(i)), sampling, 12)
-        for i, text in enumerate(PROMPTS)
+        Request(str(i), tuple(pair.encode(prompt)), request_seed(5, str(i)), sampling, 12)
+        for i, prompt in enumerate(PROMPTS)
     ]
     target = CachedModel(pair.target, pair.vocab_size, "target")
     decoder = Decoder(target, ModelDrafter().bind(pair, target), BlockVerifier(), 3, pair.stop_ids)
-    for each, expected in zip(found, decoder.run(requests), strict=True):
-        assert each.token_ids == expected.token_ids
-        assert each.prompt == expected.request.prompt
-        assert [dataclasses.astuple(step) for step in each.steps] == [dataclasses.astuple(s) for s in expected.steps]
-        assert each.text == pair.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
-        accepted = sum(step.num_accepted for step in each.steps)
-        assert each.acceptance_length == 1 + accepted / len(each.steps)
-    steps = sum(len(each.steps) for each in found)
-    accepted = sum(step.num_accepted for each in found for step in each.steps)
-    assert found.acceptance_length == pytest.approx((accepted + steps) / steps)
+    for text, expected in zip(texts, decoder.run(requests), strict=True):
+        assert text.token_ids == expected.token_ids
+        assert text.prompt == expected.request.prompt
+        assert [dataclasses.astuple(step) for step in text.steps] == [dataclasses.astuple(s) for s in expected.steps]
+        assert text.text == pair.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
+        accepted = sum(step.num_accepted for step in text.steps)
+        assert text.acceptance_length == 1 + accepted / len(text.steps)
+    steps = sum(len(text.steps) for text in texts)
+    accepted = sum(step.num_accepted for text in texts for step in text.steps)
+    assert texts.acceptance_length == pytest.approx((accepted + steps) / steps)
 
 
 def test_a_drafter_is_given_by_name_or_as_an_object(pair: Pair):
-    given = {"prompts": ["a b c a b c a b", "x = 1\nx = 1\nx ="], "max_new_tokens": 8, "gamma": 3}
-    found = specbench.decode(pair, drafter="prompt_lookup", **given)
-    assert found == specbench.decode(pair, drafter=PromptLookupDrafter(3, 1), **given)
-    drafted = [step.num_draft_tokens for each in found for step in each.steps]
-    assert drafted != [step.num_draft_tokens for each in specbench.decode(pair, **given) for step in each.steps]
+    arguments = {"prompts": ["a b c a b c a b", "x = 1\nx = 1\nx ="], "max_new_tokens": 8, "gamma": 3}
+    texts = specbench.decode(pair, drafter="prompt_lookup", **arguments)
+    assert texts == specbench.decode(pair, drafter=PromptLookupDrafter(3, 1), **arguments)
+    drafted = [step.num_draft_tokens for text in texts for step in text.steps]
+    assert drafted != [step.num_draft_tokens for text in specbench.decode(pair, **arguments) for step in text.steps]
 
 
 def test_each_prompt_may_have_a_gamma_of_its_own(pair: Pair):
-    """And all continuations of it; each text is the one that it is with that gamma alone."""
-    given = {"sampling": specbench.SamplingParams(n=2), "max_new_tokens": 8}
-    found = specbench.decode(pair, PROMPTS, gamma=[2, 0, 4], **given)
+    """All continuations of a prompt share its gamma, and each text is the same as with that gamma alone."""
+    arguments = {"sampling": specbench.SamplingParams(n=2), "max_new_tokens": 8}
+    texts = specbench.decode(pair, PROMPTS, gamma=[2, 0, 4], **arguments)
     for place, gamma in enumerate((2, 0, 4)):
-        alone = specbench.decode(pair, PROMPTS, gamma=gamma, **given)
-        for each in range(2 * place, 2 * place + 2):
-            assert (found[each].token_ids, found[each].steps) == (alone[each].token_ids, alone[each].steps)
+        alone = specbench.decode(pair, PROMPTS, gamma=gamma, **arguments)
+        for index in range(2 * place, 2 * place + 2):
+            assert (texts[index].token_ids, texts[index].steps) == (alone[index].token_ids, alone[index].steps)
 
 
 def test_each_prompt_may_have_a_seed_and_sampling_parameters_of_its_own(pair: Pair):
-    """Each text is the one that its prompt gets alone with them."""
+    """Each text is the same as that of its prompt alone, with this seed and these parameters."""
     samplings = [SamplingParams(temperature=0.7), SamplingParams(top_k=5, n=2), SamplingParams(temperature=0.0)]
-    found = specbench.decode(pair, PROMPTS, seed=[7, 7, 2**40], sampling=samplings, max_new_tokens=8)
+    texts = specbench.decode(pair, PROMPTS, seed=[7, 7, 2**40], sampling=samplings, max_new_tokens=8)
     alone = [
         specbench.decode(pair, prompt, seed=[seed], sampling=sampling, max_new_tokens=8)
         for prompt, seed, sampling in zip(PROMPTS, (7, 7, 2**40), samplings, strict=True)
     ]
-    assert [each.token_ids for each in found] == [each.token_ids for batch in alone for each in batch]
+    assert [text.token_ids for text in texts] == [text.token_ids for batch in alone for text in batch]
     other = specbench.decode(pair, PROMPTS[0], seed=[8], sampling=samplings[0], max_new_tokens=8)
-    assert found[0].token_ids != other[0].token_ids
+    assert texts[0].token_ids != other[0].token_ids
 
 
 def test_prompts_may_be_conversations(pair: Pair):
     one = [{"role": "user", "content": PROMPTS[0]}]
     more = [*one, {"role": "assistant", "content": "    return a"}, {"role": "user", "content": "import os"}]
-    found = specbench.decode(pair, [one, PROMPTS[1], more, [5, 6]], max_new_tokens=4)
-    assert [each.prompt for each in found] == [
+    texts = specbench.decode(pair, [one, PROMPTS[1], more, [5, 6]], max_new_tokens=4)
+    assert [text.prompt for text in texts] == [
         tuple(pair.encode(one)), tuple(pair.encode(PROMPTS[1])), tuple(pair.encode(more)), (5, 6)
     ]  # fmt: skip
     (alone,) = specbench.decode(pair, more, max_new_tokens=4)  # a conversation by itself is one prompt
-    assert alone.prompt == found[2].prompt
+    assert alone.prompt == texts[2].prompt
     trace = specbench.record(pair, more, max_new_tokens=4)
     assert len(trace) == len(specbench.decode(pair, more, gamma=0, max_new_tokens=4)[0].token_ids)
 
@@ -106,77 +106,80 @@ def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
 
     monkeypatch.setattr(api_texts, "_ROUNDS", RoundSettings(1, 1, 0))
     monkeypatch.setattr(api_texts, "warm_rounds", rounds)
-    given: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
-    found = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **given)
-    assert found == specbench.decode(pair, PROMPTS, **given)
-    steps = [step for each in found for step in each.steps]
+    arguments: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
+    texts = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **arguments)
+    assert texts == specbench.decode(pair, PROMPTS, **arguments)
+    steps = [step for text in texts for step in text.steps]
     drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("num_draft_tokens", "num_accepted"))
-    assert found.acceptance_rate == found.results["acceptance_rate"] == pytest.approx(accepted / drafted)
-    assert found.acceptance_length == pytest.approx(found.results["acceptance_length"])
+    assert texts.acceptance_rate == texts.results["acceptance_rate"] == pytest.approx(accepted / drafted)
+    assert texts.acceptance_length == pytest.approx(texts.results["acceptance_length"])
     first = [step.num_accepted >= 1 for step in steps if step.num_draft_tokens >= 1]
-    assert found.joint_rates[0] == pytest.approx(sum(first) / len(first))
-    assert [len(found.joint_rates), len(found.results["acceptance_histogram"])] == [3, 4]
+    assert texts.joint_rates[0] == pytest.approx(sum(first) / len(first))
+    assert [len(texts.joint_rates), len(texts.results["acceptance_histogram"])] == [3, 4]
     columns = {field.name for field in dataclasses.fields(RunRow)}
-    assert set(found.results) <= columns
-    assert found.results["speedup_low"] < found.speedup < found.results["speedup_high"]  # of two batches
-    assert found.tokens_per_second == pytest.approx(found.results["tokens"] / found.seconds)
-    speeds = found.tokens_per_second / found.results["plain_tokens_per_second"]
-    assert found.speedup == pytest.approx(speeds)
+    assert set(texts.results) <= columns
+    assert texts.results["speedup_low"] < texts.speedup < texts.results["speedup_high"]  # of two batches
+    assert texts.tokens_per_second == pytest.approx(texts.results["tokens"] / texts.seconds)
+    speeds = texts.tokens_per_second / texts.results["plain_tokens_per_second"]
+    assert texts.speedup == pytest.approx(speeds)
     recorded = specbench.record(pair, PROMPTS, max_new_tokens=12, seed=5)
-    again = specbench.decode(pair, PROMPTS, **given | {"gamma": 0}, overlap=True)
+    again = specbench.decode(pair, PROMPTS, **arguments | {"gamma": 0}, overlap=True)
     assert again.overlap == pytest.approx(recorded.columns["overlap"].mean(), abs=1e-6)
-    assert 0 < found.overlap < 1
+    assert 0 < texts.overlap < 1
 
 
 def test_what_was_not_measured_is_none(pair: Pair):
-    found = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, gamma=0)
-    assert (found.speedup, found.overlap, found.acceptance_rate) == (None, None, None)
-    assert found.seconds > 0
+    texts = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, gamma=0)
+    assert (texts.speedup, texts.overlap, texts.acceptance_rate) == (None, None, None)
+    assert texts.seconds > 0
     without = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, drafter="prompt_lookup", overlap=True)
     assert without.overlap is None
 
 
 def test_no_texts_have_no_measurements():
-    found = DecodedBatch(gamma=2)
-    assert math.isnan(found.acceptance_length)
-    assert found.acceptance_rate is None
-    assert found.joint_rates == [None, None]
-    assert len(found.to_pandas()) == len(found.step_log()) == 0
+    texts = DecodedBatch(gamma=2)
+    assert math.isnan(texts.acceptance_length)
+    assert texts.acceptance_rate is None
+    assert texts.joint_rates == [None, None]
+    assert len(texts.to_pandas()) == len(texts.step_log()) == 0
 
 
 def test_texts_as_a_table(pair: Pair):
-    found = specbench.decode(pair, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
-    table = found.to_pandas()
-    assert table["text"].tolist() == [each.text for each in found]
+    texts = specbench.decode(pair, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
+    table = texts.to_pandas()
+    assert table["text"].tolist() == [text.text for text in texts]
     assert table["prompt"].tolist() == [0, 0, 1, 1, 2, 2]
     assert table["sample"].tolist() == [0, 1] * 3
-    assert table["accepted"].sum() / table["drafted"].sum() == pytest.approx(found.acceptance_rate)
-    log = found.step_log()
+    assert table["accepted"].sum() / table["drafted"].sum() == pytest.approx(texts.acceptance_rate)
+    log = texts.step_log()
     assert len(log) == table["steps"].sum()
     assert log["num_emitted"].sum() == table["tokens"].sum()
-    kept = copy.deepcopy(found)  # as pickle does
-    assert kept == found
-    assert kept.results == found.results
+    kept = copy.deepcopy(texts)  # as pickle does
+    assert kept == texts
+    assert kept.results == texts.results
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
-    found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
+    texts = specbench.decode(pair, PROMPTS, max_new_tokens=6)
     ids = [pair.encode(text) for text in PROMPTS]
-    assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == found
-    assert specbench.decode(pair, map(iter, ids), max_new_tokens=6) == found
-    assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == found[:1]
+    assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == texts
+    assert specbench.decode(pair, map(iter, ids), max_new_tokens=6) == texts
+    assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == texts[:1]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pair):
     """Notebooks have their gammas from arange and their temperatures from linspace."""
     plain = {"gamma": [2, 1, 3], "max_new_tokens": 6, "seed": 7, "batch_size": 2}
-    own = {"temperature": 0.5, "top_k": 9, "frequency_penalty": 0.5, "n": 2, "stop_token_ids": [3, 5]}
+    parameters = {"temperature": 0.5, "top_k": 9, "frequency_penalty": 0.5, "n": 2, "stop_token_ids": [3, 5]}
     more = {"allowed_token_ids": list(range(3000)), "logit_bias": {5: 1.5}}
-    expected = specbench.decode(pair, PROMPTS, sampling=SamplingParams(**own, **more), **plain)
+    expected = specbench.decode(pair, PROMPTS, sampling=SamplingParams(**parameters, **more), **plain)
     theirs = SamplingParams(
-        **{name: np.float32(value) if isinstance(value, float) else np.array(value)[()] for name, value in own.items()},
+        **{
+            name: np.float32(value) if isinstance(value, float) else np.array(value)[()]
+            for name, value in parameters.items()
+        },
         allowed_token_ids=np.arange(3000),
         logit_bias={np.int64(5): np.float32(1.5)},
     )
@@ -186,41 +189,42 @@ def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pai
         assert specbench.decode(pair, prompts, sampling=theirs, gamma=gammas, **scalars) == expected
     short: dict[str, Any] = {"sampling": iter([SamplingParams(top_k=9)] * 3), "max_new_tokens": 2}
     seeds = [request_seed(7, str(i)) for i in range(3)]
-    found = specbench.decode(pair, PROMPTS, seed=torch.tensor(seeds), **short)
+    texts = specbench.decode(pair, PROMPTS, seed=torch.tensor(seeds), **short)
     short["sampling"] = SamplingParams(top_k=9)
-    assert found == specbench.decode(pair, PROMPTS, seed=np.array(seeds), **short)
-    assert theirs == SamplingParams(**own, **more)
+    assert texts == specbench.decode(pair, PROMPTS, seed=np.array(seeds), **short)
+    assert theirs == SamplingParams(**parameters, **more)
     json.dumps(theirs.numbers | theirs.shaping)
     trace = specbench.record(pair, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
     assert repr(trace).startswith("Trace(8 tokens of 2 texts, Identity(")  # and no arrays
     assert (trace.tokens == specbench.record(pair, PROMPTS[:1], samples=2, max_new_tokens=4, seed=1).tokens).all()
-    assert json.dumps([each.gamma for each in specbench.replay(trace, "token", np.arange(1, 3))]) == "[1, 2]"
+    predictions = specbench.replay(trace, "token", np.arange(1, 3))
+    assert json.dumps([prediction.gamma for prediction in predictions]) == "[1, 2]"
 
 
 def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_path: Path):
     """The same seeds; so a trace and a decoded text may be laid side by side."""
     sampling = specbench.SamplingParams(temperature=0.9, top_k=40)
-    given = {"sampling": sampling, "max_new_tokens": 8, "seed": 3}
-    trace = specbench.record(pair, PROMPTS, samples=2, **given)
-    plain = specbench.decode(pair, PROMPTS, gamma=0, **given)
+    arguments = {"sampling": sampling, "max_new_tokens": 8, "seed": 3}
+    trace = specbench.record(pair, PROMPTS, samples=2, **arguments)
+    plain = specbench.decode(pair, PROMPTS, gamma=0, **arguments)
     texts = [trace.tokens[start:end].tolist() for start, end in zip(trace.starts, trace.starts[1:], strict=False)]
-    assert texts[::2] == [each.token_ids for each in plain]
+    assert texts[::2] == [text.token_ids for text in plain]
     assert len(texts) == 6
-    assert {len(each.steps) for each in plain} == {len(each.token_ids) for each in plain}
+    assert {len(text.steps) for text in plain} == {len(text.token_ids) for text in plain}
     assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
 
     requests = api_texts._requests(pair, PROMPTS, sampling, 8, 3)
     kept = record_requests(api_texts._context(pair, requests, ModelDrafter(), 8, seed=3), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
-        specbench.replay(each, "token", gammas=[0, 3])
-        for each in (specbench.record(pair, PROMPTS, **given), tmp_path / "trace.parquet")
+        specbench.replay(source, "token", gammas=[0, 3])
+        for source in (specbench.record(pair, PROMPTS, **arguments), tmp_path / "trace.parquet")
     )
-    assert [each.acceptance_length for each in one] == [
-        each.acceptance_length for each in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
+    assert [prediction.acceptance_length for prediction in one] == [
+        prediction.acceptance_length for prediction in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
     ]
-    assert [each.gamma for each in one] == [0, 3]
-    assert [each.acceptance_length for each in one] == [each.acceptance_length for each in two]
+    assert [prediction.gamma for prediction in one] == [0, 3]
+    assert [prediction.acceptance_length for prediction in one] == [prediction.acceptance_length for prediction in two]
 
 
 class Penalty:
@@ -268,8 +272,8 @@ def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
 def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
     with pytest.raises(ConfigError, match=r"^sampling\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
         call(pair, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
-    own = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
-    assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)
+    sampling = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
+    assert call(pair, PROMPTS[:1], sampling=sampling, max_new_tokens=4)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -289,7 +293,7 @@ def test_replay_names_wrong_gammas(gammas):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"prompts": []}, "prompts: empty"),
         ({"prompts": [[1], []]}, "prompts[1]: no tokens"),
@@ -336,7 +340,7 @@ def test_replay_names_wrong_gammas(gammas):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("unchecked")
-def test_decode_names_a_wrong_argument(pair: Pair, given, says):
+def test_decode_names_a_wrong_argument(pair: Pair, arguments, says):
     with pytest.raises((ArgumentError, ConfigError)) as raised:
-        specbench.decode(pair, **{"prompts": PROMPTS[:1], **given})
+        specbench.decode(pair, **{"prompts": PROMPTS[:1], **arguments})
     assert says in str(raised.value)

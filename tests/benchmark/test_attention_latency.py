@@ -67,14 +67,14 @@ def test_the_script_prints_times_and_names_what_is_wrong(monkeypatch, capsys):
         return lambda: call() + (next(calls) > 1)
 
     shape = "--batches 2 --gammas 1 --contexts 8 --heads 2 --key-heads 1 --head-size 8"
-    given = f"{shape} --device cpu --rounds 2 --replays 3 --seconds 0.001 --dtype float32".split()
-    attention_latency.main(given)
+    arguments = f"{shape} --device cpu --rounds 2 --replays 3 --seconds 0.001 --dtype float32".split()
+    attention_latency.main(arguments)
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["way"] for row in rows] == ["ours", "sdpa", "sdpa_repeated"]
     assert all(float(row["times_ours"]) > 0 for row in rows[1:])
     monkeypatch.setitem(WAYS, "sdpa", late)
     with pytest.raises(SystemExit):
-        attention_latency.main(given)
+        attention_latency.main(arguments)
     printed = capsys.readouterr()
     assert [row["way"] for row in csv.DictReader(printed.out.splitlines())] == ["ours", "sdpa_repeated"]
     assert "sdpa, case 0: what was timed is off by" in printed.err

@@ -46,20 +46,22 @@ def test_floor_counted_by_hand(rule, settings, rows):
 
 
 def test_grid_is_a_cross_product_over_the_base_and_names_each_case_once():
-    known = samplers({"greedy": {"temperature": 0.0}, "one_hot": {"draft_probabilities": False}}, BASE.sampling)
+    sampling_by_name = samplers(
+        {"greedy": {"temperature": 0.0}, "one_hot": {"draft_probabilities": False}}, BASE.sampling
+    )
     grid = [{"batch_size": [1, 8]}, {"gamma": [2, 4], "batch_size": [8]}, {"sampler": ["greedy", "one_hot"]}]
-    found = cases(BASE, grid, known)
-    assert [(c.batch_size, c.variant(BASE)) for c in found] == [
+    specs = cases(BASE, grid, sampling_by_name)
+    assert [(c.batch_size, c.variant(BASE)) for c in specs] == [
         (1, "base"),
         (8, "base"),
         (8, "gamma=2"),
         (16, "sampler=greedy"),
         (16, "sampler=one_hot"),
     ]
-    assert found[3].sampling.greedy
-    assert found[3].draft_probabilities
-    assert not found[4].draft_probabilities
-    assert found[4].sampling == BASE.sampling
+    assert specs[3].sampling.greedy
+    assert specs[3].draft_probabilities
+    assert not specs[4].draft_probabilities
+    assert specs[4].sampling == BASE.sampling
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ def test_expected_acceptance_is_that_of_many_verifications():
     case = make_case(BASE, 0, 0, CPU)
     draft, target, _ = case.inputs()
     mean, variance = expected_accepted(draft, target)
-    known, got = logit_rows(case.target_logits, case.target_params), []
+    target_rows, got = logit_rows(case.target_logits, case.target_params), []
     for step in range(600):
         streams = Streams(case.seeds, case.positions + 10_000 * step, 5)
-        got.append(float(MaskedVerifier().verify(draft, known, streams).num_accepted.sum()))
+        got.append(float(MaskedVerifier().verify(draft, target_rows, streams).num_accepted.sum()))
     assert abs(np.mean(got) - mean) < 5 * (variance / len(got)) ** 0.5
     assert np.var(got) == pytest.approx(variance, rel=0.3)
 

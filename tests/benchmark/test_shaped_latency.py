@@ -65,16 +65,16 @@ def test_rows_are_those_of_the_definition_along_the_draft(name, monkeypatch):
     """The draft's, from which its tokens were drawn, and the target's, as the check expects them."""
     made = []
     pair_of_logits = synthetic.pair_of_logits
-    monkeypatch.setattr(synthetic, "pair_of_logits", lambda *given: made.append(pair_of_logits(*given)) or made[-1])
+    monkeypatch.setattr(synthetic, "pair_of_logits", lambda *args: made.append(pair_of_logits(*args)) or made[-1])
     case = make_case(spec_of(name, vocabulary=67 if name == "allowed" else 12, context=8), 0, 0, CPU)
-    gamma, given = case.spec.gamma, resolved(case.spec.sampling, case.spec.vocabulary)
+    gamma, params = case.spec.gamma, resolved(case.spec.sampling, case.spec.vocabulary)
     draft, target, streams = case.shaped_before.inputs()
     for raw, rows, places in zip(made[0], (draft.rows, target), (gamma, gamma + 1), strict=True):
         for row, logits in enumerate(raw):
             b, offset = divmod(row, places)
             text = case.history.texts[b, :8].tolist() + case.token_ids[b * gamma : b * gamma + offset].tolist()
-            wanted = torch.tensor(shaped_logits(logits.tolist(), given, text[:4], text[4:]))
-            torch.testing.assert_close(rows.logits[row], wanted, rtol=0, atol=1e-5)
+            expected = torch.tensor(shaped_logits(logits.tolist(), params, text[:4], text[4:]))
+            torch.testing.assert_close(rows.logits[row], expected, rtol=0, atol=1e-5)
             assert not torch.equal(rows.logits[row], logits)
     u = streams.uniform(Stream.DRAFT)[:, :gamma].flatten()
     assert torch.equal(draft.token_ids, inverse_cdf(draft.rows.probs(), u))
@@ -119,8 +119,8 @@ def test_the_same_call_without_penalties_is_timed_beside():
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["penalised", "allowed"])
 def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_place(name, in_place):
-    asked = context(FusedVerifier(), device=DEVICE, dtype=torch.float32, gamma=1)
-    (row,) = protocol(rounds=1, grid=[{"sampler": [name], "batch_size": [1]}]).run(asked).tables[LATENCY].rows
+    run = context(FusedVerifier(), device=DEVICE, dtype=torch.float32, gamma=1)
+    (row,) = protocol(rounds=1, grid=[{"sampler": [name], "batch_size": [1]}]).run(run).tables[LATENCY].rows
     assert row.skipped is None
     assert row.checked == 1
     assert row.times_plain > 0
@@ -134,8 +134,8 @@ def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_plac
 def test_a_kernel_that_drops_a_penalty_fails_the_check(dropped, in_place, monkeypatch):
     shape, off = launches.shape_in_place, 1.0 if dropped == "repetition" else 0.0
 
-    def dropping(logits, asked, history):
-        shape(logits, dataclasses.replace(asked, **{dropped: torch.full_like(asked.presence, off)}), history)
+    def dropping(logits, params, history):
+        shape(logits, dataclasses.replace(params, **{dropped: torch.full_like(params.presence, off)}), history)
 
     case, verifier = make_case(spec_of("penalised", batch_size=1), 0, 0, DEVICE), MaskedVerifier()
     check(verifier, case, verifier.verify(*case.inputs()))
@@ -164,7 +164,7 @@ def test_a_verifier_of_raw_rows_fails_the_check():
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "says"),
     [
         ({"seconds": -1}, r"protocol\.seconds=-1: no time in seconds\. Use a number from 0"),
         ({"budget": "long"}, r"protocol\.budget=long: no time in seconds"),
@@ -176,9 +176,9 @@ def test_a_verifier_of_raw_rows_fails_the_check():
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_bad_settings_are_named(given, says):
+def test_bad_settings_are_named(settings, says):
     with pytest.raises(ConfigError, match=says):
-        protocol(**given)
+        protocol(**settings)
 
 
 def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
@@ -188,9 +188,9 @@ def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
     )
     with pytest.raises(ConfigError, match=says):
         protocol(vocabulary=40).specs(context(MaskedVerifier()))
-    own = SamplingParams(logit_bias={90: 1.0})
+    sampling = SamplingParams(logit_bias={90: 1.0})
     with pytest.raises(ConfigError, match=r"^sampler\.logit_bias=90: id 90 is beyond the vocabulary of 67"):
-        protocol().specs(context(MaskedVerifier(), sampling=own))
+        protocol().specs(context(MaskedVerifier(), sampling=sampling))
 
 
 def test_an_engines_own_verifier_is_not_timed_with_penalties():

@@ -92,31 +92,31 @@ def conditions(ran: Ran) -> dict[str, object]:
 
 @pytest.mark.thorough
 def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
-    found = conditions(ran["recording"])
-    asked = json.loads(found["sampling"])
-    assert asked.pop("processors") == []
+    row = conditions(ran["recording"])
+    sampling = json.loads(row["sampling"])
+    assert sampling.pop("processors") == []
     numbers = SamplingParams(temperature=0.7, top_k=50, top_p=0.9).numbers
-    assert {name: asked[name] for name in numbers} == {name: found[name] for name in numbers} == numbers
-    assert {"processors", *asked} == set(vars(SamplerConfig()))
-    assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
+    assert {name: sampling[name] for name in numbers} == {name: row[name] for name in numbers} == numbers
+    assert {"processors", *sampling} == set(vars(SamplerConfig()))
+    assert (row["sampler"], row["max_new_tokens"]) == ("chat", 7)
 
 
 @pytest.mark.thorough
 def test_a_row_counts_the_prompts_that_it_does_not_speak_of(ran):
-    found = conditions(ran["lines with parameters of their own"])
-    assert (found["prompts"], found["own_sampling"], found["temperature"]) == (2, 1, 1.0)
+    row = conditions(ran["lines with parameters of their own"])
+    assert (row["prompts"], row["own_sampling"], row["temperature"]) == (2, 1, 1.0)
     assert conditions(ran["greedy"])["own_sampling"] == 0
 
 
 @pytest.mark.thorough
 def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
-    found = conditions(ran["recording"])
-    unused = [name for name, value in found.items() if value is None]
+    row = conditions(ran["recording"])
+    unused = [name for name, value in row.items() if value is None]
     assert unused == ["draft_temperature", "verifier", "lossless", "synthetic", "prompt_chunk", "source"]
-    found = conditions(ran["greedy"])
-    assert [name for name, value in found.items() if value is None] == ["draft_temperature", "prompt_chunk", "source"]
-    assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
+    row = conditions(ran["greedy"])
+    assert [name for name, value in row.items() if value is None] == ["draft_temperature", "prompt_chunk", "source"]
+    assert (row["temperature"], row["verifier"], row["gamma"]) == (0, "block", 4)
 
 
 def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
@@ -135,7 +135,7 @@ def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
 
 @pytest.mark.thorough
 def test_a_bug_in_one_verifier_does_not_cost_the_sweep_its_others(ran):
-    """The traceback is kept in the job's folder, for whoever writes the verifier, and not shown."""
+    """The traceback goes into the job's folder, for the author of the verifier, and is not shown."""
     got = ran[BUG.reason]
     assert got.ended.status == 1
     assert got.rows["job"].tolist() == [1]
@@ -189,7 +189,7 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
 
 
 def test_help_may_be_cut_short(tmp_path):
-    """``--help | head -1``: whoever reads it has gone before all is written, and that is nobody's mistake."""
+    """``--help | head -1``: the reader closes the pipe before all is written, which is no error."""
     read, write = os.pipe()
     os.close(read)
     command, environment = [sys.executable, "-m", "specbench", "--help"], clean_environment(tmp_path)

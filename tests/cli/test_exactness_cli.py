@@ -145,9 +145,9 @@ def test_another_verifier_is_compared_from_the_command_line(ran):
     assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in got.ended.text
     assert "comparing 800 requests of 16 small fixtures" in got.ended.text
     assert "requests of the small fixtures differ" in got.ended.text
-    found = got.rows.iloc[0]
-    assert (found["verifier"], found["protocol"]) == ("masked", "agreement")
-    assert found["gamma"] is None or found["gamma"] != found["gamma"]  # nothing read it
+    row = got.rows.iloc[0]
+    assert (row["verifier"], row["protocol"]) == ("masked", "agreement")
+    assert row["gamma"] is None or row["gamma"] != row["gamma"]  # nothing read it
 
 
 def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):
@@ -174,7 +174,7 @@ def test_a_flawed_verifier_is_named_by_its_bug(more, name):
 
 
 @pytest.mark.parametrize(
-    ("given", "spelled"),
+    ("override", "spelled"),
     [
         ("verifier=flawed/lenient", ["verifier=flawed", "verifier.bug=lenient"]),
         ("verifier=flawed/lenient,masked", ["verifier=flawed/lenient,masked"]),
@@ -183,8 +183,8 @@ def test_a_flawed_verifier_is_named_by_its_bug(more, name):
         ("workload.path=flawed/lenient", ["workload.path=flawed/lenient"]),
     ],
 )
-def test_the_name_in_results_is_a_choice_on_the_command_line(given, spelled):
-    assert spelled_out(given) == spelled
+def test_the_name_in_results_is_a_choice_on_the_command_line(override, spelled):
+    assert spelled_out(override) == spelled
 
 
 def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):

@@ -58,7 +58,7 @@ def test_texts_and_steps_are_those_of_jobs_that_run_alone(ended, table):
     assert ended["alone"].ended.status == 0, ended["alone"].ended.text
     one, other = (results.read_jobs(sweep_of(ended, name), table) for name in ("together", "alone"))
     keys = [name for name in ("job", "prompt", "prefix", "step", "token_id") if name in one]
-    one, other = (each.sort_values(keys, ignore_index=True) for each in (one, other))
+    one, other = (rows.sort_values(keys, ignore_index=True) for rows in (one, other))
     assert len(one)
     assert one.to_json() == other.to_json()
 

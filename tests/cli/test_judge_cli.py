@@ -46,12 +46,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
 def test_the_step_fails_if_the_engine_is_refuted_alone(name, status, verdict, runs):
     run = runs[name]
     assert run.ended.status == status, run.ended.text
-    assert json.loads(found(run, "certificate.json"))["findings"][0]["verdict"] == verdict
-    assert len(found(run, "texts.jsonl").splitlines()) > 60
+    assert json.loads(uploaded_text(run, "certificate.json"))["findings"][0]["verdict"] == verdict
+    assert len(uploaded_text(run, "texts.jsonl").splitlines()) > 60
     assert ("is refuted" in run.ended.text) == (status == 1)
 
 
-def found(run: Ran, name: str) -> str:
+def uploaded_text(run: Ran, name: str) -> str:
     """A file in the folder that the workflow uploads."""
     (path,) = (run.folder / "judge").rglob(name)
     return Path(path).read_text()

@@ -78,8 +78,8 @@ def test_text_from_data_is_printed_and_never_read(tmp_path: Path) -> None:
     pages = folder.pages(3.3, 7.0, "DejaVu Sans")
     hostile = report(HOSTILE)
     with drawn_for(pages["column"]):
-        found = folder.files({"column": [hostile], "wide": [hostile]}, pages, "0.1.0")
-    folder.write(found, tmp_path / "paper")
+        files = folder.files({"column": [hostile], "wide": [hostile]}, pages, "0.1.0")
+    folder.write(files, tmp_path / "paper")
     main = tmp_path / "paper" / "main.tex"
     main.write_text(main.read_text().replace(r"made_up/answer}", r"made_up/report}"))
     log, text = compiled(tmp_path / "paper", tmp_path / "compiled", times=1)
@@ -93,8 +93,8 @@ def test_text_from_data_is_printed_and_never_read(tmp_path: Path) -> None:
 @needs_tex
 def test_a_number_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
     pages = folder.pages(3.3, 7.0, "DejaVu Sans")
-    found = folder.files({"column": [report()], "wide": [report()]}, pages, "0.1.0")
-    folder.write(found, tmp_path / "paper")
+    files = folder.files({"column": [report()], "wide": [report()]}, pages, "0.1.0")
+    folder.write(files, tmp_path / "paper")
     text = r"\documentclass{article}\input{numbers}\begin{document}\specbench{made_up/gone}\end{document}"
     (tmp_path / "paper" / "main.tex").write_text(text)
     log, _ = compiled(tmp_path / "paper", tmp_path / "compiled", times=1)
@@ -165,11 +165,11 @@ def test_a_folder_whose_writer_was_killed_is_written_again(tmp_path: Path, monke
     assert (out / "numbers.tex").read_bytes() == b"1!"
 
 
-@pytest.mark.parametrize("said", ["[]", '{"files": 1}', '{"files": {"../thesis.tex": ["x"]}}', "no JSON"])
-def test_a_list_of_files_that_is_not_ours_allows_nothing(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("content", ["[]", '{"files": 1}', '{"files": {"../thesis.tex": ["x"]}}', "no JSON"])
+def test_a_list_of_files_that_is_not_ours_allows_nothing(tmp_path: Path, content: str) -> None:
     out = tmp_path / "paper"
     out.mkdir()
-    (out / folder.MANIFEST).write_text(said)
+    (out / folder.MANIFEST).write_text(content)
     with pytest.raises(ConfigError, match="did not write"):
         folder.write(FOUND, out)
 

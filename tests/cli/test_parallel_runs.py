@@ -27,24 +27,24 @@ from tests.helpers.forked_ranks import environment
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What tests/helpers/parallel_scenarios.py found."""
+def scenarios(tmp_path_factory):
+    """The results of tests/helpers/parallel_scenarios.py, by scenario."""
     folder = tmp_path_factory.mktemp("ranks")
     apart("tests.helpers.parallel_scenarios", (str(folder),), clean_environment(folder, hide_gpus=True))
     return json.loads((folder / "found.json").read_text())
 
 
 def statuses(scenario):
-    return [each["status"] for each in scenario["ended"]]
+    return [process["status"] for process in scenario["ended"]]
 
 
 @pytest.mark.thorough
 @sharded
-def test_ranks_make_one_sweep_and_one_of_them_speaks(found):
+def test_ranks_make_one_sweep_and_one_of_them_speaks(scenarios):
     """Its first job cannot run, which every rank finds out: the second runs all the same."""
-    got = found["sweep"]
+    got = scenarios["sweep"]
     assert statuses(got) == [1, 0]
-    first, second = (each["text"] for each in got["ended"])
+    first, second = (process["text"] for process in got["ended"])
     assert second == ""
     assert "job 0 (max_new_tokens=5000) failed: max_new_tokens=5000: " in first
     assert [state["status"] for state in got["states"]] == ["failed", "done"]
@@ -60,15 +60,15 @@ def test_ranks_make_one_sweep_and_one_of_them_speaks(found):
         ("failed", 1, "rank 1: ValueError: not on this GPU"),
     ],
 )
-def test_if_a_rank_ends_the_others_end_and_what_is_done_stays(found, name, status, says):
+def test_if_a_rank_ends_the_others_end_and_what_is_done_stays(scenarios, name, status, says):
     """Without a word between them the first would wait for the second in the middle of a layer."""
-    got = found[name]
+    got = scenarios[name]
     assert statuses(got) == [1, status]
     done, failed = got["states"]
     assert (done["status"], failed["status"]) == ("done", "failed")
     assert says in failed["reason"]
     assert [row["gamma"] for row in got["rows"]] == [1]
-    first, second = (each["text"] for each in got["ended"])
+    first, second = (process["text"] for process in got["ended"])
     assert "resume=" in first
     assert ("rank 1: ValueError: not on this GPU" in second) == (name == "failed")
 
@@ -80,18 +80,18 @@ def two_ranks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "changes", "says"),
+    ("settings", "changes", "says"),
     [
         (("none", "auto"), {}, ("parallel=none: torchrun started 2 processes", "Add parallel=tensor")),
         (("tensor", "cuda:1"), {}, ("device=cuda:1: ", "Use device=auto.")),
         (("tensor", "auto"), {"LOCAL_WORLD_SIZE": "1"}, ("parallel=tensor: 2 processes on several machines",)),
     ],
 )
-def test_what_does_not_fit_torchrun_is_refused(two_ranks, monkeypatch, given, changes, says):
+def test_what_does_not_fit_torchrun_is_refused(two_ranks, monkeypatch, settings, changes, says):
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as raised:
-        check_parallel(*given)
+        check_parallel(*settings)
     assert all(words in str(raised.value) for words in says)
 
 

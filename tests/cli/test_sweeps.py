@@ -22,9 +22,9 @@ TOGETHER = (
 )
 
 
-def found(factory: pytest.TempPathFactory, name: str) -> dict:
-    """What a scenario found; the first worker runs it, with those that share its process."""
-    (names,) = (each for each in TOGETHER if name in each)
+def outcome(factory: pytest.TempPathFactory, name: str) -> dict:
+    """The result of a scenario; the first worker runs it, with the scenarios of the same process."""
+    (names,) = (group for group in TOGETHER if name in group)
 
     def make(folder: Path) -> None:
         environment = clean_environment(folder, hide_gpus=True)
@@ -47,7 +47,7 @@ def no_traceback(*texts: str) -> bool:
     ],
 )
 def test_a_sweep_that_is_killed_ends_with_the_rows_of_an_undisturbed_one(tmp_path_factory, name, jobs, kills):
-    got = found(tmp_path_factory, name)
+    got = outcome(tmp_path_factory, name)
     assert len(got["ended"]) == kills
     assert set(got["ended"]) <= {-9, 0}  # 0: it was done before its turn came
     assert got["ended"].count(-9) >= kills / 2
@@ -57,27 +57,27 @@ def test_a_sweep_that_is_killed_ends_with_the_rows_of_an_undisturbed_one(tmp_pat
     assert got["rows"] == jobs
     assert got["attempts"] > jobs  # some jobs began more than once
     assert got["left"] == []
-    for said in got["said"]:
-        assert f" of {jobs} jobs done" in said["text"]
-        assert no_traceback(said["text"])
+    for report in got["said"]:
+        assert f" of {jobs} jobs done" in report["text"]
+        assert no_traceback(report["text"])
 
 
 def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path_factory):
-    got = found(tmp_path_factory, "one_second")
+    got = outcome(tmp_path_factory, "one_second")
     assert got["ended"] == [0, 0]
     assert got["seeds"] == [[1], [2]]
 
 
 def test_two_processes_that_go_on_with_one_sweep_share_its_jobs(tmp_path_factory):
-    got = found(tmp_path_factory, "one_second")
+    got = outcome(tmp_path_factory, "one_second")
     assert got["first"] == -9
     assert got["done"] == got["rows"] == 2
     assert sum(got["attempts"]) in (2, 3)  # 3 if the first process was killed in a job
-    assert no_traceback(*(each["text"] for each in got["both"]))
+    assert no_traceback(*(process["text"] for process in got["both"]))
 
 
 def test_a_sweep_is_widened_and_keeps_what_is_done(tmp_path_factory):
-    got = found(tmp_path_factory, "widened")
+    got = outcome(tmp_path_factory, "widened")
     assert got["statuses"] == [0, 0, 0]
     assert got["plan"] == ["gamma=1", "gamma=2", "gamma=0", "gamma=3"]
     assert got["kept"]
@@ -86,7 +86,7 @@ def test_a_sweep_is_widened_and_keeps_what_is_done(tmp_path_factory):
 
 
 def test_rows_of_two_questions_do_not_mix(tmp_path_factory):
-    got = found(tmp_path_factory, "widened")
+    got = outcome(tmp_path_factory, "widened")
     for name in ("changed", "other"):
         assert got[name]["status"] == 2
         assert "workload.path changed since job 0 (gamma=1) was planned" in got[name]["text"]
@@ -102,7 +102,7 @@ def test_rows_of_two_questions_do_not_mix(tmp_path_factory):
     ],
 )
 def test_a_signal_ends_a_sweep_in_order(tmp_path_factory, name, status, sentence):
-    got = found(tmp_path_factory, "interrupted")
+    got = outcome(tmp_path_factory, "interrupted")
     assert got[name]["status"] == status
     assert got[name]["reason"] == f"interrupted ({name})"
     assert "Results: " in got[name]["text"]
@@ -113,13 +113,13 @@ def test_a_signal_ends_a_sweep_in_order(tmp_path_factory, name, status, sentence
 
 
 def test_all_jobs_are_planned_before_the_first_one_ends(tmp_path_factory):
-    """So that whoever kills a sweep early can go on with it."""
-    assert found(tmp_path_factory, "interrupted")["planned"] == "3"
+    """So that a sweep that was killed early can be resumed."""
+    assert outcome(tmp_path_factory, "interrupted")["planned"] == "3"
 
 
 @pytest.mark.thorough
 def test_a_full_disk(tmp_path_factory):
-    got = found(tmp_path_factory, "no_room")
+    got = outcome(tmp_path_factory, "no_room")
     text = got["full"]["text"]
     assert got["full"]["status"] == 1
     assert "File too large). Free space there" in text
@@ -131,7 +131,7 @@ def test_a_full_disk(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_folder_that_turns_read_only(tmp_path_factory):
-    got = found(tmp_path_factory, "no_room")["read-only"]
+    got = outcome(tmp_path_factory, "no_room")["read-only"]
     assert got["status"] == 1
     assert "Permission denied" in got["text"]
     assert "rows stay in the jobs' folders" in got["text"]
@@ -142,7 +142,7 @@ def test_a_folder_that_turns_read_only(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_folder_that_goes_away(tmp_path_factory):
-    got = found(tmp_path_factory, "no_room")["gone"]
+    got = outcome(tmp_path_factory, "no_room")["gone"]
     assert got["status"] == 1
     assert "was the sweep moved?" in got["text"]
     assert no_traceback(got["text"])
@@ -154,7 +154,7 @@ def test_a_folder_that_goes_away(tmp_path_factory):
     [("figures", "figures are missing (RuntimeError: broken on purpose)"), ("tracking", "not tracked in W&B")],
 )
 def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says):
-    got = found(tmp_path_factory, "beside_numbers")[name]
+    got = outcome(tmp_path_factory, "beside_numbers")[name]
     assert got["status"] == 0
     assert says in got["text"]
     assert "Results: " in got["text"]
@@ -162,7 +162,7 @@ def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says
 
 @pytest.mark.thorough
 def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path_factory):
-    got = found(tmp_path_factory, "beside_numbers")
+    got = outcome(tmp_path_factory, "beside_numbers")
     assert got["killed tracking"] == -9
     assert got["untracked"]["status"] == 0
     assert "Results: " in got["untracked"]["text"]
@@ -172,7 +172,7 @@ def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path
 
 @pytest.mark.thorough
 def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
-    got = found(tmp_path_factory, "beside_numbers")["report"]
+    got = outcome(tmp_path_factory, "beside_numbers")["report"]
     assert got["status"] == 1
     assert "tokens a step" in got["text"]
     assert "report: RuntimeError: broken on purpose" in got["text"]
@@ -181,14 +181,14 @@ def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_file_system_without_links(tmp_path_factory):
-    got = found(tmp_path_factory, "beside_numbers")
+    got = outcome(tmp_path_factory, "beside_numbers")
     assert got["links"]["status"] == got["links report"]["status"] == 0
     assert "Results: " in got["links report"]["text"]
 
 
 @pytest.mark.thorough
 def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
-    got = found(tmp_path_factory, "beside_numbers")
+    got = outcome(tmp_path_factory, "beside_numbers")
     assert got["a file named latest"]["status"] == 0
     assert got["its content"] == "mine"
     assert not got["latest of a failure"]
@@ -196,7 +196,7 @@ def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
-    got = found(tmp_path_factory, "beside_numbers")["exits"]
+    got = outcome(tmp_path_factory, "beside_numbers")["exits"]
     assert got["status"] == 1
     assert "failed: SystemExit: 0" in got["text"]
 
@@ -211,7 +211,7 @@ LONG = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["joblib", *LONG])
 def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
-    got = found(tmp_path_factory, name)
+    got = outcome(tmp_path_factory, name)
     assert got["ended"]["status"] == 0, got["ended"]["text"]
     assert got["same"]
     assert "2 of 2 jobs done." in got["ended"]["text"]
@@ -221,7 +221,7 @@ def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
 @pytest.mark.thorough
 @NEEDS_RAY
 def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
-    got = found(tmp_path_factory, "lost")
+    got = outcome(tmp_path_factory, "lost")
     assert got["status"] == 1
     assert "died: job " in got["text"]
     assert "failed: job " in got["text"]

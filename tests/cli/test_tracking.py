@@ -1,4 +1,4 @@
-"""What W&B gets: the offline runs of the smoke sweep, read back from W&B's own files; and that nobody else gets any."""
+"""What W&B gets: the offline runs of the smoke sweep, read back from W&B's own files; no other server receives any."""
 
 import dataclasses
 import json
@@ -72,8 +72,8 @@ def test_texts_are_logged_as_a_table(smoke, tracked):
         logged = run.history["texts"]
         assert logged["_type"] == "table-file"
         table = json.loads((run.files / logged["path"]).read_text())
-        own = texts[texts["job"] == job][table["columns"]].astype(object)
-        assert table["data"] == own.where(own.notna(), None).to_numpy().tolist()
+        job_texts = texts[texts["job"] == job][table["columns"]].astype(object)
+        assert table["data"] == job_texts.where(job_texts.notna(), None).to_numpy().tolist()
 
 
 def test_the_parquet_files_are_an_artifact(smoke, tracked):
@@ -81,9 +81,9 @@ def test_the_parquet_files_are_an_artifact(smoke, tracked):
     for job, (run,) in enumerate(tracked):
         folder = (smoke.sweep / str(job)).resolve()
         (artifact,) = [a for a in run.artifacts if a.type == "results"]
-        held = {entry.path: entry for entry in artifact.manifest.contents}
-        assert {name: Path(entry.local_path) for name, entry in held.items()} == {n: folder / n for n in TABLES}
-        assert {entry.size for entry in held.values()} == {(folder / name).stat().st_size for name in held}
+        entries = {entry.path: entry for entry in artifact.manifest.contents}
+        assert {name: Path(entry.local_path) for name, entry in entries.items()} == {n: folder / n for n in TABLES}
+        assert {entry.size for entry in entries.values()} == {(folder / name).stat().st_size for name in entries}
 
 
 def test_tags_say_what_ran(smoke, tracked):

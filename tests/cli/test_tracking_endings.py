@@ -52,7 +52,7 @@ def only(folder: Path) -> Tracked:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> Path:
+def tracked_sweep(tmp_path_factory) -> Path:
     """A sweep of which one job is done and tracked, one was killed, and one has failed before it could be tracked."""
     begun = JobState("x").begun()
     done = begun.ending(Status.DONE)
@@ -69,8 +69,8 @@ def told(tmp_path_factory) -> Path:
 
 
 @pytest.mark.thorough
-def test_a_job_that_was_killed_is_marked_with_what_it_left(told):
-    run = only(told / "1")
+def test_a_job_that_was_killed_is_marked_with_what_it_left(tracked_sweep):
+    run = only(tracked_sweep / "1")
     assert (run.exit_code, run.summary["status"]) == (1, "died")
     assert run.summary["reason"].startswith("process 4242 on ")
     assert {"died", "verifier:naive", "protocol:decode"} <= set(run.run.tags)
@@ -79,17 +79,17 @@ def test_a_job_that_was_killed_is_marked_with_what_it_left(told):
     assert [line["live/tokens"] for line in run.lines if "live/tokens" in line] == [8, 16]
 
 
-def test_a_job_that_failed_says_why(told):
+def test_a_job_that_failed_says_why(tracked_sweep):
     """The reason in its summary, the error as text in which nothing is HTML."""
-    run = only(told / "2")
+    run = only(tracked_sweep / "2")
     assert (run.exit_code, run.summary["status"]) == (1, "failed")
     assert run.summary["reason"] == "the model has <NaN> logits"
     shown = (run.files / run.history["error"]["path"]).read_text()
     assert "Traceback:\n  &lt;b&gt;ValueError&lt;/b&gt;" in shown
 
 
-def test_the_sweep_says_that_jobs_failed(told):
-    run = only(told)
+def test_the_sweep_says_that_jobs_failed(tracked_sweep):
+    run = only(tracked_sweep)
     assert run.exit_code == 1
     assert {key: value for key, value in run.summary.items() if key.startswith("jobs")} == {
         "jobs": 3, "jobs_done": 1, "jobs_died": 1, "jobs_failed": 1,
@@ -100,13 +100,13 @@ def test_the_sweep_says_that_jobs_failed(told):
     assert reasons == [None, None, "the model has <NaN> logits"]
 
 
-def test_nothing_is_told_twice(told, monkeypatch):
+def test_nothing_is_told_twice(tracked_sweep, monkeypatch):
     """Neither of jobs that have a run, nor of the sweep by who only looks at it."""
     calls = []
     monkeypatch.setattr(TrackedRun, "end", lambda self: calls.append(self.name))
-    assert track(told, ended=False) == []
+    assert track(tracked_sweep, ended=False) == []
     assert calls == []
-    assert track(told) == []
+    assert track(tracked_sweep) == []
     assert calls == ["sweep 2026-01-01"]
 
 
@@ -155,5 +155,5 @@ def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
     sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
     status = SweepStatus.of(sweep)
     assert status is not None
-    (told,) = sweeps.track_report(status, online=True)
-    assert re.fullmatch(r"no report for W&B \(FileNotFoundError: .*report\.md'\)", told)
+    (message,) = sweeps.track_report(status, online=True)
+    assert re.fullmatch(r"no report for W&B \(FileNotFoundError: .*report\.md'\)", message)

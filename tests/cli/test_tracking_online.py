@@ -1,4 +1,4 @@
-"""What W&B's server gets: the same of a run that was sent while it went on as of one that was synced later."""
+"""W&B's server receives the same of a run that is sent live as of a run that is synced later."""
 
 from __future__ import annotations
 
@@ -59,28 +59,28 @@ class Sent:
     config: dict[str, Any]
     summary: dict[str, Any]
     curve: list[dict[str, Any]]
-    asked: set[str]
+    operations: set[str]
 
 
 def sent(server: Server) -> Sent:
-    """See Sent."""
+    """Collects what a server received, without what differs between any two runs."""
     files = {OF_ITS_OWN.sub("_", path): content for path, content in server.uploads.items()}
-    said: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     config: dict[str, Any] = {}
-    for run in server.runs:  # each says what is new
-        said |= {key: run[key] for key in ("groupName", "jobType", "displayName", "tags", "project") if run.get(key)}
+    for run in server.runs:  # an update of a run holds its new values alone
+        details |= {key: run[key] for key in ("groupName", "jobType", "displayName", "tags", "project") if run.get(key)}
         config |= json.loads(run.get("config") or "{}")
     curve = [{key: point[key] for key in point if key.startswith("live/")} for point in server.history]
     summary = json.loads(server.uploads["/run/wandb-summary.json"])
     kept = {key: value for key, value in summary.items() if not key.startswith("_") and not isinstance(value, dict)}
     kept |= {key: value.get("_type") for key, value in summary.items() if isinstance(value, dict) and key[0] != "_"}
-    return Sent(files, said, config, kept, list(filter(None, curve)), set(server.asked))
+    return Sent(files, details, config, kept, list(filter(None, curve)), set(server.asked))
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Iterator[tuple[Sent, Sent]]:
     """What was sent live, and what `wandb sync` sent of the same job, logged offline."""
-    folder, found = tmp_path_factory.mktemp("online"), []
+    folder, records = tmp_path_factory.mktemp("online"), []
     with pytest.MonkeyPatch.context() as changed:
         for name in [name for name in os.environ if name.startswith("WANDB")]:
             changed.delenv(name)
@@ -107,8 +107,8 @@ def both(tmp_path_factory) -> Iterator[tuple[Sent, Sent]]:
                     environment = clean_environment(folder) | {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "k" * 40}
                     environment |= {"WANDB_ERROR_REPORTING": "false"}
                     subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-                found.append(sent(server))
-    yield found[0], found[1]
+                records.append(sent(server))
+    yield records[0], records[1]
     shutil.rmtree(folder)
 
 
@@ -124,17 +124,17 @@ def test_a_live_run_and_a_synced_one_are_the_same_key_by_key(both):
 
 
 def test_a_server_gets_all_of_a_job(both):
-    for each in both:
-        assert each.run["groupName"] == "mine/today"
-        assert (each.run["jobType"], each.run["tags"]) == ("masked", TAGS)
-        assert each.config["gamma"]["value"] == 4
-        assert each.summary["charts/acceptance_histogram"] == "histogram"
-        assert each.summary["tables/steps"] == "table-file"
-        assert (each.summary["speedup"], each.summary["status"]) == (make_row().speedup, "done")
-        assert [point["live/tokens"] for point in each.curve] == [8, 16, 24]
-        assert [point["live/log10_evidence"] for point in each.curve] == [-2, -4, -6]
-        assert each.files["/artifact/certificate.md"] == b"lossless"
-        texts = json.loads(each.files["/artifact/texts.table.json"])
+    for record in both:
+        assert record.run["groupName"] == "mine/today"
+        assert (record.run["jobType"], record.run["tags"]) == ("masked", TAGS)
+        assert record.config["gamma"]["value"] == 4
+        assert record.summary["charts/acceptance_histogram"] == "histogram"
+        assert record.summary["tables/steps"] == "table-file"
+        assert (record.summary["speedup"], record.summary["status"]) == (make_row().speedup, "done")
+        assert [point["live/tokens"] for point in record.curve] == [8, 16, 24]
+        assert [point["live/log10_evidence"] for point in record.curve] == [-2, -4, -6]
+        assert record.files["/artifact/certificate.md"] == b"lossless"
+        texts = json.loads(record.files["/artifact/texts.table.json"])
         assert texts["data"] == [list(dataclasses.astuple(TEXT))]
 
 

@@ -41,8 +41,8 @@ def spoils(part: str, **changes: Callable) -> Callable[[Draft, LogitRows, Stream
 
     def spoil(draft: Draft, target: LogitRows, streams: Streams) -> Step:
         parts = {"draft": draft, "rows": draft.rows, "target": target, "streams": streams}
-        given = parts[part]
-        parts[part] = changed(given, **{name: change(getattr(given, name)) for name, change in changes.items()})
+        instance = parts[part]
+        parts[part] = changed(instance, **{name: change(getattr(instance, name)) for name, change in changes.items()})
         return changed(parts["draft"], rows=parts["rows"]), parts["target"], parts["streams"]
 
     return spoil
@@ -162,10 +162,10 @@ def forbid_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("verifier", "refused"),
     [
-        pytest.param(verifier, each, id=f"{name}-{each.name}")
+        pytest.param(verifier, case, id=f"{name}-{case.name}")
         for verifiers, every in ((CHECKING, SEEN_BY_THE_HOST + VALUES), (UNCHECKED, SEEN_BY_THE_HOST))
         for name, verifier in verifiers.items()
-        for each in every
+        for case in every
     ],
 )
 def test_a_bad_argument_is_named_before_anything_is_computed(monkeypatch, verifier, refused):
@@ -197,8 +197,8 @@ def test_shapes_are_checked_without_reading_a_device():
     draft, target, streams = step(SOUND, 0)
 
     def without_data(instance: T) -> T:
-        held = {each.name: getattr(instance, each.name) for each in dataclasses.fields(instance)}
-        return changed(instance, **{k: to_meta(v) if isinstance(v, torch.Tensor) else v for k, v in held.items()})
+        values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+        return changed(instance, **{k: to_meta(v) if isinstance(v, torch.Tensor) else v for k, v in values.items()})
 
     draft = changed(without_data(draft), rows=without_data(draft.rows))
     arguments.check(draft, without_data(target), without_data(streams), values=False)
@@ -211,7 +211,7 @@ def test_shapes_are_checked_without_reading_a_device():
 @on_a_gpu
 def test_sound_values_are_read_in_one_copy(monkeypatch):
     """Each read is a wait for the device."""
-    given, reads = step(SOUND, 0), []
+    inputs, reads = step(SOUND, 0), []
     for name in ("tolist", "item", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
         method = getattr(torch.Tensor, name)
 
@@ -220,7 +220,7 @@ def test_sound_values_are_read_in_one_copy(monkeypatch):
             return method(tensor, *args)
 
         monkeypatch.setattr(torch.Tensor, name, counted)
-    arguments.check(*given)
+    arguments.check(*inputs)
     assert reads == ["tolist"]
 
 
@@ -241,7 +241,7 @@ def test_logits_are_looked_at_only_when_asked(bad):
         arguments.check(changed(draft, rows=q), target, streams, finite=True)
 
 
-# --- where nobody may wait for the device ---
+# --- where the host may not wait for the device ---
 
 
 @pytest.mark.parametrize(("capturing", "mode", "may"), [(False, 0, True), (True, 0, False), (False, 2, False)])
@@ -259,7 +259,7 @@ def test_batched_verifiers_can_be_captured(verifier):
     draft, target, streams = step(SOUND, 1)
 
     def call() -> Verification:  # new objects, so that nothing derived is kept
-        return verifier.verify(*(changed(each) for each in (draft, target, streams)))
+        return verifier.verify(*(changed(argument) for argument in (draft, target, streams)))
 
     expected = call()
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ def chosen() -> dict[str, str]:
 def caught(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is to be called when the process ends: functions and their arguments."""
     ends = []
-    monkeypatch.setattr(atexit, "register", lambda function, *given, **named: ends.append((function, given, named)))
+    monkeypatch.setattr(atexit, "register", lambda function, *args, **kwargs: ends.append((function, args, kwargs)))
     return ends
 
 
@@ -45,8 +45,8 @@ def test_each_cache_gets_a_folder_of_its_own_that_goes(monkeypatch, tmp_path):
         assert place.parent == tmp_path
         assert place.stat().st_mode & 0o777 == 0o700  # Triton runs what it finds there
     assert chosen() == dict(zip(OURS, map(str, places), strict=True))  # asked twice, made once
-    for function, given, named in ends:
-        function(*given, **named)
+    for function, args, kwargs in ends:
+        function(*args, **kwargs)
     assert not list(tmp_path.iterdir())
 
 

@@ -23,10 +23,10 @@ class Machine:
     def __getattr__(self, name: str):
         return lambda: self.clocks[name]
 
-    def passes(self, wall: float, own: float, others: float, thread: float | None = None) -> None:
-        for name, seconds in (("perf_counter", wall), ("process_time", own), ("thread_time", thread or own)):
+    def passes(self, wall: float, process: float, others: float, thread: float | None = None) -> None:
+        for name, seconds in (("perf_counter", wall), ("process_time", process), ("thread_time", thread or process)):
             self.clocks[name] += seconds
-        self.busy += own + others
+        self.busy += process + others
         self.write()
 
     def write(self) -> None:
@@ -51,7 +51,7 @@ def machine(tmp_path, monkeypatch) -> Machine:
 def test_others_are_who_is_busy_and_not_this_process(machine):
     assert busy_seconds({0, 1}) == pytest.approx(1000)
     watch = DisturbanceWatch(on_cpu=True, threads=1)
-    machine.passes(wall=10, own=8, others=9)
+    machine.passes(wall=10, process=8, others=9)
     seen = watch.ended()
     assert (seen.cores, seen.other_cores, seen.waited) == (2, pytest.approx(0.9), pytest.approx(0.2))
     assert is_disturbed(seen)
@@ -59,7 +59,7 @@ def test_others_are_who_is_busy_and_not_this_process(machine):
 
 def test_a_quiet_machine(machine):
     watch = DisturbanceWatch(on_cpu=True, threads=1)
-    machine.passes(wall=10, own=9.97, others=0.15, thread=9.95)
+    machine.passes(wall=10, process=9.97, others=0.15, thread=9.95)
     seen = watch.ended()
     assert seen.other_cores == pytest.approx(0.015)
     assert seen.waited == pytest.approx(0.005)
@@ -68,7 +68,7 @@ def test_a_quiet_machine(machine):
 
 def test_several_threads_do_not_tell_how_long_one_waited(machine):
     watch = DisturbanceWatch(on_cpu=True, threads=2)
-    machine.passes(wall=10, own=19, others=0.1, thread=9)
+    machine.passes(wall=10, process=19, others=0.1, thread=9)
     seen = watch.ended()
     assert (seen.cores, seen.other_cores, seen.waited) == (2, pytest.approx(0.01), None)
 
@@ -76,14 +76,14 @@ def test_several_threads_do_not_tell_how_long_one_waited(machine):
 @pytest.mark.parametrize(("on_cpu", "wall"), [(False, 10.0), (True, 0.3)], ids=["GPU", "too short"])
 def test_what_cannot_be_known_is_not_said(machine, on_cpu, wall):
     watch = DisturbanceWatch(on_cpu, threads=1)
-    machine.passes(wall, own=wall / 2, others=wall)
+    machine.passes(wall, process=wall / 2, others=wall)
     assert watch.ended() == Disturbance()
     assert not is_disturbed(Disturbance())
 
 
 @pytest.mark.parametrize("how", ["zeros", "gone", "other cores"])
 def test_a_kernel_that_does_not_count(machine, how, monkeypatch):
-    """A sandbox's zeros would say that nobody is there; what one thread waited is known all the same."""
+    """A sandbox's zeros would mean an idle machine; the waiting time of a thread is measured all the same."""
     if how == "zeros":
         machine.counts = False
     elif how == "gone":
@@ -92,7 +92,7 @@ def test_a_kernel_that_does_not_count(machine, how, monkeypatch):
         monkeypatch.setattr(disturbance.os, "sched_getaffinity", lambda _: {0, 7})
     machine.write()
     watch = DisturbanceWatch(on_cpu=True, threads=1)
-    machine.passes(wall=10, own=8, others=9)
+    machine.passes(wall=10, process=8, others=9)
     seen = watch.ended()
     assert (seen.cores, seen.other_cores, seen.waited) == (None, None, pytest.approx(0.2))
 

@@ -62,7 +62,7 @@ class AllShared:
 
 def test_a_provider_of_vocabularies_makes_the_engine_of_the_draft(pair, monkeypatch):
     engine, calls = CachedModel(pair.draft, pair.vocab_size, "draft"), []
-    made = SimpleNamespace(cached_draft=lambda *given: calls.append(given) or engine)
+    made = SimpleNamespace(cached_draft=lambda *args: calls.append(args) or engine)
     monkeypatch.setitem(sys.modules, "my_vocabularies", made)
     monkeypatch.setattr(extensions, "_PROVIDERS", {"different_vocabularies": "my_vocabularies"})
     shared = AllShared()
@@ -82,7 +82,7 @@ def test_a_provider_of_shards_loads_the_target_and_compares_its_steps(monkeypatc
         return torch.zeros(len(logits), dtype=torch.bool)
 
     made = SimpleNamespace(
-        applies=lambda parallel: parallel == "mine", join=lambda *given: joined.append(given), load=load
+        applies=lambda parallel: parallel == "mine", join=lambda *args: joined.append(args), load=load
     )
     monkeypatch.setitem(sys.modules, "my_shards", made)
     monkeypatch.setattr(extensions, "_PROVIDERS", {"parallel": "my_shards"})

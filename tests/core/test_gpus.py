@@ -68,14 +68,14 @@ def test_a_process_stays_with_its_gpu_if_it_is_free(two_gpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "gpus", "expected"),
+    ("jobs", "device", "gpus", "expected"),
     [
         *((-1, "auto", 4, 4), (8, "cuda", 4, 4), (2, "auto", 4, 2), (-7, "auto", 4, 2)),
         *((-1, "cpu", 4, -1), (-1, "auto", 1, -1), (3, "auto", 0, 3)),
     ],
 )
-def test_joblib_runs_no_more_jobs_than_there_are_gpus(monkeypatch, asked, device, gpus, expected):
+def test_joblib_runs_no_more_jobs_than_there_are_gpus(monkeypatch, jobs, device, gpus, expected):
     """One more would wait, in a process that holds memory on a GPU that another job has."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert jobs_at_once(asked, device) == expected
+    assert jobs_at_once(jobs, device) == expected

@@ -22,18 +22,18 @@ class Clock:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     monkeypatch.setattr(progress, "say", lines.append)
     monkeypatch.setattr(progress._Current, "job", "job 3")
     return lines
 
 
-def test_a_line_every_thirty_seconds_says_what_is_left(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_a_line_every_thirty_seconds_says_what_is_left(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     clock = Clock(monkeypatch)
     for _ in progress.track(range(20), "decoding"):
         clock.now += 10
-    assert said == [
+    assert lines == [
         "job 3: 15% of decoding, 3 min left",
         "job 3: 30% of decoding, 2 min left",
         "job 3: 45% of decoding, 2 min left",
@@ -43,32 +43,32 @@ def test_a_line_every_thirty_seconds_says_what_is_left(monkeypatch: pytest.Monke
     ]
 
 
-def test_short_work_is_not_mentioned(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_short_work_is_not_mentioned(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     clock = Clock(monkeypatch)
     for _ in progress.track(range(20), "decoding"):
         clock.now += 1
-    assert said == []
+    assert lines == []
 
 
-def test_what_is_left_ends_with_the_limit(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_what_is_left_ends_with_the_limit(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     clock = Clock(monkeypatch)
     with progress.progress("comparing settings", 12, 90.0) as advance:
         clock.now += 40
         advance(1)
-    assert said == ["job 3: 8% of comparing settings, 50 s left"]
+    assert lines == ["job 3: 8% of comparing settings, 50 s left"]
 
 
-def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     clock = Clock(monkeypatch)
     with progress.progress("comparing draws", 1000) as advance:
         for done in (100, 300, 600):
             clock.now += 40
             advance(done)
-    assert said == ["job 3: 10% of comparing draws, 6 min left", "job 3: 40% of comparing draws, 2 min left"]
+    assert lines == ["job 3: 10% of comparing draws, 6 min left", "job 3: 40% of comparing draws, 2 min left"]
 
 
 def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
-    monkeypatch: pytest.MonkeyPatch, said: list[str]
+    monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     clock = Clock(monkeypatch)
     for _ in progress.track(range(2), "decoding"):
@@ -76,7 +76,7 @@ def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
             clock.now += 20
             progress.beat(lambda tokens=tokens: tokens)
         progress.count(30)
-    assert said == [
+    assert lines == [
         "job 3: decoding, 0.5 tokens/s",
         "job 3: 50% of decoding, 80 s left, 0.5 tokens/s",
         "job 3: 50% of decoding, 2 min left, 0.5 tokens/s",
@@ -85,29 +85,29 @@ def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
     assert not progress._Current.lines
 
 
-def test_decoding_beats_between_its_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_decoding_beats_between_its_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     """One call of specbench.decode, whose steps take two seconds each."""
     clock = Clock(monkeypatch)
     step = Decoder.step
     monkeypatch.setattr(progress, "LINE_SECONDS", 2)
     monkeypatch.setattr(Decoder, "step", lambda self: (step(self), setattr(clock, "now", clock.now + 2)))
     specbench.decode(pair, ["import "], gamma=0, max_new_tokens=3)
-    assert said == ["job 3: decoding, 0.5 tokens/s"] * 3
+    assert lines == ["job 3: decoding, 0.5 tokens/s"] * 3
 
 
-def test_a_notebook_says_what_has_begun(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_a_notebook_says_what_has_begun(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     list(progress.track(range(2), "decoding"))
     progress.say_in_notebook("a certificate")
-    assert said == []
+    assert lines == []
     monkeypatch.setattr(progress, "console", Console(force_jupyter=True))
     list(progress.track(range(2), "decoding"))
     progress.say_in_notebook("a certificate")
-    assert said == ["job 3: decoding", "a certificate"]
+    assert lines == ["job 3: decoding", "a certificate"]
     assert inspect.signature(specbench.certify).parameters["report"].default is progress.say_in_notebook
 
 
 @pytest.mark.parametrize("way", ["items", "pieces"])
-def test_a_bar_in_a_terminal_has_the_job_and_the_time_left(way: str, monkeypatch: pytest.MonkeyPatch, said: list[str]):
+def test_a_bar_in_a_terminal_has_the_job_and_the_time_left(way: str, monkeypatch: pytest.MonkeyPatch, lines: list[str]):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "console", Console(file=screen, force_terminal=True, width=80))
     if way == "items":
@@ -116,4 +116,4 @@ def test_a_bar_in_a_terminal_has_the_job_and_the_time_left(way: str, monkeypatch
         with progress.progress("decoding", 2) as advance:
             advance(2)
     assert re.search(r"job 3: decoding .*100%.*\d:\d\d:\d\d", screen.getvalue())
-    assert said == []
+    assert lines == []

@@ -6,7 +6,7 @@ from specbench.core.machine.ranks import RankError
 from tests.helpers.forked_ranks import on_ranks
 
 
-def said(call):
+def outcome(call):
     """What a call returns, or the words of its error."""
     try:
         return call()
@@ -25,7 +25,7 @@ def test_rank_0_decides_for_all():
         return [
             ranks.broadcast_from_rank0(lambda: rank + 5),
             ranks.broadcast_from_rank0(lambda: [rank]),
-            said(lambda: ranks.broadcast_from_rank0(lambda: raised("bad"))),
+            outcome(lambda: ranks.broadcast_from_rank0(lambda: raised("bad"))),
         ]
 
     first, second = on_ranks(work)
@@ -37,8 +37,8 @@ def test_what_fails_on_one_rank_fails_on_all_with_the_same_words():
     """The first is not left waiting for the second in the next layer; nor are two that fail alike told apart."""
 
     def work(rank):
-        one = said(lambda: ranks.together(lambda: raised("no room") if rank == 1 else "loaded"))
-        both = said(lambda: ranks.together(lambda: raised("no file")))
+        one = outcome(lambda: ranks.together(lambda: raised("no room") if rank == 1 else "loaded"))
+        both = outcome(lambda: ranks.together(lambda: raised("no file")))
         return [one, both, ranks.together(lambda: rank)]
 
     first, second = on_ranks(work)
@@ -57,7 +57,7 @@ def test_a_rank_that_waits_hears_that_another_has_failed():
             ended = ranks.outcomes("key=1: bad", 60.0)
         else:
             assert ranks.broadcast_from_rank0(lambda: "") == "told before"
-            waited = said(lambda: ranks.broadcast_from_rank0(lambda: "never"))
+            waited = outcome(lambda: ranks.broadcast_from_rank0(lambda: "never"))
             ended = ranks.outcomes(waited, 60.0)
         ranks.begin("job 1")
         return ended, ranks.broadcast_from_rank0(lambda: "next")

@@ -8,7 +8,7 @@ from specbench.core import rounding
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ((1.1, 0.06, 18.67), "1.10 (uncertain by a factor of 18)"),  # of two prompts
         ((0.83, 0.0041, 1.8), "0.83 (uncertain by a factor of 200)"),
@@ -19,5 +19,5 @@ from specbench.core import rounding
         ((1.1, 1.1, 1.1), "1.10"),
     ],
 )
-def test_a_speedup_of_which_its_interval_says_nothing_is_told_in_words(values, told):
-    assert rounding.speedup(*values) == told
+def test_a_speedup_of_which_its_interval_says_nothing_is_told_in_words(values, expected):
+    assert rounding.speedup(*values) == expected

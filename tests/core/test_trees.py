@@ -39,8 +39,8 @@ def test_ancestors_depths_and_paths():
     assert [row.nonzero()[:, 0].tolist() for row in seen[0]] == PATHS
     assert torch.equal(seen[1], torch.eye(6).bool())
     assert trees.depths(seen).tolist() == [[1, 1, 2, 2, 2, 3], [1] * 6]
-    found = trees.paths(seen, 3)
-    assert [found[0, i, : len(path)].tolist() for i, path in enumerate(PATHS)] == PATHS
+    paths = trees.paths(seen, 3)
+    assert [paths[0, i, : len(path)].tolist() for i, path in enumerate(PATHS)] == PATHS
     rooted = trees.ancestors(trees.with_root(torch.tensor([PARENTS])), 4)[0]
     assert [row.nonzero()[:, 0].tolist() for row in rooted] == [[0], *([0, *(i + 1 for i in p)] for p in PATHS)]
 
@@ -111,7 +111,7 @@ def first_steps(p, q, drafter, count):
     request = Request("toy", (0, 0), 0, SamplingParams(), depth + 1)
     completions = made.start([dataclasses.replace(request, seed=seed) for seed in range(count)])
     made.step()
-    return [each.token_ids for each in completions]
+    return [completion.token_ids for completion in completions]
 
 
 def g_test(p, emitted, depth, seed=0):
@@ -129,8 +129,10 @@ def g_test(p, emitted, depth, seed=0):
         expected = (expected.reshape(-1, vocabulary)[:, :, None] * p[None]).ravel()
     seen = np.bincount(numbers, minlength=len(expected))
     rare = expected * len(emitted) < 5
-    seen, wanted = (np.append(each[~rare], each[rare].sum()) for each in (seen, expected * len(emitted)))
-    return float(stats.power_divergence(seen[wanted > 0], wanted[wanted > 0], lambda_="log-likelihood").pvalue)
+    seen, expected_counts = (np.append(cells[~rare], cells[rare].sum()) for cells in (seen, expected * len(emitted)))
+    possible = expected_counts > 0
+    test = stats.power_divergence(seen[possible], expected_counts[possible], lambda_="log-likelihood")
+    return float(test.pvalue)
 
 
 @pytest.mark.cases(1)
@@ -144,6 +146,6 @@ def test_steps_on_trees_are_distributed_as_the_target(drafter, thorough):
     emitted = first_steps(p, q, drafter, 20_000 if thorough else 6_000)
     assert g_test(p, emitted, 2) > 1e-7
     chain = first_steps(p, q, type(drafter)([1, 1]), 2_000)
-    accepted, of_chain = (np.mean([len(tokens) - 1 for tokens in each]) for each in (emitted, chain))
+    accepted, of_chain = (np.mean([len(tokens) - 1 for tokens in steps]) for steps in (emitted, chain))
     assert accepted > 1.3 * of_chain
     assert g_test(q, emitted, 2) < 1e-7

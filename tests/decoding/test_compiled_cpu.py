@@ -160,7 +160,7 @@ def test_weights_that_change_are_packed_again(pair):
     before = {name: parameter.clone() for name, parameter in model.state_dict().items()}
     packed.install(model)
     assert model.state_dict().keys() == before.keys()
-    layer = next(each for each in model.modules() if isinstance(each, packed.PackedLinear))
+    layer = next(module for module in model.modules() if isinstance(module, packed.PackedLinear))
     with torch.no_grad():
         layer.weight.mul_(2)
     packed.install(model)

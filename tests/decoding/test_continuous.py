@@ -45,9 +45,9 @@ def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1)
 def outcomes(pair: Pair) -> dict[str, Outcome]:
     """Batches that end before the next begins, and one continuous batch, in two rounds."""
     jaxtyping.config.update("jaxtyping_disable", True)  # as the fixture unchecked, which is of one test
-    found = {"batches": decoded(pair, None), "continuous": decoded(pair, 0, rounds=2)}
+    decodings = {"batches": decoded(pair, None), "continuous": decoded(pair, 0, rounds=2)}
     jaxtyping.config.update("jaxtyping_disable", False)
-    return found
+    return decodings
 
 
 def test_texts_and_step_logs_are_those_of_batches(outcomes):
@@ -84,7 +84,7 @@ def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
     monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     texts = cases.decoder(pair, 0, stop_ids=()).run(requests_of(pair), at_once=2)
     assert [text.first_token - text.started for text in texts] == [1] * len(LENGTHS)
-    assert texts[0].ended - texts[0].first_token == 1  # two tokens, and nobody admitted between them
+    assert texts[0].ended - texts[0].first_token == 1  # two tokens, and no request admitted between them
     assert texts[2].started == 3  # after the two steps of the first
 
 
@@ -110,6 +110,6 @@ def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
 def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
     quiet = TimedRounds([], Rounds(*[np.ones((1, 1))] * 4), 0, Disturbance(None, None, None))
     measured = {"acceptance_length": 2.0, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
-    said = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
-    assert headline(measured, quiet) == said
+    sentence = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
+    assert headline(measured, quiet) == sentence
     assert "interval" not in headline(measured | {"speedup_low": 1.25, "speedup_high": 1.75}, quiet)

@@ -20,11 +20,11 @@ GREEDY = SamplingParams(temperature=0.0)
 def make_requests(pair, count, sampling=None, max_new_tokens=14, whole=False):
     """Embedded prompts or their beginnings; ``sampling`` None mixes greedy, hot and truncated requests."""
     mixed = [SamplingParams(), GREEDY, SamplingParams(temperature=0.7, top_k=40, top_p=0.9)]
-    found = []
+    requests = []
     for i, prompt in enumerate(load_prompts("embedded:embedded.jsonl", count)):
         tokens = tuple(pair.encode(prompt.text)[: None if whole else 30 + 9 * (i % 3)])
-        found.append(Request(prompt.name, tokens, 1000 + i, sampling or mixed[i % 3], max_new_tokens))
-    return found
+        requests.append(Request(prompt.name, tokens, 1000 + i, sampling or mixed[i % 3], max_new_tokens))
+    return requests
 
 
 def texts(completions):

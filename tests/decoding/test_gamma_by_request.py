@@ -26,12 +26,12 @@ GAMMAS = (1, None, 0, 2, 3, 0, 1)
 def test_a_mixed_batch_writes_what_batches_of_one_gamma_do(toy, draft):
     most = DRAFTS[draft][2]
     gammas = [gamma if gamma is None else min(gamma, most) for gamma in GAMMAS]
-    own = toy_requests((9, 4, 12, 17, 5, 8, 6))
-    mixed = [dataclasses.replace(request, gamma=gamma) for request, gamma in zip(own, gammas, strict=True)]
-    expected = [("", [], "")] * len(own)
+    requests = toy_requests((9, 4, 12, 17, 5, 8, 6))
+    mixed = [dataclasses.replace(request, gamma=gamma) for request, gamma in zip(requests, gammas, strict=True)]
+    expected = [("", [], "")] * len(requests)
     for gamma in set(gammas):
-        places = [i for i, each in enumerate(gammas) if each == gamma]
-        alone = toy_decoder(toy, draft, gamma=most if gamma is None else gamma).run([own[i] for i in places])
+        places = [i for i, request_gamma in enumerate(gammas) if request_gamma == gamma]
+        alone = toy_decoder(toy, draft, gamma=most if gamma is None else gamma).run([requests[i] for i in places])
         for place, log in zip(places, logs(alone), strict=True):
             expected[place] = log
     drafted = [max(step.draft_depth for step in steps) for _, steps, _ in expected]
@@ -58,11 +58,11 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     lines = [{"gamma": 0}, {"max_new_tokens": 5}, {"gamma": 4, "max_new_tokens": 9}, {"gamma": None}]
     path.write_text("\n".join(json.dumps({"prompt": "def f", **line}) for line in lines))
     prompts = load_prompts(str(path))
-    assert [(each.gamma, each.max_new_tokens) for each in prompts] == [(0, None), (None, 5), (4, 9), (None, None)]
+    assert [(prompt.gamma, prompt.max_new_tokens) for prompt in prompts] == [(0, None), (None, 5), (4, 9), (None, None)]
     config = Config(workload=WorkloadConfig(path=str(path)), gamma=4, max_new_tokens=32)
     check_own(prompts, config, {})
     made = make_requests(prompts, pair, SamplingParams(), config)
-    assert [(each.gamma, each.max_new_tokens) for each in made] == [(0, 32), (None, 5), (4, 9), (None, 32)]
+    assert [(request.gamma, request.max_new_tokens) for request in made] == [(0, 32), (None, 5), (4, 9), (None, 32)]
     config.gamma = 3
     says = r"gamma=3: line 3 of .*mixed\.jsonl.*'line-3' has gamma 4, above it.*gamma=4, or lower"
     with pytest.raises(ConfigError, match=says):

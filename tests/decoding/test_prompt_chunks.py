@@ -1,4 +1,4 @@
-"""Prompts fed in pieces: the texts of whole prompts, and nobody who decodes waits for more than a piece."""
+"""Prompts fed in pieces: the texts of whole prompts, and no request that decodes waits for more than a piece."""
 
 import dataclasses
 import random
@@ -50,7 +50,7 @@ def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("engine", [EagerEngine(5), StaticEngine(prompt_chunk=5)], ids=["eager", "static"])
 def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
-    """Rows move and memory grows under prompts that are half fed; at times nobody decodes."""
+    """Rows move and memory grows under prompts that are half fed; at times no request decodes."""
     expected, rng = logs(toy_decoder(toy).run(requests * 2)), random.Random(0)
     assert logs(come_and_go(toy_decoder(toy, engine=engine), requests * 2, rng, 3)) == expected
 
@@ -63,7 +63,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     feed, extend = decoding.components.target.feed, decoding.components.target.extend
     target = decoding.components.target
     monkeypatch.setattr(target, "feed", lambda fed, *rest: (events.append(sum(map(len, fed))), feed(fed, *rest))[1])
-    monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
+    monkeypatch.setattr(target, "extend", lambda *fed, **kwargs: (events.append("step"), extend(*fed, **kwargs))[1])
     completion = decoding.start([first])[0]
     assert set(events) <= set(range(CHUNK + 1))  # memory is needed for a piece alone
     decoding.step()
@@ -94,10 +94,10 @@ def test_pieces_do_what_a_whole_prompt_does(pair):
         engine.feed(pieces, rows, fed)
         fed = [done + len(piece) for done, piece in zip(fed, pieces, strict=True)]
     engine.show(4)  # attention reads the whole rows
-    asked = [ids[0], ids[1], ids[2], ids[0]]  # rows 0 and 2 are as they were
-    logits = engine.extend(torch.tensor([[each[-1]] for each in asked]), torch.ones(4).long()).logits
-    for row, each in enumerate(asked):
-        torch.testing.assert_close(logits[row], engine.score(each)[-1:], **TOLERANCE)
+    row_ids = [ids[0], ids[1], ids[2], ids[0]]  # rows 0 and 2 are as they were
+    logits = engine.extend(torch.tensor([[token_ids[-1]] for token_ids in row_ids]), torch.ones(4).long()).logits
+    for row, token_ids in enumerate(row_ids):
+        torch.testing.assert_close(logits[row], engine.score(token_ids)[-1:], **TOLERANCE)
 
 
 def test_the_queue_gives_the_first_prompt_first_and_fills_up_with_others():

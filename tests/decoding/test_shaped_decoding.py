@@ -67,32 +67,32 @@ def tiny(pair):
 def requests(tiny):
     """Greedy ones of various parameters, whose texts go on until min_tokens or a length stops them."""
     prompts = toy_requests((5, 9, 3, 12, 7, 4, 8, 11, 9))
-    made = [dataclasses.replace(each, sampling=GREEDY, max_new_tokens=NEW) for each in prompts]
+    made = [dataclasses.replace(request, sampling=GREEDY, max_new_tokens=NEW) for request in prompts]
     free = texts(cases.decoder(tiny, 0, stop_ids=()).run(made))
     # The last two begin to think in their prompts.
     begins = [free[7][2]] * 8 + [made[8].prompt[-2]]
     sampling = [
-        resolve(dataclasses.replace(GREEDY, **asked), numbers_of, tiny.stop_ids, tiny.vocab_size, (start, THOUGHT))
-        for asked, start in zip(asked_of(free), begins, strict=True)
+        resolve(dataclasses.replace(GREEDY, **changes), numbers_of, tiny.stop_ids, tiny.vocab_size, (start, THOUGHT))
+        for changes, start in zip(asked_of(free), begins, strict=True)
     ]
-    return [dataclasses.replace(each, sampling=given) for each, given in zip(made, sampling, strict=True)]
+    return [dataclasses.replace(request, sampling=params) for request, params in zip(made, sampling, strict=True)]
 
 
 def numbers_of(text):
-    return [int(each) for each in text.split()]
+    return [int(word) for word in text.split()]
 
 
 @pytest.fixture(scope="module")
 def one_at_a_time(tiny, requests):
     """The target alone, fed the whole text for every token."""
-    engine, found = CachedModel(tiny.target, tiny.vocab_size, "target"), []
+    engine, continuations = CachedModel(tiny.target, tiny.vocab_size, "target"), []
     for request in requests:
         text: list[int] = []
         while len(text) < NEW and not (text and text[-1] in tiny.stop_ids):
             logits = engine.score([*request.prompt, *text])[-1].tolist()
             text.append(int(np.argmax(shaped_logits(logits, request.sampling, request.prompt, text))))
-        found.append(text)
-    return found
+        continuations.append(text)
+    return continuations
 
 
 def decoder(pair, way, engine):
@@ -102,7 +102,7 @@ def decoder(pair, way, engine):
 
 def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_at_a_time):
     """Else the comparisons below would compare nothing."""
-    plain = [dataclasses.replace(each, sampling=GREEDY) for each in requests]
+    plain = [dataclasses.replace(request, sampling=GREEDY) for request in requests]
     free = texts(cases.decoder(tiny, 0).run(plain))
     differ = [text != other for text, other in zip(one_at_a_time, free, strict=True)]
     assert differ == [True] * 5 + [False] + [True] * 3
@@ -118,9 +118,9 @@ def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_a
 def test_greedy_texts_are_those_of_one_token_at_a_time(tiny, requests, one_at_a_time, way, engine):
     """All in one batch, and drafts of which some is accepted: a count that leaves out drafted tokens, or takes in those
     behind the position, changes the text or refuses what the draft proposed."""
-    found = decoder(tiny, way, engine()).run(requests)
-    assert texts(found) == one_at_a_time
-    assert sum(step.num_accepted for each in found for step in each.steps) > 10
+    completions = decoder(tiny, way, engine()).run(requests)
+    assert texts(completions) == one_at_a_time
+    assert sum(step.num_accepted for completion in completions for step in completion.steps) > 10
 
 
 def test_plain_texts_are_too(tiny, requests, one_at_a_time):
@@ -129,13 +129,13 @@ def test_plain_texts_are_too(tiny, requests, one_at_a_time):
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_rows_follow_requests_that_come_and_go(tiny, requests, one_at_a_time, engine):
-    """Rows are written, moved and freed; parameters that nobody had before come late, and no row keeps another's."""
+    """Rows are written, moved and freed; new parameters come late, and no row keeps those of another request."""
     decoding = decoder(tiny, "model", engine())
     order = [5, 3, 0, 6, 8, 2, 5, 1, 7, 4]
     again = [dataclasses.replace(requests[i], name=f"{i}/{n}") for n, i in enumerate(order)]
     decoding.run(again[3:5])  # what they leave in memory is found
-    found = come_and_go(decoding, again, random.Random(0), most=3)
-    assert texts(found) == [one_at_a_time[i] for i in order]
+    completions = come_and_go(decoding, again, random.Random(0), most=3)
+    assert texts(completions) == [one_at_a_time[i] for i in order]
 
 
 def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeypatch):
@@ -156,14 +156,17 @@ def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(
     """Sampled texts in float32: both draw the same uniforms, so that bans of another position show."""
     small, tokens = toy_pair(pair), 6 if thorough else 4
     warm = [
-        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=tokens)
-        for each in (requests[i] for i in chosen)
+        dataclasses.replace(
+            request, sampling=dataclasses.replace(request.sampling, temperature=0.9), max_new_tokens=tokens
+        )
+        for request in (requests[i] for i in chosen)
     ]
-    found = {}
+    texts_by_verifier = {}
     for kernels, verifier in ((False, MaskedVerifier()), (True, FusedVerifier())):
         monkeypatch.setattr(where, "by_kernels", lambda _, kernels=kernels: kernels)
-        found[type(verifier)] = texts(cases.decoder(small, verifier=verifier, engine=StaticEngine()).run(warm))
-    assert found[FusedVerifier] == found[MaskedVerifier]
+        decoding = cases.decoder(small, verifier=verifier, engine=StaticEngine())
+        texts_by_verifier[type(verifier)] = texts(decoding.run(warm))
+    assert texts_by_verifier[FusedVerifier] == texts_by_verifier[MaskedVerifier]
 
 
 # --- In distribution ---
@@ -178,24 +181,24 @@ LENGTH, COUNT, STOP = 4, 6_000, 2
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
-    ("verifier", "asked"),
+    ("verifier", "mapping"),
     [(MaskedVerifier(), MIX), (BlockVerifier(), MIX), (BlockVerifier(), THINKS)],
     ids=["token", "block", "thinking"],
 )
-def test_texts_have_the_distribution_of_the_definition(verifier, asked):
+def test_texts_have_the_distribution_of_the_definition(verifier, mapping):
     """6,000 texts of up to four tokens of a stop token and two others against their tiny probabilities. False alarm
     1e-9. Leaving the drafted tokens out of the counts, of bad words or of min_tokens is found with p below 1e-100."""
     p, q = markov_pair(vocabulary=3, closeness=0.5, seed=1)
-    sampling = resolve(SamplingParams.from_mapping(asked), numbers_of, [STOP], 3, thinking_ids=(0, 1))
+    sampling = resolve(SamplingParams.from_mapping(mapping), numbers_of, [STOP], 3, thinking_ids=(0, 1))
     made = [Request(str(i), (0, 1), i, sampling, LENGTH) for i in range(COUNT)]
     decoding = Decoder(MarkovModel(p), MarkovDrafter(q), verifier, 3, frozenset({STOP}))
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, COUNT, 3_000):
-        found.update(tuple(each.token_ids) for each in decoding.run(made[start : start + 3_000]))
+        counts.update(tuple(completion.token_ids) for completion in decoding.run(made[start : start + 3_000]))
     expected = {text: COUNT * prob for text, prob in ended_texts(p, sampling, (0, 1), ()) if prob > 0}
     assert sum(expected.values()) == pytest.approx(COUNT)
-    assert set(found) <= set(expected)
-    test = stats.chisquare([found[text] for text in expected], list(expected.values()))
+    assert set(counts) <= set(expected)
+    test = stats.chisquare([counts[text] for text in expected], list(expected.values()))
     assert test.pvalue > 1e-9
 
 

@@ -59,7 +59,7 @@ def test_bounds_in_place_of_lengths_write_the_same_texts(exact, way, request):
 @every_way
 @pytest.mark.usefixtures("reading_nothing")
 def test_a_step_reads_nothing_back(pair, way, monkeypatch):
-    """But for the check of arguments, which is left out if nobody may wait."""
+    """But for the check of arguments, which is left out if the host may not wait."""
     monkeypatch.setattr(arguments, "_may_wait", lambda device: False)
     speculative = decoder(pair, **way)
     speculative.start(make_requests(pair, 3))
@@ -114,12 +114,12 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, way):
 @every_way
 @pytest.mark.parametrize("widths", ["read", "bounds"])
 def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, way, widths, request):
-    """Prompts of other lengths and higher limits than those that are under way; one is a single token."""
+    """Later prompts have other lengths and higher limits than the first ones; one is a single token."""
     if widths == "bounds":
         request.getfixturevalue("reading_nothing")
     requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
     requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
-    alone = [texts(decoder(exact, **way).run([each]))[0] for each in requests]
+    alone = [texts(decoder(exact, **way).run([single]))[0] for single in requests]
     assert texts(joining(decoder(exact, **way), requests[:2], requests[2:3], requests[3:])) == alone
 
 
@@ -150,7 +150,7 @@ def test_drafts_with_and_without_padding_write_the_same_texts(exact):
 
 
 def test_a_finished_request_stays_as_it_is():
-    """As long as nobody retired it: nothing is drafted for it, and nothing of it changes."""
+    """Until its row is freed: nothing is drafted for it, and nothing of it changes."""
     params = RowParams.of([SamplingParams()] * 3)
     finished = torch.tensor([RUNNING, STOPPED, FULL])
     prompts, lengths, limits = torch.tensor([2, 2, 2]), torch.tensor([4, 4, 6]), torch.tensor([6, 6, 6])

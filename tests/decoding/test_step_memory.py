@@ -52,19 +52,19 @@ class Reads(TorchDispatchMode):
         self._made: dict[int, torch.Tensor] = {}  # held, so that no address comes twice
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         out, name = func(*args, **(kwargs or {})), str(func)
         constant = "lift_fresh" in name  # numbers of the code's own
-        places = {each.untyped_storage().data_ptr() for each in given}
+        places = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         if not constant:
             self.found += [
-                (name, each.data_ptr())
-                for each in given
-                if each.numel() and each.untyped_storage().data_ptr() not in self._made
+                (name, tensor.data_ptr())
+                for tensor in tensors
+                if tensor.numel() and tensor.untyped_storage().data_ptr() not in self._made
             ]
-        for each in tree_leaves(out):
-            if isinstance(each, torch.Tensor) and (constant or each.untyped_storage().data_ptr() not in places):
-                self._made[each.untyped_storage().data_ptr()] = each
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and (constant or leaf.untyped_storage().data_ptr() not in places):
+                self._made[leaf.untyped_storage().data_ptr()] = leaf
         return out
 
 
@@ -90,12 +90,12 @@ class Watched(StaticEngine):
         return numbers
 
 
-def requests(pair, count, asked, most, stops):
+def requests(pair, count, changes, most, stops):
     """Of the same wishes and different samplers and prompts; ``stops`` ids may end each text."""
     made = []
     for i, request in enumerate(make_requests(pair, count)):
-        wanted = dataclasses.replace(MIXED[i % len(MIXED)], **asked)
-        sampling = resolve(wanted, pair.encode, pair.stop_ids, pair.vocab_size)
+        params = dataclasses.replace(MIXED[i % len(MIXED)], **changes)
+        sampling = resolve(params, pair.encode, pair.stop_ids, pair.vocab_size)
         parts = {"prompt": request.prompt[: 1 + 3 * i], "max_new_tokens": most, "stop_ids": frozenset(range(stops))}
         made.append(dataclasses.replace(request, sampling=sampling, **parts))
     return made
@@ -114,7 +114,7 @@ def decoded(pair, way, batches):
 @pytest.mark.parametrize("way", SPECULATIVE)
 def test_steps_read_the_same_memory_unless_the_engine_says_so(pair, way):
     """Wishes come, widen what is kept of them, and come again; batches grow, and so do the ids that end texts."""
-    wishes, ends = ((2, 2, asked, 3, 1) for asked in (*ASKED[1:], *ASKED[:3])), (1, 10, 1)
+    wishes, ends = ((2, 2, changes, 3, 1) for changes in (*ASKED[1:], *ASKED[:3])), (1, 10, 1)
     engine = decoded(pair, way, [*wishes, *((3, 3, ASKED[0], 3, stops) for stops in ends)])
     assert engine.compared > 5
     assert len(engine.seen) > 4

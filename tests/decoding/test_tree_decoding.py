@@ -32,9 +32,9 @@ def test_greedy_texts_are_the_plain_ones(exact):
     requests = make_requests(exact, 4, GREEDY, max_new_tokens=14)
     plain = cases.decoder(exact, 0).run(requests)
     for drafter in (TreeDrafter([2, 2, 1, 1]), TopTreeDrafter([1, 3])):
-        found = decoder(exact, drafter).run(requests)
-        assert texts(found) == texts(plain)
-        assert max(step.num_accepted for each in found for step in each.steps) == 4
+        completions = decoder(exact, drafter).run(requests)
+        assert texts(completions) == texts(plain)
+        assert max(step.num_accepted for completion in completions for step in completion.steps) == 4
 
 
 def test_a_tree_without_branches_is_the_chain(exact):
@@ -54,11 +54,11 @@ def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
     for completion in made.run(requests):
         assert len(completion.token_ids) == max_new_tokens
         left = max_new_tokens
-        for each in completion.steps:
-            assert each.draft_depth == min(4, left - 1)
-            assert each.num_draft_tokens == nodes[each.draft_depth]
-            assert each.num_accepted <= each.draft_depth
-            left -= each.num_emitted
+        for step in completion.steps:
+            assert step.draft_depth == min(4, left - 1)
+            assert step.num_draft_tokens == nodes[step.draft_depth]
+            assert step.num_accepted <= step.draft_depth
+            left -= step.num_emitted
 
 
 # --- Processors ---
@@ -82,9 +82,9 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
     path = trees.paths(seen, 4)[:, :, 1:]
     tokens = fed.gather(1, path.flatten(1)).view(path.shape)
     batch.rows_of_paths(torch.zeros(14, 100), tokens, trees.depths(seen) - 1)
-    (found,) = seen_by
+    (histories,) = seen_by
     along = [[], *([IDS[i] for i in p] for p in PATHS)]
-    assert found == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
+    assert histories == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
 
 
 class Stirred:
@@ -103,9 +103,9 @@ def test_processors_see_the_path_to_each_token(exact):
     requests = make_requests(exact, 2, sampling, max_new_tokens=14)
     plain = cases.decoder(exact, 0).run(requests)
     same = dataclasses.replace(exact, draft=exact.target)
-    found = decoder(same).run(requests)
-    assert texts(found) == texts(plain)
-    assert all(each.num_accepted == each.draft_depth for completion in found for each in completion.steps)
+    completions = decoder(same).run(requests)
+    assert texts(completions) == texts(plain)
+    assert all(step.num_accepted == step.draft_depth for completion in completions for step in completion.steps)
 
 
 def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
@@ -154,8 +154,8 @@ def test_the_protocol_decode_measures_trees(pair):
     target = CachedModel(pair.target, pair.vocab_size, "target")
     drafter = TreeDrafter([3, 2]).bind(pair, target)
     chains = context(pair, needs_models=True)
-    found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
-    row, steps = found.measured, pd.DataFrame(found.tables[STEPS].rows)
+    result = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
+    row, steps = result.measured, pd.DataFrame(result.tables[STEPS].rows)
     nodes = sum(3 * (depth > 0) + 6 * (depth > 1) for depth in steps["draft_depth"])
     assert row["drafted"] == steps["num_draft_tokens"].sum() == nodes
     assert row["acceptance_rate"] == pytest.approx(row["accepted"] / row["drafted"])

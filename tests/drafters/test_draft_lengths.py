@@ -85,8 +85,8 @@ def distance(rule, policy, drops=False):
 @each_policy
 def test_a_step_that_stops_leaves_the_target_s_distribution(rule, policy):
     _, q = markov_pair(3, seed=3)
-    found = {len(draft) for draft, weight in drafts(q, policy, drops=False)}
-    assert len(found) > 1  # the policy stops, and not everywhere
+    draft_lengths = {len(draft) for draft, weight in drafts(q, policy, drops=False)}
+    assert len(draft_lengths) > 1  # the policy stops, and not everywhere
     assert distance(rule, policy) < 1e-12
 
 
@@ -112,15 +112,15 @@ class Drops(ModelDrafter):
 
 
 class WrongRows(ModelDrafter):
-    """Draws at its own temperature, and hands on rows at that of the request."""
+    """Draws at its own temperature, and returns rows at the temperature of the request."""
 
     def propose(self, batch, limits, streams):
         draft = super().propose(batch, limits, streams)
         rows = draft.rows
         if rows is None:
             return draft
-        given = batch.params.temperature.repeat_interleave(draft.max_draft_tokens)
-        object.__setattr__(draft, "rows", LogitRows(rows.logits, given, rows.cutoff, None))
+        temperatures = batch.params.temperature.repeat_interleave(draft.max_draft_tokens)
+        object.__setattr__(draft, "rows", LogitRows(rows.logits, temperatures, rows.cutoff, None))
         return draft
 
 
@@ -139,8 +139,8 @@ def p_value_of_texts(drafter: ModelDrafter, verifier, count: int = 3000) -> floa
     counts = np.bincount(index, minlength=3 ** (GAMMA + 1))
     expected = law("token", p, p, FIXED).flatten() * len(requests)
     rare = expected < 5
-    observed, wanted = (np.append(each[~rare], each[rare].sum()) for each in (counts, expected))
-    return float(stats.power_divergence(observed, wanted, lambda_="log-likelihood").pvalue)
+    observed, expected_counts = (np.append(cells[~rare], cells[rare].sum()) for cells in (counts, expected))
+    return float(stats.power_divergence(observed, expected_counts, lambda_="log-likelihood").pvalue)
 
 
 SOUND = {
@@ -251,12 +251,12 @@ def test_drafts_are_as_long_as_replay_expects(policy):
     steps = [step for completion in completions for step in completion.steps]
     trace = trace_of_tokens(p, q, sampled_texts(p, 600, 60, seed=6).tolist())
     expected = try_policy(trace, "token", Policy(policy.kind, drafter.policy.threshold, 6))
-    for name, wanted in (
+    for name, expected_mean in (
         ("num_draft_tokens", expected.drafted_per_step),
         ("num_accepted", expected.replayed.acceptance_length - 1),
     ):
         values = np.array([getattr(step, name) for step in steps])
-        assert abs(values.mean() - wanted) < 5 * values.std() / len(values) ** 0.5 + 0.02 * wanted
+        assert abs(values.mean() - expected_mean) < 5 * values.std() / len(values) ** 0.5 + 0.02 * expected_mean
     assert expected.drafted_per_step < 0.7 * try_policy(trace, "token", Policy("fixed", None, 6)).drafted_per_step
 
 
@@ -317,12 +317,12 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
 def test_counts_of_one_batch_differ_and_no_engine_changes_them():
     p, q = markov_pair(5, closeness=0.5, seed=9)
     requests = [Request(str(i), (i % 5,), i, SamplingParams(), 5 + i) for i in range(12)]
-    found = []
+    runs = []
     for engine in (EagerEngine(), StaticEngine()):
         drafter = ModelDrafter(0.8, "entropy", 1.4)
-        found.append(logs(on_tables(drafter, p, q, BlockVerifier(), engine).run(requests, at_once=5)))
-    assert found[0] == found[1]
-    assert {step.num_draft_tokens for _, steps, _ in found[0] for step in steps} == {0, 1, 2, 3}
+        runs.append(logs(on_tables(drafter, p, q, BlockVerifier(), engine).run(requests, at_once=5)))
+    assert runs[0] == runs[1]
+    assert {step.num_draft_tokens for _, steps, _ in runs[0] for step in steps} == {0, 1, 2, 3}
 
 
 # --- Settings ---
@@ -344,7 +344,7 @@ def test_counts_of_one_batch_differ_and_no_engine_changes_them():
     ids=str,
 )
 def test_settings_that_cannot_be(settings, says):
-    for kind in (ModelDrafter, lambda **each: LayerSkipDrafter(3, **each)):
+    for kind in (ModelDrafter, lambda **kwargs: LayerSkipDrafter(3, **kwargs)):
         with pytest.raises(ConfigError, match=says):
             kind(**settings)
 

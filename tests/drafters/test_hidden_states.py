@@ -82,7 +82,7 @@ class Watching:
         self.caches = (*self.caches, self.states)
 
     def observe(self, observation):
-        lists = (each.tolist() for each in (observation.rows, observation.counts, observation.first))
+        lists = (tensor.tolist() for tensor in (observation.rows, observation.counts, observation.first))
         for i, (row, count, first) in enumerate(zip(*lists, strict=True)):
             if count:
                 assert first == self.states.counts[row]  # nothing is missing, and nothing comes twice
@@ -164,7 +164,7 @@ def test_the_last_states_are_what_the_output_layer_reads(name):
 def test_compiled_steps_have_them_too(toy):
     """Traced as torch.compile does it, with and without, one after the other."""
     torch.compiler.reset()
-    found = []
+    outputs = []
     for compiled in (False, True):
         cached = CachedModel(copy.deepcopy(toy.target), toy.vocab_size, "target")
         if compiled:
@@ -172,8 +172,8 @@ def test_compiled_steps_have_them_too(toy):
         for features in ((), ("last", 1), (), ("last", 1)):
             cached.start([[1, 2, 3], [4, 5]], 16)
             cached.show(2)
-            found.append(cached.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2]), features=features))
-    for eager, traced in zip(found[:4], found[4:], strict=True):
+            outputs.append(cached.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2]), features=features))
+    for eager, traced in zip(outputs[:4], outputs[4:], strict=True):
         torch.testing.assert_close(eager.logits, traced.logits)
         assert eager.features.keys() == traced.features.keys()
         for name, states in eager.features.items():
@@ -209,7 +209,7 @@ def test_a_drafter_that_asks_for_none_pays_nothing(toy, monkeypatch):
 
     def operations(drafter):
         decoding = decoder(toy, drafter=drafter, engine=Counted([2]))
-        decoding.run([dataclasses.replace(each, sampling=GREEDY) for each in toy_requests((4, 5))])
+        decoding.run([dataclasses.replace(request, sampling=GREEDY) for request in toy_requests((4, 5))])
         return decoding.engine.names
 
     class Observing(ModelDrafter):
@@ -264,7 +264,7 @@ def exact(pair):
 
 
 @pytest.fixture(scope="module")
-def asked(exact):
+def unseen_requests(exact):
     """Requests that the head was not fitted on, of different lengths."""
     prompts = [exact.encode(prompt.text) for prompt in load_prompts("embedded:embedded.jsonl", 32)[24:]]
     made = make_requests(exact, len(prompts), GREEDY)
@@ -280,23 +280,24 @@ def in_float64(guide, kind="LinearHead"):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
-def test_a_linear_head_is_lossless_and_beats_the_most_frequent_token(exact, guide, asked):
-    plain = texts(decoder(exact, 0).run(asked))
+def test_a_linear_head_is_lossless_and_beats_the_most_frequent_token(exact, guide, unseen_requests):
+    plain = texts(decoder(exact, 0).run(unseen_requests))
     counts = Counter(token for text in guide["written"] for token in text.token_ids)
     accepted = {}
     for drafter in (in_float64(guide), Unigram(counts.most_common(1)[0][0])):
-        found = decoder(exact, drafter=drafter).run(asked)
-        assert texts(found) == plain
-        accepted[type(drafter).__name__] = sum(step.num_accepted for text in found for step in text.steps)
+        completions = decoder(exact, drafter=drafter).run(unseen_requests)
+        assert texts(completions) == plain
+        accepted[type(drafter).__name__] = sum(step.num_accepted for text in completions for step in text.steps)
     assert accepted["LinearHead"] > 2 * accepted["Unigram"], accepted
 
 
 @pytest.mark.cases(1, 2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_engines_and_batches_draft_alike(exact, guide, asked, engine):
+def test_engines_and_batches_draft_alike(exact, guide, unseen_requests, engine):
     """Each request by itself, and in batches that come and go."""
-    requests = [*asked[:3], dataclasses.replace(asked[0], prompt=asked[0].prompt[:1], name="short")]
+    short = dataclasses.replace(unseen_requests[0], prompt=unseen_requests[0].prompt[:1], name="short")
+    requests = [*unseen_requests[:3], short]
     alone = [logs(decoder(exact, drafter=in_float64(guide)).run([request]))[0] for request in requests]
     decoding = decoder(exact, drafter=in_float64(guide), engine=ENGINES[engine]())
     assert logs(decoding.run(requests, at_once=3)) == alone
@@ -333,23 +334,23 @@ def tree_head(guide):
 @pytest.mark.cases(1, 2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_head_drafts_trees(exact, guide, asked, engine):
-    plain = texts(decoder(exact, 0).run(asked[:5]))
-    chain = decoder(exact, 2, drafter=in_float64(guide)).run(asked[:5])
+def test_a_head_drafts_trees(exact, guide, unseen_requests, engine):
+    plain = texts(decoder(exact, 0).run(unseen_requests[:5]))
+    chain = decoder(exact, 2, drafter=in_float64(guide)).run(unseen_requests[:5])
     tree = decoder(exact, 2, drafter=tree_head(guide), verifier=TreeVerifier(), engine=ENGINES[engine]())
-    found = tree.run(asked[:5], at_once=3)
-    assert texts(found) == plain
-    assert sum(len(text.steps) for text in found) < sum(len(text.steps) for text in chain)
+    completions = tree.run(unseen_requests[:5], at_once=3)
+    assert texts(completions) == plain
+    assert sum(len(text.steps) for text in completions) < sum(len(text.steps) for text in chain)
 
 
 @pytest.mark.usefixtures("reading_nothing", "unchecked")
 @pytest.mark.parametrize("kind", ["chain", "tree"])
-def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
+def test_a_step_with_a_head_reads_nothing_back(exact, guide, unseen_requests, kind):
     from tests.decoding.test_step import Unchecked
 
     drafter = in_float64(guide) if kind == "chain" else tree_head(guide)
     decoding = decoder(exact, 2, drafter=drafter, verifier=Unchecked() if kind == "chain" else TreeVerifier())
-    decoding.start(asked[:3])
+    decoding.start(unseen_requests[:3])
     before = decoding.engine._batch
     if kind == "chain":
         with NoReading():
@@ -378,7 +379,7 @@ def test_captured_and_compiled_steps_draft_what_eager_ones_do(guide, kind):
     plain = texts(decoder(made, 0).run(requests))
     assert [tokens for tokens, *_ in expected] == plain
     for engine in (GraphEngine(), GraphEngine(prompt_chunk=7), CompiledEngine()):
-        found = decoder(made, gamma, drafter=drafter, verifier=verifier, engine=engine).run(requests, 3)
-        assert texts(found) == plain
-        accepted = sum(step.num_accepted for text in found for step in text.steps)
+        completions = decoder(made, gamma, drafter=drafter, verifier=verifier, engine=engine).run(requests, 3)
+        assert texts(completions) == plain
+        accepted = sum(step.num_accepted for text in completions for step in text.steps)
         assert abs(accepted - sum(step.num_accepted for _, steps, _ in expected for step in steps)) < 5

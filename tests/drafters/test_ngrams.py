@@ -36,15 +36,15 @@ def test_the_index_finds_what_the_whole_text_has(vocabulary, longest, shortest):
     index, rows = index_of(3, 400, longest, shortest), torch.arange(3)
     index.feed([tokens[0, :150].tolist(), tokens[1, :3].tolist(), []], range(3), [0, 0, 0])
     lengths = index.lengths.clone()
-    found = 0
+    matches = 0
     for _ in range(60):
         counts = torch.randint(0, 5, (3,), generator=generator)
         new = tokens.gather(1, lengths[:, None] + torch.arange(4))
         lengths += counts
         expected = lookup(tokens, lengths, longest, shortest)
         assert torch.equal(first_of(index.append(rows, new, counts), lengths), expected)
-        found += int((expected < lengths).sum())
-    assert found > 0 or vocabulary == 3000
+        matches += int((expected < lengths).sum())
+    assert matches > 0 or vocabulary == 3000
 
 
 def test_collisions_are_never_believed(monkeypatch):
@@ -55,13 +55,13 @@ def test_collisions_are_never_believed(monkeypatch):
     lost = wrong = 0
     for length in range(1, 500):
         lengths = torch.full((2,), length)
-        found = first_of(index.append(rows, tokens[:, length - 1 : length], torch.ones_like(rows)), lengths)
+        places = first_of(index.append(rows, tokens[:, length - 1 : length], torch.ones_like(rows)), lengths)
         expected = lookup(tokens, lengths, 3, 1)
         for row in range(2):
-            place = int(found[row])
+            place = int(places[row])
             matches = [n for n in (1, 2, 3) if tokens[row, length - n : length].equal(tokens[row, place - n : place])]
             wrong += place < length and not matches
-        lost += int((found != expected).sum())
+        lost += int((places != expected).sum())
     assert wrong == 0
     assert lost > 0
 
@@ -79,9 +79,9 @@ def test_a_bucket_that_many_share_holds_them_all_up_to_its_ways(monkeypatch):
     index.feed([text], [0], [0])
     assert index.table[0, 0, 0].tolist() == list(range(1, ngrams.WAYS + 1))
     for token in range(ngrams.WAYS):  # appended behind, each is found where it was
-        found = index_of(1, 64, 1, 1)
-        found.feed([text], [0], [0])
-        place = found.append(torch.tensor([0]), torch.tensor([[token]]), torch.tensor([1]))
+        fresh_index = index_of(1, 64, 1, 1)
+        fresh_index.feed([text], [0], [0])
+        place = fresh_index.append(torch.tensor([0]), torch.tensor([[token]]), torch.tensor([1]))
         assert int(place) == (token + 1 if token else ngrams.WAYS + 1)
 
 
@@ -135,13 +135,14 @@ def test_drafts_are_those_of_a_look_at_the_whole_text(toy, kind, chunk):
 def test_the_length_of_the_match_decides_how_many_are_drafted(pair):
     """Requests of one batch then draft different numbers of tokens, 0 included, and write the plain text."""
     requests = make_requests(pair, 6, GREEDY, max_new_tokens=24, whole=True)
-    found = decoder(pair, gamma=6, drafter=PromptLookupDrafter(longest=4, per_match=1.5)).run(requests)
-    assert texts(found) == texts(decoder(pair, gamma=0).run(requests))
-    counts = [[step.num_draft_tokens for step in each.steps] for each in found]
-    side_by_side = [set(column) for column in zip(*(each[:8] for each in counts), strict=True)]
+    completions = decoder(pair, gamma=6, drafter=PromptLookupDrafter(longest=4, per_match=1.5)).run(requests)
+    assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
+    counts = [[step.num_draft_tokens for step in completion.steps] for completion in completions]
+    side_by_side = [set(column) for column in zip(*(drafts[:8] for drafts in counts), strict=True)]
     assert max(len(column) for column in side_by_side) >= 3
-    assert {0, 1, 3, 4, 6} >= {n for each in counts for n in each[:-4]}  # 1.5 times 0 to 4; the end leaves less room
-    assert {0, 1, 6} <= {n for each in counts for n in each}
+    # 1.5 times 0 to 4 tokens; the end of a text leaves less room.
+    assert {0, 1, 3, 4, 6} >= {n for drafts in counts for n in drafts[:-4]}
+    assert {0, 1, 6} <= {n for drafts in counts for n in drafts}
 
 
 @pytest.mark.parametrize("value", [0, -1, True, float("nan"), "2"])

@@ -44,9 +44,9 @@ def test_the_longest_ending_is_found_wherever_it_is():
         tokens += new
         store.extend(new)
         ending = [rng.randrange(3 + (rng.random() < 0.1)) for _ in range(rng.randint(1, 12))]
-        found = store.longest(ending)
-        assert found == plainly(tokens, ending)
-        sizes.add(found[0])
+        match = store.longest(ending)
+        assert match == plainly(tokens, ending)
+        sizes.add(match[0])
     assert {0, 1, 2, 3, 4, 5, 6} <= sizes
 
 
@@ -92,7 +92,10 @@ def test_greedy_text_is_plain_text_whatever_was_written_before(toy, engine, chun
     decoding = decoder(toy, drafter=SuffixLookupDrafter(), engine=engine(prompt_chunk=chunk), gamma=4)
     first, again = (decoding.run(requests, at_once=3) for _ in range(2))
     assert texts(first) == texts(again) == plain
-    accepted = [sum(step.num_accepted for each in found for step in each.steps) for found in (first, again)]
+    accepted = [
+        sum(step.num_accepted for completion in completions for step in completion.steps)
+        for completions in (first, again)
+    ]
     assert accepted[1] > accepted[0]  # it has seen these texts
 
 
@@ -116,7 +119,7 @@ def test_rounds_do_not_learn_from_each_other(toy):
     speculative.run(requests)  # to warm up
     timed = timed_rounds(plain, speculative, [requests, requests], RoundSettings(3, 3, 0))
     assert timed.differing == 0
-    steps = [sum(len(each.steps) for each in batch.completions) for _, batch in timed.first]
+    steps = [sum(len(completion.steps) for completion in batch.completions) for _, batch in timed.first]
     assert steps[1] < steps[0]  # in one round it does learn
 
 
@@ -124,7 +127,7 @@ def test_the_oldest_texts_are_forgotten(toy):
     drafter = bound(SuffixLookupDrafter(remembered=10), toy)
     for first in range(0, 60, 6):
         drafter.ended([list(range(first, first + 6))])
-    kept = {token for token in range(60) for each in (drafter._older, drafter._ended) if each.longest([token])[0]}
+    kept = {token for token in range(60) for store in (drafter._older, drafter._ended) if store.longest([token])[0]}
     assert kept == set(range(36, 60))  # two texts, and the two before them
 
 

@@ -83,13 +83,13 @@ def test_what_torch_compile_writes_is_found():
 @pytest.mark.parametrize(("problem", "compiled"), [(None, [True]), ("triton_0 does not wait", [True, False])])
 def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     """And captures again; a larger list of sizes is not looked at twice."""
-    said, compiles, captures = [], [], []
+    messages, compiles, captures = [], [], []
 
     def check():
         if problem:
             raise ModelError(problem)
 
-    monkeypatch.setattr("specbench.extras.compiled.engine.say", said.append)
+    monkeypatch.setattr("specbench.extras.compiled.engine.say", messages.append)
     monkeypatch.setattr(early_code, "check", check)
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
     target = SimpleNamespace()
@@ -102,4 +102,4 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     assert compiles == compiled
     assert captures == ([8, 8, 4] if problem else [8, 4])
     why = f"engine=compiled: kernels of torch.compile start one after the other: {problem}."
-    assert said == ([why] if problem else [])
+    assert messages == ([why] if problem else [])

@@ -70,14 +70,14 @@ def written(
     made.add_eos_token_id(0)
     made.add_add_bos_token(begins)
     made.add_chat_template(TEMPLATE)
-    held = {}
+    tensors = {}
     for name, tensor in AutoModelForCausalLM.from_pretrained(folder).state_dict().items():
         weight = tensor.numpy()
         if "q_proj" in name or "k_proj" in name:
             weight = paired(weight, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
-        held[name_of(name)] = np.ascontiguousarray(weight)
-    edit(held)
-    for name, weight in held.items():
+        tensors[name_of(name)] = np.ascontiguousarray(weight)
+    edit(tensors)
+    for name, weight in tensors.items():
         if quantised and weight.ndim == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             made.add_tensor(name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
@@ -109,16 +109,16 @@ def test_a_converted_file_is_the_model_it_was_made_of(original, tmp_path, quanti
     assert pair.stop_ids == {0}
     ids = torch.tensor([before(TEXTS[0])["input_ids"]])
     with torch.inference_mode():
-        made, wanted = (model(ids).logits for model in (pair.target, pair.draft))
-    error = (made - wanted).abs().max() / wanted.std()
+        made, expected = (model(ids).logits for model in (pair.target, pair.draft))
+    error = (made - expected).abs().max() / expected.std()
     assert error < (0.05 if quantised else 1e-5)
     assert (error > 1e-4) == quantised
-    assert [each.name for each in (tmp_path / "new").iterdir()] == ["made"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"]
 
 
-def without_layers(held: dict[str, np.ndarray]) -> None:
-    for name in [each for each in held if each.startswith("blk.")]:
-        del held[name]
+def without_layers(tensors: dict[str, np.ndarray]) -> None:
+    for name in [key for key in tensors if key.startswith("blk.")]:
+        del tensors[name]
 
 
 def test_a_tied_file_converts_though_it_also_has_frequencies(tmp_path):
@@ -126,9 +126,9 @@ def test_a_tied_file_converts_though_it_also_has_frequencies(tmp_path):
     sizes = {"head_dim": 16, "num_key_value_heads": 1, "num_hidden_layers": 2}
     folder = tiny(tmp_path / "tied", tie_word_embeddings=True, **sizes)
 
-    def edit(held):
-        del held["output.weight"]
-        held["rope_freqs.weight"] = np.ones(8, np.float32)
+    def edit(tensors):
+        del tensors["output.weight"]
+        tensors["rope_freqs.weight"] = np.ones(8, np.float32)
 
     convert(written(folder, False, edit=edit), tmp_path / "made")
     model = load_pair(str(tmp_path / "made"), device="cpu").target
@@ -140,15 +140,21 @@ def test_a_tied_file_converts_though_it_also_has_frequencies(tmp_path):
     ("edit", "says"),
     [
         (without_layers, "18 weights of the model are not in the files: model.layers.0.input_layernorm.weight"),
-        (lambda held: held.pop("blk.1.ffn_up.weight"), "1 weights of the model are not in the files: model.layers.1.m"),
-        (lambda held: held.update({"output.weight": held["output.weight"][:-1]}), "have other shapes than"),
-        (lambda held: held["output_norm.weight"].fill(np.nan), "1 weights hold NaN or infinite values: model.norm"),
         (
-            lambda held: held.update({"blk.2.ffn_up.weight": held["blk.1.ffn_up.weight"]}),
+            lambda tensors: tensors.pop("blk.1.ffn_up.weight"),
+            "1 weights of the model are not in the files: model.layers.1.m",
+        ),
+        (lambda tensors: tensors.update({"output.weight": tensors["output.weight"][:-1]}), "have other shapes than"),
+        (
+            lambda tensors: tensors["output_norm.weight"].fill(np.nan),
+            "1 weights hold NaN or infinite values: model.norm",
+        ),
+        (
+            lambda tensors: tensors.update({"blk.2.ffn_up.weight": tensors["blk.1.ffn_up.weight"]}),
             r"the file holds .* weights, and the model that it describes has .*, such as blk.2.ffn_up.weight of a",
         ),
         (
-            lambda held: held.update({"blk.1.attn_q.bias": np.ones(32, np.float32)}),
+            lambda tensors: tensors.update({"blk.1.attn_q.bias": np.ones(32, np.float32)}),
             "the file holds .* weights, and the model that it describes has ",
         ),
     ],
@@ -158,7 +164,7 @@ def test_a_file_that_does_not_hold_the_whole_model_makes_no_folder(original, tmp
     """transformers makes up what is missing, at random, and passes over what is too much."""
     with pytest.raises(ModelError, match=says):
         convert(written(original, False, edit=edit, path=tmp_path / "made.gguf"), tmp_path / "out")
-    assert [each.name for each in tmp_path.iterdir()] == ["made.gguf"]
+    assert [file.name for file in tmp_path.iterdir()] == ["made.gguf"]
 
 
 def test_what_cannot_be_converted_is_said_before_anything_is_written(original, tmp_path, monkeypatch):
@@ -180,14 +186,14 @@ def test_what_cannot_be_converted_is_said_before_anything_is_written(original, t
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(NotInstalledError, match=r"pip install 'specbench\[gguf\]'"):
         convert(whole, tmp_path / "out")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["cut.gguf", "taken", "text.gguf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.gguf", "taken", "text.gguf"]
     assert not list(taken.iterdir())
 
 
 @pytest.mark.thorough
 def test_the_command_names_what_is_wrong(tmp_path):
-    given = [sys.executable, "-m", "specbench", "convert", "none.gguf", "--out", "made"]
-    got = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "specbench", "convert", "none.gguf", "--out", "made"]
+    got = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert got.returncode == 2
     assert "FILE=none.gguf: no such file" in got.stderr
     assert not list(tmp_path.iterdir())

@@ -23,18 +23,18 @@ def test_every_family_computes_the_same(name):
     assert list(after) == list(before)
     assert all(torch.equal(after[key], before[key]) for key in before)
     assert join(model) == 0, "once"
-    assert all(each.product.of is None for each in model.modules() if isinstance(each, JoinedLinear))
+    assert all(module.product.of is None for module in model.modules() if isinstance(module, JoinedLinear))
     if name == "llama":
         assert products == 2 * model.config.num_hidden_layers
 
 
 def test_weights_share_the_memory_of_the_product():
     model = made("llama")
-    count = sum(each.numel() for each in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
     join(model)
     layer = model.model.layers[0].self_attn
     assert layer.k_proj.weight.data_ptr() == layer.q_proj.product.weight[layer.q_proj.out_features :].data_ptr()
-    assert sum(each.numel() for each in model.parameters()) == count
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
 class Siblings(nn.Module):
@@ -51,9 +51,10 @@ def test_other_inputs_and_other_orders_compute_the_same():
     model = copy.deepcopy(plain)
     assert join(model) == 1
     x, y = torch.randn(2, 4, 3).unbind()
-    for asked in (("gate", x), ("gate", y), ("up", x), ("up", y), ("gate", y), ("gate", x), ("up", x), ("up", x)):
-        name, given = f"{asked[0]}_proj", asked[1]
-        torch.testing.assert_close(getattr(model, name)(given), getattr(plain, name)(given))
+    calls = (("gate", x), ("gate", y), ("up", x), ("up", y), ("gate", y), ("gate", x), ("up", x), ("up", x))
+    for layer, inputs in calls:
+        name = f"{layer}_proj"
+        torch.testing.assert_close(getattr(model, name)(inputs), getattr(plain, name)(inputs))
 
 
 def test_what_cannot_be_joined_is_left_alone():
@@ -73,4 +74,4 @@ def test_joined_models_are_traced_whole():
     expected = logits(model)
     model.forward = torch.compile(model.forward, backend="eager", dynamic=False, fullgraph=True)
     torch.testing.assert_close(logits(model), expected)
-    assert all(each.product.of is None for each in model.modules() if isinstance(each, JoinedLinear))
+    assert all(module.product.of is None for module in model.modules() if isinstance(module, JoinedLinear))

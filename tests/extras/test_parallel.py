@@ -42,15 +42,15 @@ FAMILIES = ("qwen3", "gemma3", "mixtral", "phi3", "gpt-neox")
 
 def runs(pair):
     """Texts and step logs of a chain and a tree, eagerly and in fixed shapes, rows taking turns."""
-    requests, found = make_requests(pair, 3, max_new_tokens=8), []
+    requests, outcomes = make_requests(pair, 3, max_new_tokens=8), []
     for drafter, verifier, engine in (
         (ModelDrafter(), MaskedVerifier(), EagerEngine()),
         (ModelDrafter(), MaskedVerifier(), StaticEngine()),
         (TreeDrafter([2, 1]), TreeVerifier(), StaticEngine()),
     ):
         made = decoder(pair, drafter=drafter, verifier=verifier, engine=engine)
-        found.append(logs(made.run(requests, 2)))
-    return found
+        outcomes.append(logs(made.run(requests, 2)))
+    return outcomes
 
 
 def logits(model):
@@ -86,46 +86,46 @@ class SkewedOnOne(MaskedVerifier):
     """Draws otherwise on rank 1, for the request in row 1."""
 
     def verify(self, draft, target, streams):
-        found = super().verify(draft, target, streams)
-        if ranks.rank() == 1 and len(found.token_ids) > 1:
-            found.token_ids[1, 0] ^= 1
-        return found
+        verification = super().verify(draft, target, streams)
+        if ranks.rank() == 1 and len(verification.token_ids) > 1:
+            verification.token_ids[1, 0] ^= 1
+        return verification
 
 
 @pytest.fixture(scope="module")
 def seen(checkpoints, thorough):
-    """What two ranks found: everything below looks at it, since processes cost seconds."""
+    """The results of two ranks; the tests below share them, because starting processes takes seconds."""
 
     def work(rank):
-        found = {}
+        results = {}
         mine = load_pair("embedded:target", "embedded:draft", device="cpu", parallel="tensor")
         target = CachedModel(mine.target, mine.vocab_size, "target")
-        found["runs"] = runs(mine) if thorough else None
-        found["bytes"] = weight_bytes(target), weight_bytes(CachedModel(mine.draft, mine.vocab_size, "draft"))
+        results["runs"] = runs(mine) if thorough else None
+        results["bytes"] = weight_bytes(target), weight_bytes(CachedModel(mine.draft, mine.vocab_size, "draft"))
         target.start([[1, 2]], 8)
-        found["heads"] = target._cache.layers[0].keys.shape[1]
+        results["heads"] = target._cache.layers[0].keys.shape[1]
         broken = Decoder(target, bound(ModelDrafter(), mine), SkewedOnOne(), 3, mine.stop_ids, StaticEngine())
         try:
             broken.run(make_requests(mine, 2, max_new_tokens=8))
         except ModelError as error:
-            found["skewed"] = str(error)
+            results["skewed"] = str(error)
         for name, (folder, config) in checkpoints.items():
             source = Origin("pair.target", name, "")
             sharding.check_divisible(config, source)
             shards = load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
-            found[name] = logits(shards)
+            results[name] = logits(shards)
         assert target.compare_ranks is not None
         values, tokens = torch.ones(3, 2, 5), torch.ones((3, 2), dtype=torch.int64)
         if rank == 1:
             values[1, 1, 3] += 1e-7
             tokens[2] = torch.tensor([0, 2])
-        found["differing"] = target.compare_ranks(values, tokens).tolist()
+        results["differing"] = target.compare_ranks(values, tokens).tolist()
         tiny = parallel.load(RandomModel.opened("pair.target", "random:tiny"), torch.float32, torch.device("cpu"))
         layer = tiny.model.layers[0]
         parts = layer.mlp.up_proj.weight, layer.input_layernorm.weight
-        found["parts"] = [local(each).detach().clone() for each in parts]
-        found["random"] = logits(tiny)
-        return found
+        results["parts"] = [local(part).detach().clone() for part in parts]
+        results["random"] = logits(tiny)
+        return results
 
     return returned(on_ranks(work))
 
@@ -136,7 +136,7 @@ def seen(checkpoints, thorough):
 def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):
     """A key head too many in the cache, a sum that is missing or a bias added twice moves a token."""
     whole = runs(pair)
-    assert [each["runs"] == whole for each in seen] == [True, True]
+    assert [result["runs"] == whole for result in seen] == [True, True]
 
 
 @sharded
@@ -153,12 +153,12 @@ def test_logits_of_families_are_near_those_of_the_whole_model(seen, checkpoints,
 @forked
 def test_each_rank_has_its_part_alone(seen, pair):
     """Of two key heads one; half of the target's bytes but for its norms; the whole draft."""
-    whole = sum(each.numel() for each in pair.target.parameters()) * 4
-    draft = sum(each.numel() for each in pair.draft.parameters()) * 4
-    for each in seen:
-        assert each["heads"] == 1
-        assert each["bytes"][0] == pytest.approx(whole / 2, rel=0.01)
-        assert each["bytes"][1] == draft
+    whole = sum(parameter.numel() for parameter in pair.target.parameters()) * 4
+    draft = sum(parameter.numel() for parameter in pair.draft.parameters()) * 4
+    for result in seen:
+        assert result["heads"] == 1
+        assert result["bytes"][0] == pytest.approx(whole / 2, rel=0.01)
+        assert result["bytes"][1] == draft
 
 
 @sharded

@@ -54,8 +54,8 @@ def test_every_family_computes_the_same(name, launched):
     assert install(model) == 0, "once"
     launched.clear()
     with ours():
-        found = logits(model)
-    torch.testing.assert_close(found, plain, rtol=0, atol=1e-5 * float(plain.std()))
+        output = logits(model)
+    torch.testing.assert_close(output, plain, rtol=0, atol=1e-5 * float(plain.std()))
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[key], before[key]) for key in before)
@@ -111,9 +111,9 @@ def test_an_early_exit_shares_layers_that_are_replaced(launched):
     target = CachedModel(model, VOCABULARY, "target")
     draft = EarlyExit(target, 1)
     expected = logits(draft.model)
-    for each in (target, draft):
-        joined.join(each.model)
-        install(each.model)
+    for cached_model in (target, draft):
+        joined.join(cached_model.model)
+        install(cached_model.model)
     with ours():
         torch.testing.assert_close(logits(draft.model), expected, rtol=0, atol=1e-5 * float(expected.std()))
     assert launched

@@ -42,28 +42,29 @@ def texts(pair):
 
 
 def weights(model):
-    return {name: local(each).clone() for name, each in model.state_dict().items()}
+    return {name: local(tensor).clone() for name, tensor in model.state_dict().items()}
 
 
 def shapes(model):
-    return {name: (each.shape, sharding.is_shard(each)) for name, each in model.state_dict().items()}
+    return {name: (tensor.shape, sharding.is_shard(tensor)) for name, tensor in model.state_dict().items()}
 
 
 def of_family(folder, config):
-    """What joined shards of one family compute, beside what they computed before."""
+    """Compares what the shards of one family compute before and after they are joined."""
     source = Origin("pair.target", str(folder), "")
     model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
-    before, held, cut = logits(model), weights(model), shapes(model)
+    before, original_weights, cut = logits(model), weights(model), shapes(model)
     layers = model.config.num_hidden_layers
     counts = joined.join(model) / layers, products.install_sums(model) / layers
     again = joined.join(model), products.install_sums(model)
     after = weights(model)
-    assert list(after) == list(held)
+    assert list(after) == list(original_weights)
+    equal = all(torch.equal(after[name], weight) for name, weight in original_weights.items())
     return {
         "apart": float((logits(model) - before).abs().max() / before.std()),
         "counts": counts,
         "again": again,
-        "kept": all(torch.equal(after[name], held[name]) for name in held) and shapes(model) == cut,
+        "kept": equal and shapes(model) == cut,
     }
 
 
@@ -83,25 +84,25 @@ def traced(model):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory, thorough):
-    """What two ranks found; the texts of the embedded pair, which take longest, in the longer form alone."""
+    """The results of two ranks; the texts of the embedded pair, which take longest, in the longer form alone."""
     names = FAMILIES if thorough else ("qwen3",)  # the case that make test runs
     checkpoints = {name: saved(name, tmp_path_factory.mktemp(name)) for name in names}
 
     def work(rank):
-        found = {name: of_family(*each) for name, each in checkpoints.items()}
+        results = {name: of_family(*checkpoint) for name, checkpoint in checkpoints.items()}
         if thorough:
             pair = embedded(parallel="tensor")
-            found["unjoined"] = texts(pair)
-            found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
-            found["installed"] = products.install_sums(pair.target)
-            found["texts"] = texts(pair)
+            results["unjoined"] = texts(pair)
+            results["counts"] = [joined.join(network) for network in (pair.target, pair.draft)]
+            results["installed"] = products.install_sums(pair.target)
+            results["texts"] = texts(pair)
         folder, config = checkpoints["qwen3"]
         source = Origin("pair.target", "", "")
         model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
         joined.join(model)
         products.install_sums(model)
-        found["traced"] = traced(model)
-        return found
+        results["traced"] = traced(model)
+        return results
 
     return returned(on_ranks(work)), checkpoints
 
@@ -110,10 +111,10 @@ def seen(tmp_path_factory, thorough):
 @sharded
 def test_texts_are_those_of_shards_that_are_not_joined_and_of_the_whole_model(seen):
     whole = texts(embedded())
-    for each in seen[0]:
-        assert each["unjoined"] == each["texts"] == whole
-        assert min(each["counts"]) > 0
-        assert each["installed"] > 0
+    for result in seen[0]:
+        assert result["unjoined"] == result["texts"] == whole
+        assert min(result["counts"]) > 0
+        assert result["installed"] > 0
 
 
 @pytest.mark.cases(1)
@@ -121,15 +122,15 @@ def test_texts_are_those_of_shards_that_are_not_joined_and_of_the_whole_model(se
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_compute_the_same_with_the_same_weights(seen, name):
     """A bias that each rank adds, a part of another layer's product, or a layer cut otherwise that is taken for one."""
-    for each in seen[0]:
-        assert each[name]["counts"] == FAMILIES[name]
-        assert each[name]["again"] == (0, 0)
-        assert each[name]["kept"]
-        assert each[name]["apart"] < NEAR
+    for result in seen[0]:
+        assert result[name]["counts"] == FAMILIES[name]
+        assert result[name]["again"] == (0, 0)
+        assert result[name]["kept"]
+        assert result[name]["apart"] < NEAR
 
 
 @sharded
 def test_shards_are_traced_whole(seen):
     """One graph for each shape, without a break: a prompt, three tokens of two requests, two. Two sums a layer."""
-    for each in seen[0]:
-        assert each["traced"] == (True, [4, 4, 4])
+    for result in seen[0]:
+        assert result["traced"] == (True, [4, 4, 4])

@@ -58,7 +58,7 @@ def fewer(exact):
 
 @pytest.fixture(scope="module")
 def requests(exact):
-    prompts = [(each.name, tuple(exact.encode(each.text))) for each in load_prompts("embedded:embedded.jsonl", 2)]
+    prompts = [(prompt.name, tuple(exact.encode(prompt.text))) for prompt in load_prompts("embedded:embedded.jsonl", 2)]
     return [Request(*prompt, 7 + i, MIXED[2 * i], 14 + 3 * i) for i, prompt in enumerate(prompts)]
 
 
@@ -112,7 +112,7 @@ def test_what_follows_is_written_as_the_tokenizer_would():
 
 def test_tokens_are_shared_by_their_bytes():
     made = [make() for make in TOKENIZERS.values()]
-    target, draft = (Spelling(each, len(each)) for each in made)
+    target, draft = (Spelling(tokenizer, len(tokenizer)) for tokenizer in made)
     translation = Translation(target, draft)
     shared = translation.draft_ids.tolist()
     for spelled in (b" ", b"\n", b"return", " é".encode()[:2]):
@@ -120,8 +120,8 @@ def test_tokens_are_shared_by_their_bytes():
             assert shared[target.ids[spelled]] == draft.ids[spelled]
     assert shared[target.ids[b" "]] >= 0
     assert shared[made[0].eos_token_id] == made[1].eos_token_id
-    found = [i for i in shared if i >= 0]
-    assert len(set(found)) == len(found)
+    shared_ids = [i for i in shared if i >= 0]
+    assert len(set(shared_ids)) == len(shared_ids)
     pieces, counts = translation.pieces
     for token, spelled in enumerate(target.tokens):
         read = pieces[token, : counts[token]].tolist()
@@ -160,24 +160,26 @@ def test_a_beginning_of_text_is_read_as_the_drafts_own():
 def test_a_growing_text_is_the_same_text_in_the_drafts_tokens(target):
     """However it grows, and whatever the draft wrote meanwhile."""
     made = {name: make() for name, make in TOKENIZERS.items()}
-    own = made.pop(target)
-    other = next(iter(made.values()))
-    translation = Translation(Spelling(own, len(own)), Spelling(other, len(other)))
-    rng, ids = random.Random(1), own("".join(TEXTS), add_special_tokens=False).input_ids
+    target_tokenizer = made.pop(target)
+    draft_tokenizer = next(iter(made.values()))
+    translation = Translation(
+        Spelling(target_tokenizer, len(target_tokenizer)), Spelling(draft_tokenizer, len(draft_tokenizer))
+    )
+    rng, ids = random.Random(1), target_tokenizer("".join(TEXTS), add_special_tokens=False).input_ids
     text, stands = Retokenized(translation, ids[:3]), 3
     while stands < len(ids):
-        wanted = translation.target.text(ids[stands:])
-        true = translation.draft.encode(wanted, translation.target.text(ids[:stands]))
+        rest = translation.target.text(ids[stands:])
+        true = translation.draft.encode(rest, translation.target.text(ids[:stands]))
         drafted = [*true[: rng.randrange(4)], rng.randrange(3, 256)]
         read = text.read(drafted)
         assert translation.target.text(read) in translation.draft.text(drafted)
         text.written(drafted)
-        known = text.ids[: text.known] + drafted
+        fed_ids = text.ids[: text.known] + drafted
         grown = rng.randrange(1, 5)
         text.append(ids[stands : stands + grown])
         stands = min(stands + grown, len(ids))
         assert translation.draft.text(text.ids) == translation.target.text(ids[:stands])
-        assert text.ids[: text.known] == known[: text.known]  # what the model was fed
+        assert text.ids[: text.known] == fed_ids[: text.known]  # what the model was fed
         assert text.known < len(text.ids)
 
 
@@ -192,8 +194,8 @@ def test_a_growing_text_is_the_same_text_in_the_drafts_tokens(target):
 @pytest.mark.usefixtures("unchecked")
 def test_a_draft_with_its_tokens_in_another_order_drafts_the_same(exact, same, requests, drafter, verifier):
     expected = decoder(exact, 3, drafter=drafter(), verifier=verifier()).run(requests)
-    found = decoder(same, 3, drafter=drafter(), verifier=verifier()).run(requests, at_once=3)
-    assert logs(found) == logs(expected)
+    completions = decoder(same, 3, drafter=drafter(), verifier=verifier()).run(requests, at_once=3)
+    assert logs(completions) == logs(expected)
 
 
 @pytest.mark.cases(1)
@@ -210,8 +212,8 @@ def test_all_engines_write_the_same(letter_models, letter_requests, drafter, eng
     pair, *_ = letter_models
     expected = decoder(pair, drafter=drafter(), verifier=TreeVerifier()).run(letter_requests)
     made = decoder(pair, drafter=drafter(), verifier=TreeVerifier(), engine=engine)
-    found = made.run(letter_requests, at_once=2)
-    assert logs(found) == logs(expected)
+    completions = made.run(letter_requests, at_once=2)
+    assert logs(completions) == logs(expected)
 
 
 def test_cached_logits_are_those_of_a_whole_pass(letter_models):
@@ -246,7 +248,7 @@ def test_a_text_that_no_memory_is_left_for_is_read_in_fewer_tokens():
 @pytest.mark.usefixtures("unchecked")
 def test_fewer_tokens_shared_accept_nearly_as_many(exact, fewer, requests):
     def length(pair, drafter):
-        steps = [s for each in decoder(pair, 3, drafter=drafter).run(requests) for s in each.steps]
+        steps = [s for completion in decoder(pair, 3, drafter=drafter).run(requests) for s in completion.steps]
         return 1 + sum(step.num_accepted for step in steps) / len(steps)
 
     usual = length(exact, ModelDrafter())
@@ -260,18 +262,18 @@ def test_fewer_tokens_shared_accept_nearly_as_many(exact, fewer, requests):
 @pytest.mark.parametrize("drafter", [ModelDrafter, StringsDrafter])
 def test_greedy_text_is_the_plain_text(letter_models, letter_requests, drafter):
     pair, *_ = letter_models
-    greedy = [dataclasses.replace(each, sampling=SamplingParams(temperature=0.0)) for each in letter_requests]
+    greedy = [dataclasses.replace(request, sampling=SamplingParams(temperature=0.0)) for request in letter_requests]
     plain = decoder(pair, 0).run(greedy)
-    found = decoder(pair, 3, drafter=drafter()).run(greedy, at_once=2)
-    assert texts(found) == texts(plain)
-    assert any(step.num_accepted for each in found for step in each.steps)
+    completions = decoder(pair, 3, drafter=drafter()).run(greedy, at_once=2)
+    assert texts(completions) == texts(plain)
+    assert any(step.num_accepted for completion in completions for step in completion.steps)
 
 
 def test_a_batch_drafts_as_text_what_its_requests_draft_alone(letter_requests):
     """Requests near their ends draft fewer letters, of which other tokens may come."""
     pair = letter_pair(TARGET, LETTERS)
     made = decoder(pair, 3, drafter=StringsDrafter(sampled=True))
-    alone = [made.run([each])[0] for each in letter_requests]
+    alone = [made.run([request])[0] for request in letter_requests]
     together = made.run(letter_requests, at_once=3)
     assert logs(together) == logs(alone)
 
@@ -316,15 +318,15 @@ def test_three_tokens_are_distributed_as_the_targets(models, drafter, verifier, 
     pair, prompt, joint = request.getfixturevalue(models)
     requests = [Request(str(i), prompt, i, SamplingParams(), 3) for i in range(2500)]
     made = decoder(pair, 3, drafter=drafter(), verifier=verifier())
-    found = made.run(requests)
-    assert sum(step.num_accepted for text in found for step in text.steps) > len(requests) / 15
-    ids = torch.tensor([text.token_ids for text in found])
+    completions = made.run(requests)
+    assert sum(step.num_accepted for text in completions for step in text.steps) > len(requests) / 15
+    ids = torch.tensor([text.token_ids for text in completions])
     cells = (ids * torch.tensor([pair.vocab_size**2, pair.vocab_size, 1])).sum(dim=1)
     counts = torch.bincount(cells, minlength=len(joint)).double()
     expected = joint * len(requests)
     rare = expected < 5
-    seen, wanted = (torch.cat([each[~rare], each[rare].sum()[None]]) for each in (counts, expected))
-    assert power_divergence(seen, wanted, lambda_="log-likelihood").pvalue > 1e-8
+    seen, expected_counts = (torch.cat([values[~rare], values[rare].sum()[None]]) for values in (counts, expected))
+    assert power_divergence(seen, expected_counts, lambda_="log-likelihood").pvalue > 1e-8
 
 
 # An engine that restricts the draft and keeps no probabilities of it (vLLM pull request 38174)

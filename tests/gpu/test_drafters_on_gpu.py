@@ -108,6 +108,6 @@ def test_greedy_texts_are_those_of_plain_decoding(on_gpu):
 def test_parameters_are_what_shapes_these_texts(on_gpu):
     """Else the tests above would compare nothing of them."""
     requests = asking(on_gpu, 15)
-    free = [dataclasses.replace(each, sampling=SamplingParams(), stop_ids=None) for each in requests]
-    with_all, without = (logs(decoder(on_gpu, "token", GraphEngine()).run(each, 6)) for each in (requests, free))
+    free = [dataclasses.replace(request, sampling=SamplingParams(), stop_ids=None) for request in requests]
+    with_all, without = (logs(decoder(on_gpu, "token", GraphEngine()).run(batch, 6)) for batch in (requests, free))
     assert sum(a[0] != b[0] for a, b in zip(with_all, without, strict=True)) >= 10

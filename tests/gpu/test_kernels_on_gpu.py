@@ -27,7 +27,7 @@ def test_a_batch_larger_than_a_gpu_holds_at_once(block):
     for _ in range(3):
         differences = classify(verifier.rule, *arguments, expected, verifier.verify(*arguments))
         assert len(differences.wrong) == 0
-        assert len(differences.requests) < 5  # so many draws next to a step of a cumulative sum are not expected
+        assert len(differences.requests) < 5  # more draws next to a step of a cumulative sum are not expected
 
 
 @on_a_gpu
@@ -39,9 +39,9 @@ def test_a_graph_replays_with_new_inputs(block):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = verifier.verify(*first)
-    for held, new in zip(first, second, strict=True):
+    for old, new in zip(first, second, strict=True):
         for name in ("logits", "token_ids", "num_draft_tokens", "seeds", "positions", "log_normalizer"):
-            for mine, theirs in ((held, new), (getattr(held, "rows", None), getattr(new, "rows", None))):
+            for mine, theirs in ((old, new), (getattr(old, "rows", None), getattr(new, "rows", None))):
                 if isinstance(getattr(mine, name, None), torch.Tensor):
                     getattr(mine, name).copy_(getattr(theirs, name))
     for _ in range(3):

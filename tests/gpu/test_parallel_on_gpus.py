@@ -49,10 +49,10 @@ def step_times(pair: Pair, engine: DecodingEngine) -> dict[str, float]:
     made.start(requests(pair, 1, (WARMUP + STEPS) * (GAMMA + 1)))
     drafter = made.components.drafter
     assert drafter is not None
-    own, target = weight_bytes(drafter.model), weight_bytes(made.components.target)
+    draft_bytes, target_bytes = weight_bytes(drafter.model), weight_bytes(made.components.target)
     bandwidth = copy_bandwidth(made.components.target.device)
-    assert own is not None
-    assert target is not None
+    assert draft_bytes is not None
+    assert target_bytes is not None
     assert bandwidth is not None
     for number in range(WARMUP + STEPS):
         if number == WARMUP:
@@ -62,7 +62,7 @@ def step_times(pair: Pair, engine: DecodingEngine) -> dict[str, float]:
         made.step()
     made.flush()
     torch.cuda.synchronize()
-    floor = (target + GAMMA * own) / bandwidth
+    floor = (target_bytes + GAMMA * draft_bytes) / bandwidth
     return {"step_ms": 1e3 * (time.perf_counter() - began) / STEPS, "floor_ms": 1e3 * floor}
 
 
@@ -73,15 +73,15 @@ def texts(pair: Pair, engine: DecodingEngine) -> list[tuple[object, list[int]]]:
 
 def on_rank(folder: Path) -> None:
     torch.cuda.set_device(ranks.rank())
-    small, found = loaded(SMALL, "float32"), {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    found["equal"] = texts(small, EagerEngine()) == texts(small, GraphEngine())
+    small, results = loaded(SMALL, "float32"), {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    results["equal"] = texts(small, EagerEngine()) == texts(small, GraphEngine())
     del small
     large = loaded(LARGE, "bfloat16")
     engines = {"eager": EagerEngine(), "graph": GraphEngine(), "compiled": CompiledEngine()}
     for name, engine in engines.items():
-        found[name] = step_times(large, engine)
+        results[name] = step_times(large, engine)
         if ranks.is_rank0():
-            (folder / "found.json").write_text(json.dumps(found, indent=1))
+            (folder / "found.json").write_text(json.dumps(results, indent=1))
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -94,9 +94,9 @@ def test_captured_steps_of_shards_write_the_eager_texts(count, tmp_path):
         cwd=ROOT, env=clean_environment(tmp_path), capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "found.json").read_text())
-    print(json.dumps(found, indent=1))
-    assert found["equal"]
+    results = json.loads((tmp_path / "found.json").read_text())
+    print(json.dumps(results, indent=1))
+    assert results["equal"]
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ IN_THE_FOLDER: dict[str, tuple[Change, tuple[str, ...]]] = {
     "weights not fetched": (write(WEIGHTS, LFS), (f"{WEIGHTS} is a pointer of Git LFS", "git lfs pull")),
     "weights of nothing": (lambda f: save_file({}, f / WEIGHTS), (f"{WEIGHTS} holds no tensor",)),
     "integers for weights": (
-        tensors(lambda held: held.update({HEAD: held[HEAD].to(torch.int8)})),
+        tensors(lambda weights: weights.update({HEAD: weights[HEAD].to(torch.int8)})),
         ("1 weights are held as I8", "no quantization_config", HEAD, "bfloat16"),
     ),
     "index cut off": (all_of(remove(WEIGHTS), write(INDEX, "{")), (f"{INDEX} is not JSON",)),
@@ -272,10 +272,13 @@ BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
 # Found out from the weights.
 WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
     "tensor dropped": (
-        tensors(lambda held: held.pop("model.layers.0.mlp.up_proj.weight")),
+        tensors(lambda weights: weights.pop("model.layers.0.mlp.up_proj.weight")),
         ("1 weights of the model are not in the files: model.layers.0.mlp.up_proj.weight", "same release"),
     ),
-    "head dropped": (tensors(lambda held: held.pop(HEAD)), (f"1 weights of the model are not in the files: {HEAD}",)),
+    "head dropped": (
+        tensors(lambda weights: weights.pop(HEAD)),
+        (f"1 weights of the model are not in the files: {HEAD}",),
+    ),
     "layers more": (
         config(num_hidden_layers=3),
         ("18 weights of the model are not in the files: model.layers.1.", " and 13 more"),
@@ -285,11 +288,11 @@ WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
         ("weights of the model are not in the files: ", "have no place in the model: ", "model.layers.0.mlp"),
     ),
     "tensor more": (
-        tensors(lambda held: held.update({"model.layers.1.mlp.up_proj.weight": torch.ones(64, 32)})),
+        tensors(lambda weights: weights.update({"model.layers.1.mlp.up_proj.weight": torch.ones(64, 32)})),
         ("1 tensors of the files have no place in the model: model.layers.1.mlp.up_proj.weight",),
     ),
     "another shape": (
-        tensors(lambda held: held.update({HEAD: held[HEAD][:4000]})),
+        tensors(lambda weights: weights.update({HEAD: weights[HEAD][:4000]})),
         (f"1 weights have other shapes than config.json says: {HEAD} 4000x32 instead of 4096x32",),
     ),
     "not a number": (first_value(NORM, torch.nan), (f"1 weights hold NaN or infinite values: {NORM}", "fetch")),
@@ -299,11 +302,11 @@ WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "infinite": (first_value(EMBEDDING, -torch.inf), (f"NaN or infinite values: {EMBEDDING}",)),
     "embedding of zeros": (
-        tensors(lambda held: held[EMBEDDING].zero_()),
+        tensors(lambda weights: weights[EMBEDDING].zero_()),
         (f"all values are 0 in {EMBEDDING}", "every token is alike"),
     ),
     "all zeros": (
-        tensors(lambda held: [tensor.zero_() for tensor in held.values()]),
+        tensors(lambda weights: [tensor.zero_() for tensor in weights.values()]),
         ("all values are 0 in ", "every token is alike"),
     ),
     "head not tied": (config(tie_word_embeddings=True), (f"ties {HEAD} to {EMBEDDING}", "two that differ", "false")),

@@ -166,8 +166,8 @@ def parquet(**columns: Any) -> Make:
 
 
 def metadata(written: str | bytes | None) -> Make:
-    held = {} if written is None else {b"specbench.trace": written}
-    return lambda path: pq.write_table(table().replace_schema_metadata(held), path)
+    entries = {} if written is None else {b"specbench.trace": written}
+    return lambda path: pq.write_table(table().replace_schema_metadata(entries), path)
 
 
 def identity(**changes: Any) -> Make:
@@ -187,8 +187,8 @@ def bytes_of(change: Callable[[bytearray], object]) -> Make:
 
 
 def _twice(path: Path) -> None:
-    held = table()
-    pq.write_table(held.append_column("token", held["token"]), path)
+    trace = table()
+    pq.write_table(trace.append_column("token", trace["token"]), path)
 
 
 def _zero(content: bytearray) -> None:

@@ -14,44 +14,44 @@ def spelled(text: str) -> list[int]:
     return [0 if letter == " " else ord(letter) - ord("a") + 1 for letter in text]
 
 
-def params(vocabulary: int = 40, stop_ids: Sequence[int] = (3, 7), **asked: object) -> SamplingParams:
+def params(vocabulary: int = 40, stop_ids: Sequence[int] = (3, 7), **settings: object) -> SamplingParams:
     """Sampling parameters whose texts are spelled in letters."""
-    return resolve(SamplingParams.from_mapping(asked), spelled, stop_ids, vocabulary, thinking_ids=THINKING)
+    return resolve(SamplingParams.from_mapping(settings), spelled, stop_ids, vocabulary, thinking_ids=THINKING)
 
 
 def shaped_logits(
-    logits: Sequence[float], given: SamplingParams, prompt: Sequence[int], continuation: Sequence[int]
+    logits: Sequence[float], sampling: SamplingParams, prompt: Sequence[int], continuation: Sequence[int]
 ) -> list[float]:
     """The logits of the token after ``prompt + continuation``."""
-    found = []
-    bias = dict(given.logit_bias or ())
+    shaped = []
+    bias = dict(sampling.logit_bias or ())
     for token, logit in enumerate(logits):
         value = logit + bias.get(token, 0.0)
         if token in prompt or token in continuation:
-            value = value / given.repetition_penalty if value > 0 else value * given.repetition_penalty
-        times = sum(each == token for each in continuation)
-        value -= given.frequency_penalty * times
+            value = value / sampling.repetition_penalty if value > 0 else value * sampling.repetition_penalty
+        times = sum(other == token for other in continuation)
+        value -= sampling.frequency_penalty * times
         if times:
-            value -= given.presence_penalty
-        if given.allowed_token_ids is not None and token not in given.allowed_token_ids:
+            value -= sampling.presence_penalty
+        if sampling.allowed_token_ids is not None and token not in sampling.allowed_token_ids:
             value = -math.inf
-        if isinstance(given, ResolvedParams):
-            for *before, last in given.bad_word_ids:
+        if isinstance(sampling, ResolvedParams):
+            for *before, last in sampling.bad_word_ids:
                 if token == last and list(continuation[max(0, len(continuation) - len(before)) :]) == before:
                     value = -math.inf
-            if token in given.ending_ids and len(continuation) < given.min_tokens:
+            if token in sampling.ending_ids and len(continuation) < sampling.min_tokens:
                 value = -math.inf
-        found.append(value)
-    if thought_enough(given, [*prompt, *continuation]):
-        return [0.0 if token == given.thinking_ids[1] else -math.inf for token in range(len(logits))]
-    return found
+        shaped.append(value)
+    if thought_enough(sampling, [*prompt, *continuation]):
+        return [0.0 if token == sampling.thinking_ids[1] else -math.inf for token in range(len(logits))]
+    return shaped
 
 
-def thought_enough(given: SamplingParams, text: Sequence[int]) -> bool:
+def thought_enough(sampling: SamplingParams, text: Sequence[int]) -> bool:
     """Whether the end of thinking has to come: token by token, counted from where thinking began."""
-    if given.thinking_token_budget is None:
+    if sampling.thinking_token_budget is None:
         return False
-    start, end = given.thinking_ids
+    start, end = sampling.thinking_ids
     thought = None
     for token in text:
         if token == end:
@@ -60,7 +60,7 @@ def thought_enough(given: SamplingParams, text: Sequence[int]) -> bool:
             thought += 1
         elif token == start:
             thought = 0
-    return thought is not None and thought >= given.thinking_token_budget
+    return thought is not None and thought >= sampling.thinking_token_budget
 
 
 EACH = {
@@ -76,7 +76,7 @@ EACH = {
     "min_tokens": {"min_tokens": 4, "stop_token_ids": [9]},
     "min_tokens alone": {"min_tokens": 4, "stop_token_ids": [9], "ignore_eos": True},
 }
-MIX = {name: value for each in EACH.values() for name, value in each.items()} | {
+MIX = {name: value for case in EACH.values() for name, value in case.items()} | {
     "presence_penalty": 0.4, "repetition_penalty": 1.3, "ignore_eos": False,
     "allowed_token_ids": [*range(0, 12), 31, 32, 38],
 }  # fmt: skip

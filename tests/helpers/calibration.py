@@ -18,7 +18,8 @@ from specbench.exactness.trials.run import run_trials
 from specbench.rules.verifier import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again
-BET_ON = tuple(each for each in STRATA if each.name in ("small", "large batches"))  # whose bets are made each time
+# Strata whose bets are repeated for every seed.
+BET_ON = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large batches"))
 CALLS = 24  # of them
 
 
@@ -41,7 +42,7 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
         draws: steps a fixture each time, and pairs of successive steps on each of two.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    found = []
+    results = []
     for number in range(seeds):
         this = seed + FIRST_SEED + number
         tier = SmallTier(verifier, fixtures, this, device, Evidence())
@@ -49,5 +50,5 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
-        found += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
-    return found
+        results += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
+    return results

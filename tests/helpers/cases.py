@@ -40,7 +40,7 @@ TRUNCATED = dataclasses.replace(
     BASE, sampler="truncated", sampling=SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
 )
 FLAWED = {f"flawed/{bug}": flawed(bug) for bug in bugs()}
-FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.enumerable}
+FIXTURES = {fixture.name: fixture for fixture in (*small_fixtures(), greedy_fixture()) if fixture.enumerable}
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 
 

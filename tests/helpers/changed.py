@@ -12,28 +12,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def changed() -> list[str]:
-    """Paths of files that differ from the last commit, new ones included; if there are none, those that it changed."""
+    """Paths of files that differ from the last commit, new files included; without any, the files that it changed."""
     now = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
     return now or _git("diff", "--name-only", "HEAD~1")
 
 
 def files_for(paths: Iterable[str], root: Path = ROOT) -> list[Path]:
     """Test files below ``root`` that belong to changed files, each once."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for path in map(Path, paths):
         top, *inner = path.parts
         if top == "tests" and path.name.startswith("test_"):
-            found.add(root / path)
+            files.add(root / path)
         elif top == "specbench" and path.suffix == ".py":
             room = root / "tests" / (inner[0] if len(inner) > 1 else "api")
-            found |= {each for each in room.glob("test_*.py") if _is_of(each, path)}
+            files |= {file for file in room.glob("test_*.py") if _is_of(file, path)}
         elif top == "analysis":
-            found |= {each for each in (root / "tests/analysis").glob("test_*.py") if _is_of(each, "specbench" / path)}
+            files |= {file for file in (root / "tests/analysis").glob("test_*.py") if _is_of(file, "specbench" / path)}
         elif top == "conf":
-            found.add(root / "tests/tree/test_conf.py")
+            files.add(root / "tests/tree/test_conf.py")
         elif path.suffix == ".md":
-            found.add(root / "tests/tree/test_readme.py")
-    return sorted(each for each in found if each.is_file())
+            files.add(root / "tests/tree/test_readme.py")
+    return sorted(file for file in files if file.is_file())
 
 
 def _is_of(test: Path, source: Path) -> bool:
@@ -51,4 +51,4 @@ def _git(*arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*(each.relative_to(ROOT) for each in files_for(changed())), sep="\n")
+    print(*(path.relative_to(ROOT) for path in files_for(changed())), sep="\n")

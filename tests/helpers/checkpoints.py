@@ -37,7 +37,7 @@ def with_tokenizer(folder: Path) -> Path:
 
 
 def edit_json(name: str, **changes: object) -> Change:
-    """Sets keys of a JSON file; those that are ... are removed."""
+    """Sets keys of a JSON file; a key with the value ... is removed."""
 
     def change(folder: Path) -> None:
         path = folder / name
@@ -64,15 +64,15 @@ def tensors(edit: Callable[[dict[str, torch.Tensor]], object]) -> Change:
     """Changes the weights."""
 
     def change(folder: Path) -> None:
-        held = load_file(folder / WEIGHTS)
-        edit(held)
-        save_file({name: tensor.contiguous() for name, tensor in held.items()}, folder / WEIGHTS)
+        weights = load_file(folder / WEIGHTS)
+        edit(weights)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
 
     return change
 
 
 def first_value(name: str, value: float) -> Change:
-    return tensors(lambda held: held[name].view(-1)[:1].fill_(value))
+    return tensors(lambda weights: weights[name].view(-1)[:1].fill_(value))
 
 
 def cut(keep: Callable[[bytes], bytes]) -> Change:
@@ -93,11 +93,11 @@ def sharded(edit: Callable[[Path, dict[str, Any]], object]) -> Change:
     """Splits the weights into two shards with an index, which ``edit`` then changes."""
 
     def change(folder: Path) -> None:
-        held = load_file(folder / WEIGHTS)
+        weights = load_file(folder / WEIGHTS)
         (folder / WEIGHTS).unlink()
-        names = {name: f"model-0000{1 + (name == HEAD)}-of-00002.safetensors" for name in held}
+        names = {name: f"model-0000{1 + (name == HEAD)}-of-00002.safetensors" for name in weights}
         for shard in set(names.values()):
-            save_file({name: held[name] for name in held if names[name] == shard}, folder / shard)
+            save_file({name: weights[name] for name in weights if names[name] == shard}, folder / shard)
         index = {"metadata": {}, "weight_map": names}
         edit(folder, index)
         (folder / INDEX).write_text(json.dumps(index))

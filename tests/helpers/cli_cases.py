@@ -170,8 +170,10 @@ BAD_INPUT = [
     Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
     # Conditions that a protocol would ignore, by key and value, with what to do instead
     *(
-        Case(f"{name} with {given}", (f"protocol={name}", given), (f"{given}: protocol={name} would ignore it",))
-        for name, given in (
+        Case(
+            f"{name} with {override}", (f"protocol={name}", override), (f"{override}: protocol={name} would ignore it",)
+        )
+        for name, override in (
             ("record", "verifier=block"),
             ("cost", "gamma=3"),
             ("exactness", "workload.limit=3"),
@@ -235,7 +237,7 @@ GOOD_INPUT = [
     Case(
         "predicted speedup",
         (
-            *(*TINY, *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST)),
+            *(*TINY, *(override.replace("protocol.", "protocol.cost.") for override in TINY_COST)),
             *("+exp=predicted_speedup", "verifier=masked", "batch_size=1,2"),
             *("protocol.gammas=[1,2]", "protocol.decoded=[2]", "protocol.warmup=0"),
         ),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROOT = Path(__file__).parents[2]
-NO_HOME = Path("/dev/null/home")  # which nobody can make, root neither
+NO_HOME = Path("/dev/null/home")  # which no user can make, root included
 HEAVY = ("transformers", "wandb", "torch._dynamo", "torch._inductor")  # half a second or more to import, each
 
 
@@ -95,7 +95,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
 
 def untracked(arguments: Sequence[str]) -> Sequence[str]:
     """Without W&B, whose process takes seconds, unless a line is about it."""
-    about = any("tracking" in each or each.startswith("-") for each in arguments)
+    about = any("tracking" in argument or argument.startswith("-") for argument in arguments)
     return arguments if about else (*arguments, "tracking.mode=disabled")
 
 
@@ -166,8 +166,11 @@ def run_once(
         apart("tests.helpers.command_lines", files, environment, anew)
 
     folder = once(factory, name, make)
-    ended = [Ended(**each) for each in json.loads((folder / "ended.json").read_text())]
-    return {name: Ran(each, folder / str(number)) for number, (name, each) in enumerate(zip(lines, ended, strict=True))}
+    ended = [Ended(**fields) for fields in json.loads((folder / "ended.json").read_text())]
+    return {
+        name: Ran(outcome, folder / str(number))
+        for number, (name, outcome) in enumerate(zip(lines, ended, strict=True))
+    }
 
 
 def fenced(page: str, heading: str) -> dict[str, str]:

@@ -33,10 +33,10 @@ class FakeHub(StandIn):
         self.waits = threading.Event()
         self.waits.set()
 
-    def _reply(self, asked: Asked) -> Any:
-        self.asked.append(asked.path)
+    def _reply(self, http_request: Asked) -> Any:
+        self.asked.append(http_request.path)
         self.waits.wait(30)
-        path = asked.path
+        path = http_request.path
         parts = path.partition("?")[0].strip("/").split("/")
         listing = parts[:2] == ["api", "models"]
         repo = "/".join(parts[2:4] if listing else parts[:2])

@@ -104,8 +104,8 @@ class Child:
             text = read.read()
         _, number = os.waitpid(self.pid, 0)
         limit.cancel()
-        said = [each for each in text.splitlines() if not BOX & {*each}]
-        return Ended(os.waitstatus_to_exitcode(number), "\n".join(said))
+        lines = [line for line in text.splitlines() if not BOX & {*line}]
+        return Ended(os.waitstatus_to_exitcode(number), "\n".join(lines))
 
 
 def run(folder: Path, *arguments: str, before: Callable[[], object] | None = None) -> Ended:

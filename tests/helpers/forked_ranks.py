@@ -46,9 +46,9 @@ def on_ranks(work: Callable[[int], Any], size: int = 2) -> list[Any]:
 
 def returned(results: list[Any]) -> list[Any]:
     """The results of on_ranks(); raises what a rank has raised."""
-    for each in results:
-        if isinstance(each, Exception):
-            raise each
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
     return results
 
 

@@ -76,9 +76,9 @@ def decoded(pair: Pair, name: str) -> Any:
         for seed in SEEDS
         for i, prompt in enumerate(prompts)
     ]
-    found = decoder(pair, gamma, drafter=DRAFTERS[drafter], verifier=_verifier(verifier_name)).run(requests)
-    counts = [[[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in text.steps] for text in found]
-    return [[text.token_ids, steps, text.finished] for text, steps in zip(found, counts, strict=True)]
+    completions = decoder(pair, gamma, drafter=DRAFTERS[drafter], verifier=_verifier(verifier_name)).run(requests)
+    counts = [[[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in text.steps] for text in completions]
+    return [[text.token_ids, steps, text.finished] for text, steps in zip(completions, counts, strict=True)]
 
 
 def decoding() -> Any:
@@ -91,8 +91,8 @@ def laws() -> Any:
     """What the rules' formulas give on every enumerable fixture, and the bytes that they must read."""
     counts, accepted = np.array([4, 4, 2, 0]), np.array([4, 1, 0, 0])
     return {
-        "lengths": {f"{rule}, {name}": rule_lengths(rule, each).tolist() for rule, name, each in _each_rule()},
-        "error": {f"{rule}, {name}": rule_error(rule, each) for rule, name, each in _each_rule()},
+        "lengths": {f"{rule}, {name}": rule_lengths(rule, fixture).tolist() for rule, name, fixture in _each_rule()},
+        "error": {f"{rule}, {name}": rule_error(rule, fixture) for rule, name, fixture in _each_rule()},
         "bytes": {
             f"{rule}, greedy {greedy}, q {has_q}": floor_bytes(
                 rule, 1000, 2, counts, accepted, greedy=greedy, draft_probabilities=has_q
@@ -105,7 +105,7 @@ def laws() -> Any:
 
 
 def _each_rule() -> list[tuple[str, str, Any]]:
-    recorded = {name: each for name, each in FIXTURES.items() if name not in LATER}
+    recorded = {name: fixture for name, fixture in FIXTURES.items() if name not in LATER}
     return [(rule, name, fixture) for rule in ("token", "block") for name, fixture in recorded.items()]
 
 
@@ -116,7 +116,9 @@ def replayed() -> Any:
     return {
         "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax", "bound")},
         "lengths": {
-            rule: {each.gamma: each.acceptance_length for each in replay(trace, rule, [0, 1, 2, 5, 8])}
+            rule: {
+                prediction.gamma: prediction.acceptance_length for prediction in replay(trace, rule, [0, 1, 2, 5, 8])
+            }
             for rule in ("token", "block", "argmax")
         },
     }
@@ -128,7 +130,7 @@ def columns() -> Any:
     schemas |= {f"tables.{name}": value for name, value in vars(tables).items() if isinstance(value, pa.Schema)}
     rows = {"STEP": results.StepRow, "EMPIRICAL": results.EmpiricalRow, "TEXT": results.TextRow}
     schemas |= {f"results.{name}_SCHEMA": results.schema_of(row) for name, row in rows.items()}
-    return {name: {each.name: str(each.type) for each in schema} for name, schema in sorted(schemas.items())}
+    return {name: {field.name: str(field.type) for field in schema} for name, schema in sorted(schemas.items())}
 
 
 PARTS: dict[str, Callable[[], Any]] = {"decoding": decoding, "laws": laws, "replay": replayed, "columns": columns}
@@ -139,9 +141,9 @@ def kept(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def as_read(found: Any) -> Any:
+def as_read(content: Any) -> Any:
     """A part as it would be read back."""
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(content))
 
 
 if __name__ == "__main__":

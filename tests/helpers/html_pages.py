@@ -48,14 +48,14 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag in PAGE, f"<{tag}> is no part of a page"
-        given = dict(attrs)
-        assert not [name for name in given if name.startswith("on")], given
+        attributes = dict(attrs)
+        assert not [name for name in attributes if name.startswith("on")], attributes
         self.scripts += tag == "script"
-        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
-            self.policy = given["content"] or ""
-        if "id" in given:
-            self.ids.append(given["id"] or "")
-        self.addresses += [given[name] or "" for name in ("href", "src") if name in given]
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"] or ""
+        if "id" in attributes:
+            self.ids.append(attributes["id"] or "")
+        self.addresses += [attributes[name] or "" for name in ("href", "src") if name in attributes]
         if tag == "table":
             self.tables.append([])
         if tag == "tr":

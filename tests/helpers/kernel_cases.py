@@ -129,7 +129,7 @@ def changed(instance: T, **others: object) -> T:
     What the instance has derived from its fields is not copied.
     """
     copy = object.__new__(type(instance))
-    copy.__dict__.update({each.name: getattr(instance, each.name) for each in fields(instance)} | others)
+    copy.__dict__.update({attribute.name: getattr(instance, attribute.name) for attribute in fields(instance)} | others)
     return copy
 
 

@@ -119,16 +119,16 @@ class IgnoresSeeds(Engine):
     """Returns one text of each prompt, another one when it speculates."""
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        found = super().one(dataclasses.replace(request, seed=7), mode)
-        return dataclasses.replace(found, request=request)
+        completion = super().one(dataclasses.replace(request, seed=7), mode)
+        return dataclasses.replace(completion, request=request)
 
 
 class FreshSeeds(Engine):
     """Draws sound texts, of seeds of its own: the same seed gives another text each time."""
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        found = super().one(dataclasses.replace(request, seed=self.calls * 1000 + request.seed % 997), mode)
-        return dataclasses.replace(found, request=request)
+        completion = super().one(dataclasses.replace(request, seed=self.calls * 1000 + request.seed % 997), mode)
+        return dataclasses.replace(completion, request=request)
 
 
 class CutsPrompts(Engine):
@@ -182,9 +182,9 @@ class HalfStops(Engine):
     """Shows the first character of the stop string when it speculates."""
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        found, stop = super().one(request, mode), "".join(request.sampling.stop)
+        completion, stop = super().one(request, mode), "".join(request.sampling.stop)
         half = stop[:1] if mode is Mode.SPECULATIVE else ""
-        return dataclasses.replace(found, text=found.text + half)
+        return dataclasses.replace(completion, text=completion.text + half)
 
 
 class ShowsStops(Engine):
@@ -195,12 +195,12 @@ class ShowsStops(Engine):
         self.shown, self.whole = modes, whole
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
-        found = super().one(request, mode)
-        if found.finish_reason != "stop" or mode not in self.shown:
-            return found
-        whole = self.text(found.token_ids or ()).rstrip()
+        completion = super().one(request, mode)
+        if completion.finish_reason != "stop" or mode not in self.shown:
+            return completion
+        whole = self.text(completion.token_ids or ()).rstrip()
         (stop,) = request.sampling.stop
-        return dataclasses.replace(found, text=whole if self.whole else found.text + stop)
+        return dataclasses.replace(completion, text=whole if self.whole else completion.text + stop)
 
 
 class RoundsAlone(Engine):
@@ -224,10 +224,10 @@ class ZeroLogprobs(Engine):
     """Returns 0 for the log-probabilities of drafted tokens."""
 
     def completion(self, request: TextRequest, mode: Mode, *rest: object) -> TextCompletion:
-        found = super().completion(request, mode, *rest)
-        if mode is Mode.PLAIN or found.logprobs is None:
-            return found
-        return dataclasses.replace(found, logprobs=tuple(0.0 for _ in found.logprobs))
+        completion = super().completion(request, mode, *rest)
+        if mode is Mode.PLAIN or completion.logprobs is None:
+            return completion
+        return dataclasses.replace(completion, logprobs=tuple(0.0 for _ in completion.logprobs))
 
 
 class WithoutIds(Engine):
@@ -242,8 +242,8 @@ class LosesIds(Several):
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
         first = self.calls
-        found = enumerate(super().complete(requests, mode), first)
-        return [dataclasses.replace(text, token_ids=None) if number % 2 else text for number, text in found]
+        completions = enumerate(super().complete(requests, mode), first)
+        return [dataclasses.replace(text, token_ids=None) if number % 2 else text for number, text in completions]
 
 
 class Fails(Engine):

@@ -66,7 +66,7 @@ def make_category(category: str, speedup: float | None, **changes: Any) -> Categ
 
 def estimates(*rates: list[float | None]) -> list[list[Estimate | None]]:
     """Rates by position, each with an interval of 0.1 around it."""
-    return [[None if rate is None else Estimate(rate, rate - 0.05, rate + 0.05) for rate in each] for each in rates]
+    return [[None if rate is None else Estimate(rate, rate - 0.05, rate + 0.05) for rate in row] for row in rates]
 
 
 def frame(rows: list[RunRow]) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def gamma_rows(**changes: Any) -> list[RunRow]:
     return rows
 
 
-def said(module: Any, run: Path) -> str:
+def markdown_report(module: Any, run: Path) -> str:
     """What an analysis says of a run, as Markdown; its figures are made, and neither drawn nor written."""
     return markdown.render(module.build(run))
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 DEEP = 3000  # brackets: more than Python's parser goes down
-SHARE = 0.08  # the least share of good examples, and of those that are refused
+SHARE = 0.08  # the least share of good examples, and of refused ones
 # What a JSON file may hold in any place.
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     (
@@ -45,20 +45,20 @@ def try_all(made: st.SearchStrategy[Any], read: Callable[[Any], str | None], cou
     a generator of which fewer than 1% or more than 99% are good, with probability above 0.99.
 
     Args:
-        read: raises if something is wrong; else returns what was said against the example, None if nothing was.
+        read: raises if something is wrong; else returns the message that refuses the example, None if it is good.
     """
-    said: list[str | None] = []
+    messages: list[str | None] = []
 
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
     @settings(max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=slow)
     @given(made)
-    def each(content: Any) -> None:
-        said.append(read(content))
+    def try_example(content: Any) -> None:
+        messages.append(read(content))
 
-    each()
-    slack = math.sqrt(math.log(1e6) / (2 * len(said)))
-    assert SHARE - slack < said.count(None) / len(said) < 1 - SHARE + slack
+    try_example()
+    slack = math.sqrt(math.log(1e6) / (2 * len(messages)))
+    assert SHARE - slack < messages.count(None) / len(messages) < 1 - SHARE + slack
 
 
 def _places(content: Any) -> Iterator[tuple[Any, Any]]:
@@ -186,7 +186,7 @@ def line_files(draw: st.DrawFn, lines: Sequence[Any]) -> bytes:
     elif change == "bytes":
         written[at] = draw(damaged(written[at]))
     elif change == "lines":
-        written = [written[each] for each in draw(st.lists(st.integers(0, len(lines) - 1), max_size=6))]
+        written = [written[place] for place in draw(st.lists(st.integers(0, len(lines) - 1), max_size=6))]
     whole = b"\n".join(written) + b"\n"
     return draw(damaged(whole)) if change == "file" else whole
 
@@ -207,7 +207,7 @@ def safetensors_files(draw: st.DrawFn, content: bytes) -> bytes:
     elif change == "numbers" and draw(st.booleans()):  # all of a kind: NaN, infinities, the largest, zeros
         ends = (b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", b"\x01\0\0\0")
         body = (draw(st.sampled_from((b"\xff", b"\0", *ends))) * len(body))[: len(body)]
-    elif change == "numbers":  # one of any kind, anywhere: there are so many that no run exhausts the good ones
+    elif change == "numbers":  # one of any kind, anywhere: too many for a run to exhaust the good ones
         at = 4 * draw(st.integers(0, len(body) // 4 - 1))
         body = body[:at] + struct.pack("<f", draw(st.floats(width=32))) + body[at + 4 :]
     due = len(header)

@@ -42,7 +42,7 @@ def torchrun(folder: Path, *arguments: str, on_one: Callable[[], object] = lambd
 
     command = (*SHORT, "parallel=tensor", *arguments)
     ranks = [Child(folder, *command, before=lambda rank=rank: begin(rank)) for rank in range(size)]
-    return {"ended": [asdict(each.ended(60)) for each in ranks], **left(folder)}
+    return {"ended": [asdict(child.ended(60)) for child in ranks], **left(folder)}
 
 
 def left(folder: Path) -> dict[str, object]:
@@ -79,12 +79,12 @@ def _main(at: str) -> None:
     folder = Path(at)
     torch.set_num_threads(1)
     execute.draw_figures = lambda *_: None  # tests/cli/test_smoke.py has them
-    found = {
+    outcomes = {
         "sweep": torchrun(folder / "sweep", *TINY[:-1], "max_new_tokens=5000,6", "gamma=3"),
         "killed": torchrun(folder / "killed", *TINY, "gamma=1,3", on_one=lambda: at_gamma_three(die)),
         "failed": torchrun(folder / "failed", *TINY, "gamma=1,3", on_one=lambda: at_gamma_three(refuse)),
     }
-    (folder / "found.json").write_text(json.dumps(found, indent=1))
+    (folder / "found.json").write_text(json.dumps(outcomes, indent=1))
 
 
 if __name__ == "__main__":

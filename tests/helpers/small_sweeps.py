@@ -24,4 +24,4 @@ def numbers(sweep: Path) -> list[list[object]]:
     kept = ["job", "verifier", "gamma", "tokens", "accepted", "overlap", "check_tv", "acceptance_histogram"]
     steps = results.read_jobs(sweep, results.STEPS)
     steps = steps.astype({"num_accepted": int}).groupby("job")["num_accepted"].apply(list)
-    return [*json.loads(rows[kept].to_json(orient="values")), *([*each] for each in steps.items())]
+    return [*json.loads(rows[kept].to_json(orient="values")), *([*entry] for entry in steps.items())]

@@ -46,9 +46,9 @@ class Guarded(launch.Workspace):
     """Scratch memory with surroundings, poisoned inside but for the counters."""
 
     def scratch(self, *args: object) -> Scratch:
-        held = self._scratch
+        previous = self._scratch
         scratch = super().scratch(*args)
-        if scratch is not held:
+        if scratch is not previous:
             self.surroundings, parts = Surroundings(), {}
             for name, tensor in scratch._asdict().items():
                 poison = torch.nan if tensor.is_floating_point() else ABSURD % 2**31

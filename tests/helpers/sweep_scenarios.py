@@ -62,7 +62,7 @@ def _killed(folder: Path, line: tuple[str, ...], kills: int, wait: Callable[[int
     assert run(folder / "whole", *line).status == 0
     (undisturbed,) = sweeps(folder / "whole")
     seconds = (undisturbed / "results.parquet").stat().st_mtime - (undisturbed / "plan.json").stat().st_mtime
-    ended, said = [], []
+    ended, reports = [], []
     for number in range(kills):
         again = ("resume=latest",) if sweeps(folder / "killed") else line
         child = Child(folder / "killed", *again)
@@ -70,13 +70,13 @@ def _killed(folder: Path, line: tuple[str, ...], kills: int, wait: Callable[[int
         os.kill(child.pid, signal.SIGKILL)
         ended.append(child.ended().status)
         if number % 3 == 0 and sweeps(folder / "killed"):
-            said.append(asdict(run(folder / "killed", "report")))
+            reports.append(asdict(run(folder / "killed", "report")))
     last = run(folder / "killed", *(("resume=latest",) if sweeps(folder / "killed") else line))
     (sweep,) = sweeps(folder / "killed")
     states = status.SweepStatus.of(sweep).states
     return {
         "ended": ended,
-        "said": said,
+        "said": reports,
         "last": asdict(last),
         "attempts": sum(state.attempt for state in states),
         "same": numbers(sweep) == numbers(undisturbed),
@@ -139,7 +139,7 @@ def widened(folder: Path) -> dict[str, object]:
 
 def interrupted(folder: Path) -> dict[str, object]:
     """SIGTERM while the second job runs, and SIGINT while a later one does; then on to the end."""
-    found: dict[str, object] = {}
+    outcome: dict[str, object] = {}
     line = (*SWEEP, "verifier=masked", "gamma=1,2,3")
     for name, job, arguments in (("SIGTERM", 1, line), ("SIGINT", 2, ("resume=latest",))):
         child = Child(folder / "s", *arguments, before=_slow_second_job)
@@ -148,10 +148,10 @@ def interrupted(folder: Path) -> dict[str, object]:
         os.kill(child.pid, getattr(signal, name))
         ended = asdict(child.ended())
         (sweep,) = sweeps(folder / "s")
-        found[name] = ended | {"reason": status.SweepStatus.of(sweep).states[job].reason}
+        outcome[name] = ended | {"reason": status.SweepStatus.of(sweep).states[job].reason}
     (sweep,) = sweeps(folder / "s")
-    found["planned"] = (sweep / "0" / "planned").read_text()
-    return found | {"again": run(folder / "s", "resume=latest").status}
+    outcome["planned"] = (sweep / "0" / "planned").read_text()
+    return outcome | {"again": run(folder / "s", "resume=latest").status}
 
 
 def _slow_second_job() -> None:
@@ -172,8 +172,8 @@ def _slow_second_job() -> None:
 
 
 SCENARIOS = {
-    each.__name__: each
-    for each in (
+    scenario.__name__: scenario
+    for scenario in (
         *(killed, killed_at_each, killed_often, one_second, widened, interrupted),
         *(sweep_troubles.no_room, sweep_troubles.beside_numbers),
         *(launcher_scenarios.joblib, launcher_scenarios.submitit_local, launcher_scenarios.ray),
@@ -188,8 +188,8 @@ def _main(at: str, *names: str) -> None:
     execute.draw_figures = lambda *_: None  # a sixth of the time; the smoke sweep of tests/cli/test_smoke.py has them
     for name in names:
         (folder / name).mkdir()
-        found = SCENARIOS[name](folder / name)
-        (folder / f"{name}.json").write_text(json.dumps(found, indent=1))
+        outcome = SCENARIOS[name](folder / name)
+        (folder / f"{name}.json").write_text(json.dumps(outcome, indent=1))
 
 
 if __name__ == "__main__":

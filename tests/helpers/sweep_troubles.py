@@ -23,16 +23,16 @@ def no_room(folder: Path) -> dict[str, object]:
         sys.dont_write_bytecode = True  # it would be left in the tree, cut off at 2 KiB, for all other tests
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
-    found: dict[str, object] = {"full": asdict(run(folder / "full", *TWO, before=small_files))}
-    found["full again"] = run(folder / "full", "resume=latest").status
+    outcome: dict[str, object] = {"full": asdict(run(folder / "full", *TWO, before=small_files))}
+    outcome["full again"] = run(folder / "full", "resume=latest").status
 
     def read_only() -> None:
         _obey_permissions()
-        _after_first_row(lambda sweep: [each.chmod(0o555) for each in (sweep, *sweep.iterdir()) if each.is_dir()])
+        _after_first_row(lambda sweep: [path.chmod(0o555) for path in (sweep, *sweep.iterdir()) if path.is_dir()])
 
-    found["read-only"] = asdict(run(folder / "ro", *TWO, before=read_only))
-    found["gone"] = asdict(run(folder / "gone", *TWO, before=lambda: _after_first_row(_remove)))
-    return found
+    outcome["read-only"] = asdict(run(folder / "ro", *TWO, before=read_only))
+    outcome["gone"] = asdict(run(folder / "gone", *TWO, before=lambda: _after_first_row(_remove)))
+    return outcome
 
 
 def _obey_permissions() -> None:

@@ -29,11 +29,11 @@ class TextServer(StandIn):
         self.asked: list[tuple[str, Body]] = []
         self.headers: list[dict[str, str]] = []
 
-    def _reply(self, asked: Asked) -> Any:
-        body = json.loads(asked.body or b"{}")
-        self.asked.append((asked.path, body))
-        self.headers.append(asked.headers)
-        make = self.replies.get(asked.path)
+    def _reply(self, http_request: Asked) -> Any:
+        body = json.loads(http_request.body or b"{}")
+        self.asked.append((http_request.path, body))
+        self.headers.append(http_request.headers)
+        make = self.replies.get(http_request.path)
         return Raw(b"{}", status=404) if make is None else make(body)
 
 
@@ -96,8 +96,8 @@ class VllmCounters:
     def metrics(self) -> str:
         counts = {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 3}
         lines = [
-            f'{self.prefix}_{name}_total{{engine="{engine}",model_name="m"}} {each * self.texts / 2}'
-            for name, each in counts.items()
+            f'{self.prefix}_{name}_total{{engine="{engine}",model_name="m"}} {count * self.texts / 2}'
+            for name, count in counts.items()
             for engine in (0, 1)
         ]
         return "\n".join(["# HELP x y", "# TYPE x counter", *lines, f"{self.prefix}_drafts_created 1.7e9", "odd line"])

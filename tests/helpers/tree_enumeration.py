@@ -61,16 +61,16 @@ class Siblings:
 
 def all_siblings(q: Float64[Tensor, " V"], count: int, drawing: Drawing) -> list[Siblings]:
     """Every way to draw ``count`` children of a token."""
-    found = [Siblings((), (), 1.0)]
+    ways = [Siblings((), (), 1.0)]
     for _ in range(count):
         longer = []
-        for each in found:
-            row = drawing(q, each.tokens)
+        for way in ways:
+            row = drawing(q, way.tokens)
             for token in row.nonzero()[:, 0].tolist():
-                weight = each.weight * float(row[token])
-                longer.append(Siblings((*each.tokens, token), (*each.drawn_from, row), weight))
-        found = longer
-    return found
+                weight = way.weight * float(row[token])
+                longer.append(Siblings((*way.tokens, token), (*way.drawn_from, row), weight))
+        ways = longer
+    return ways
 
 
 @dataclass(frozen=True)
@@ -193,14 +193,15 @@ def boxes(rule: Rule, fixture: Fixture, tree: TreeDraft) -> Iterator[Box]:
 def _boxes_below(
     rule: Rule, fixture: Fixture, tree: TreeDraft, place: int, accept: dict[int, tuple[float, float]]
 ) -> Iterator[Box]:
-    """Those of the steps that come to a place of the tree with these intervals."""
-    own = [i for i, parent in enumerate(tree.parents) if parent == place - 1]
+    """The boxes of the steps that reach a place of the tree with these intervals."""
+    children = [i for i, parent in enumerate(tree.parents) if parent == place - 1]
     p, left, reached = fixture.p[tree.rows[place]], fixture.p[tree.rows[place]], 1.0
-    if own:
-        q, tokens = torch.stack([tree.drawn_from[i] for i in own]), torch.tensor([tree.tokens[i] for i in own])
+    if children:
+        q = torch.stack([tree.drawn_from[i] for i in children])
+        tokens = torch.tensor([tree.tokens[i] for i in children])
         law = node_law(rule, p[None], q[None], tokens[None])
         left = law.emit[0]
-        for i, passed in zip(own, law.accept[0].tolist(), strict=True):
+        for i, passed in zip(children, law.accept[0].tolist(), strict=True):
             threshold = min(passed / reached, 1.0) if reached > 0 else 0.0
             if threshold > 0:
                 yield from _boxes_below(rule, fixture, tree, i + 1, {**accept, i: (0.0, threshold)})
@@ -239,27 +240,27 @@ Every = Sequence[tuple[TreeDraft, Box]]
 
 
 def _count(verifier: Verifier, fixture: Fixture, every: Every, corner: float, sums: Ends) -> None:
-    given = uniforms(every, corner)
+    points = uniforms(every, corner)
     draft, target = arguments_of(fixture, [tree for tree, _ in every])
-    result = verifier.verify(draft, target, GivenStreams.of(given))
+    result = verifier.verify(draft, target, GivenStreams.of(points))
     weight = torch.tensor([tree.weight * box.volume for tree, box in every], dtype=torch.float64)
     numbers = prefixes(result.token_ids.clamp(min=0), fixture.vocabulary)
     for length in range(len(sums)):
-        own = result.num_accepted == length
-        sums[length].index_add_(0, numbers[own, length + 1], weight[own])
+        rows = result.num_accepted == length
+        sums[length].index_add_(0, numbers[rows, length + 1], weight[rows])
 
 
 def uniforms(every: Every, corner: float) -> Float64[Tensor, "streams B width"]:
     """A point in each box, so far from its lowest corner to its highest; what is not tested gets any numbers."""
     width = len(every[0][0].tokens) + 1
-    given = torch.rand((len(Stream), len(every), width), generator=torch.Generator().manual_seed(0)).double()
-    given = given.clamp(INSIDE, 1 - INSIDE)
+    points = torch.rand((len(Stream), len(every), width), generator=torch.Generator().manual_seed(0)).double()
+    points = points.clamp(INSIDE, 1 - INSIDE)
     for b, (_, box) in enumerate(every):
         for i, (low, high) in box.accept.items():
-            given[Stream.ACCEPT, b, i] = low + corner * (high - low)
+            points[Stream.ACCEPT, b, i] = low + corner * (high - low)
         low, high = box.emit
-        given[Stream.EMIT, b, 0] = low + corner * (high - low)
-    return given
+        points[Stream.EMIT, b, 0] = low + corner * (high - low)
+    return points
 
 
 def arguments_of(fixture: Fixture, trees: Sequence[TreeDraft]) -> tuple[Draft, LogitRows]:

@@ -34,8 +34,8 @@ def relabelled(pair: Pair, ids: int) -> Pair:
     content["model"]["vocab"] = names
     merges = [merge for merge in content["model"]["merges"] if "".join(merge) in names]
     content["model"]["merges"] = merges
-    for each in content["added_tokens"]:
-        each["id"] = number[each["id"]]
+    for token in content["added_tokens"]:
+        token["id"] = number[token["id"]]
     content["post_processor"] = None
     end, made = pair.tokenizer.eos_token, Tokenizer.from_str(json.dumps(content))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end)
@@ -45,8 +45,8 @@ def relabelled(pair: Pair, ids: int) -> Pair:
     head = nn.Linear(weight.shape[1], len(kept), bias=False, dtype=weight.dtype)
     head.weight = nn.Parameter(weight, requires_grad=False)
     draft.set_output_embeddings(head)
-    own, other = Spelling(pair.tokenizer, pair.vocab_size), Spelling(tokenizer, len(kept))
-    return dataclasses.replace(pair, draft=draft, translation=Translation(own, other))
+    target_spelling, draft_spelling = Spelling(pair.tokenizer, pair.vocab_size), Spelling(tokenizer, len(kept))
+    return dataclasses.replace(pair, draft=draft, translation=Translation(target_spelling, draft_spelling))
 
 
 def letters(tokens: list[str]) -> PreTrainedTokenizerFast:
@@ -69,6 +69,8 @@ def random_model(vocabulary: int, seed: int) -> PreTrainedModel:
 def letter_pair(of_target: list[str], of_draft: list[str], vocabularies_differ: bool = True) -> Pair:
     """Tiny random models that write words of a few letters. No token ends a text."""
     tokenizers = [letters(of_target), letters(of_draft)]
-    target, draft = (random_model(len(each), seed) for seed, each in enumerate(tokenizers))
-    translation = Translation(*(Spelling(each, len(each)) for each in tokenizers)) if vocabularies_differ else None
+    target, draft = (random_model(len(tokenizer), seed) for seed, tokenizer in enumerate(tokenizers))
+    translation = (
+        Translation(*(Spelling(tokenizer, len(tokenizer)) for tokenizer in tokenizers)) if vocabularies_differ else None
+    )
     return Pair(target, draft, tokenizers[0], len(tokenizers[0]), frozenset(), Chat(False), translation)

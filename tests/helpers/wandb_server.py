@@ -27,19 +27,19 @@ class Server(StandIn):
         self.history: list[dict[str, Any]] = []  # their points
         self.views: list[dict[str, Any]] = []  # reports
 
-    def _reply(self, asked: Asked) -> dict[str, Any]:
-        if asked.method != "POST":
-            self.uploads[asked.path] = asked.body
+    def _reply(self, http_request: Asked) -> dict[str, Any]:
+        if http_request.method != "POST":
+            self.uploads[http_request.path] = http_request.body
             return {}
-        body = json.loads(asked.body)
-        if "/graphql" not in asked.path:  # a part of a run's history
+        body = json.loads(http_request.body)
+        if "/graphql" not in http_request.path:  # a part of a run's history
             streamed = body.get("files", {}).get("wandb-history.jsonl", {})
             self.history += [json.loads(line) for line in streamed.get("content", ())]
             return {"limits": {}}
         name = re.match(r"\s*(?:query|mutation)\s+(\w+)", body["query"])
         return {"data": self.answer(name.group(1) if name else "", body.get("variables") or {})}
 
-    def answer(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
         """To a GraphQL query."""
         self.asked.append(operation)
         answers = {
@@ -53,16 +53,16 @@ class Server(StandIn):
             "GetProjects": lambda _: {"models": {"pageInfo": NO_MORE, "edges": [{"node": PROJECT}]}},
             "upsertView": self._view,
         }
-        return answers[operation](given) if operation in answers else {**OTHER, "viewer": self.viewer}
+        return answers[operation](variables) if operation in answers else {**OTHER, "viewer": self.viewer}
 
-    def _bucket(self, given: dict[str, Any]) -> dict[str, Any]:
-        self.runs.append(given)
-        return {"upsertBucket": {"bucket": {**BUCKET, "name": given["name"]}, "inserted": True}}
+    def _bucket(self, variables: dict[str, Any]) -> dict[str, Any]:
+        self.runs.append(variables)
+        return {"upsertBucket": {"bucket": {**BUCKET, "name": variables["name"]}, "inserted": True}}
 
-    def _view(self, given: dict[str, Any]) -> dict[str, Any]:
-        self.views.append(given)
+    def _view(self, variables: dict[str, Any]) -> dict[str, Any]:
+        self.views.append(variables)
         names = ("name", "displayName", "description", "type", "spec")
-        view = {"id": "VIEW", "project": {"name": "p", "entityName": "e"}, **{name: given[name] for name in names}}
+        view = {"id": "VIEW", "project": {"name": "p", "entityName": "e"}, **{name: variables[name] for name in names}}
         return {"upsertView": {"view": {**view, "createdAt": None, "updatedAt": None}}}
 
     def _artifact(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -74,15 +74,15 @@ class Server(StandIn):
         file = {**PLACE, "id": "F", "uploadUrl": f"{self.url}/manifest"}
         return {"createArtifactManifest": {"artifactManifest": {"id": "M", "file": file}}}
 
-    def _artifact_files(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _artifact_files(self, variables: dict[str, Any]) -> dict[str, Any]:
         edges = [
             {"node": {**PLACE, "uploadUrl": f"{self.url}/artifact/{f['name']}", "artifact": {"id": f["artifactID"]}}}
-            for f in given["input"]["artifactFiles"]
+            for f in variables["input"]["artifactFiles"]
         ]
         return {"createArtifactFiles": {"files": {"edges": edges}}}
 
-    def _run_files(self, given: dict[str, Any]) -> dict[str, Any]:
-        files = [{"name": name, "uploadUrl": f"{self.url}/run/{name}"} for name in given["files"]]
+    def _run_files(self, variables: dict[str, Any]) -> dict[str, Any]:
+        files = [{"name": name, "uploadUrl": f"{self.url}/run/{name}"} for name in variables["files"]]
         return {"createRunFiles": {"runID": "B", "uploadHeaders": [], "files": files}}
 
 

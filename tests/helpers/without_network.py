@@ -61,8 +61,8 @@ def _in_words(packet: bytes) -> str:
     """Where a packet goes and the end of what it says."""
     packet = packet[14:]  # behind the Ethernet header
     family, place = (socket.AF_INET6, slice(24, 40)) if packet[0] >> 4 == 6 else (socket.AF_INET, slice(16, 20))
-    said = "".join(chr(byte) if 32 < byte < 127 else "." for byte in packet[-60:])
-    return f"packet to {socket.inet_ntop(family, packet[place])}: {said}"
+    content = "".join(chr(byte) if 32 < byte < 127 else "." for byte in packet[-60:])
+    return f"packet to {socket.inet_ntop(family, packet[place])}: {content}"
 
 
 def main() -> int:

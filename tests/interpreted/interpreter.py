@@ -47,13 +47,13 @@ def remember_dtypes() -> None:
     look_up: Callable[[Any], np.dtype] | None = getattr(interpreter, "_get_np_dtype", None)
     if look_up is None:
         return
-    found: dict[str, np.dtype] = {}
+    dtypes: dict[str, np.dtype] = {}
 
     def dtype_of(kind: Any) -> np.dtype:
         name = kind.scalar.name  # a block's is that of one of its elements
-        if name not in found:
-            found[name] = look_up(kind)
-        return found[name]
+        if name not in dtypes:
+            dtypes[name] = look_up(kind)
+        return dtypes[name]
 
     interpreter._get_np_dtype = dtype_of
 
@@ -74,8 +74,10 @@ def remember_blocks() -> None:
 
 @contextmanager
 def accesses(load: Callable[..., Any], store: Callable[..., Any], atomic: Callable[..., Any]) -> Iterator[None]:
-    """Has interpreted kernels go to memory by these, in place of the interpreter's masked load and store and its atomic
-    that reads, changes and writes. Another atomic, which no kernel has, is an error: nobody would notice it."""
+    """Replaces the interpreter's masked load, masked store and read-modify-write atomic by these.
+
+    Another atomic, which no kernel has, is an error, because its races would go unnoticed.
+    """
 
     def refused(*_: Any) -> None:
         raise NotImplementedError("atomic_cas: who looks after accesses to memory does not know it yet")
@@ -136,9 +138,9 @@ def watched(run: Callable[..., None]) -> Callable[..., None]:
     return inside
 
 
-def _tensors(given: object) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given if given.dim() == 2 else given.view(-1)
-    elif isinstance(given, tuple):
-        for each in given:
-            yield from _tensors(each)
+def _tensors(values: object) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values if values.dim() == 2 else values.view(-1)
+    elif isinstance(values, tuple):
+        for value in values:
+            yield from _tensors(value)

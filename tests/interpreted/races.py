@@ -44,15 +44,15 @@ class Clocks:
     def went(self, program: int, pointers: np.ndarray, mask: np.ndarray, kind: int) -> None:
         """Notes an access. Raises Race if it conflicts with one of another program."""
         used = np.atleast_1d(pointers)[np.atleast_1d(mask).astype(bool)].astype(np.int64)
-        known = self._known[program]
+        clock = self._known[program]
         for page in np.unique(used // PAGE):
             times, place = self._pages[page], used[used // PAGE == page] % PAGE
             for other in AGAINST[kind]:
-                late = (times[other][:, place] > known[:, None]).any(axis=1)
+                late = (times[other][:, place] > clock[:, None]).any(axis=1)
                 if late.any():
                     who = f"program {program} {WORDS[kind]}, and program {late.argmax()} {WORDS[other]}"
                     raise Race(f"{who} in the same place: nothing says which comes first")
-            times[kind, program, place] = known[program]
+            times[kind, program, place] = clock[program]
 
     def met(self, program: int, pointers: np.ndarray, mask: np.ndarray, acquires: bool, releases: bool) -> None:
         """Notes what an atomic makes known."""

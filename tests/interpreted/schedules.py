@@ -33,7 +33,7 @@ class Uniform:
 
 @dataclass
 class Delayed:
-    """One program stops after so many accesses until all others have ended or wait; these are chosen uniformly."""
+    """One program stops after ``after`` accesses until all others have ended or wait; these are chosen uniformly."""
 
     index: int
     after: int
@@ -43,7 +43,7 @@ class Delayed:
         self._random = random.Random(self.seed)
 
     def choose(self, ready: Sequence[Program]) -> Program:
-        others = [each for each in ready if each.index != self.index or each.accesses < self.after]
+        others = [program for program in ready if program.index != self.index or program.accesses < self.after]
         return self._random.choice(others or ready)
 
 
@@ -61,7 +61,7 @@ class Held:
         self._random = random.Random(self.seed)
 
     def choose(self, ready: Sequence[Program]) -> Program:
-        others = [each for each in ready if not (each.before_atomic if self.before else each.after_atomic)]
+        others = [program for program in ready if not (program.before_atomic if self.before else program.after_atomic)]
         return self._random.choice(others or ready)
 
 
@@ -84,15 +84,15 @@ class Priorities:
         self._at = {self._random.randrange(self.accesses): -1.0 - fall for fall in range(self.falls)}
 
     def choose(self, ready: Sequence[Program]) -> Program:
-        for each in ready:
-            self._priorities.setdefault(each.index, self._random.random())
+        for program in ready:
+            self._priorities.setdefault(program.index, self._random.random())
         if self._made in self._at:
             self._priorities[self._first(ready).index] = self._at[self._made]
         self._made += 1
         return self._first(ready)
 
     def _first(self, ready: Sequence[Program]) -> Program:
-        return max(ready, key=lambda each: self._priorities[each.index])
+        return max(ready, key=lambda program: self._priorities[program.index])
 
 
 def orders(launches: Sequence[Launch], seed: int, few: int) -> Iterator[tuple[Schedule, int]]:

@@ -41,16 +41,16 @@ LENGTHS = (1, 2, 5, 17, 40)  # of texts
 def random_requests(
     pair: Pair, prompts: list[list[int]], chance: random.Random, gamma: int, largest: bool = False
 ) -> list[Request]:
-    """From one to three batches full; one that is full, of the longest texts, if ``largest``."""
+    """Returns one to three full batches of requests; with ``largest`` one full batch of the longest texts."""
     made = []
     for number in range(WIDEST if largest else chance.randint(1, 3 * WIDEST)):
         prompt = chance.choice(prompts)
         begin = 0 if largest else chance.randrange(len(prompt))
         most = max(LENGTHS) if largest else chance.choice(LENGTHS)
-        asked = dict(chance.choice(ASKED))
-        if "min_tokens" in asked:
-            asked["min_tokens"] = min(asked["min_tokens"], most)
-        sampling = dataclasses.replace(chance.choice(MIXED), **asked)
+        changes = dict(chance.choice(ASKED))
+        if "min_tokens" in changes:
+            changes["min_tokens"] = min(changes["min_tokens"], most)
+        sampling = dataclasses.replace(chance.choice(MIXED), **changes)
         made.append(
             Request(
                 str(number),
@@ -68,9 +68,9 @@ def random_requests(
 def with_float32_logits(made: Decoder) -> Decoder:
     """A decoder whose models return them, whatever they compute in."""
     drafter = made.components.drafter
-    for each in (made.components.target, drafter and drafter.model):
-        if each is not None:
-            each._dtype = torch.float32
+    for model in (made.components.target, drafter and drafter.model):
+        if model is not None:
+            model._dtype = torch.float32
     return made
 
 
@@ -82,8 +82,8 @@ def memory() -> dict[str, int]:
     if not torch.cuda.is_available():
         return {"host": host}
     free, whole = torch.cuda.mem_get_info()
-    held = {"tensors": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "taken": whole - free}
-    return {**held, "host": host}
+    gpu = {"tensors": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "taken": whole - free}
+    return {**gpu, "host": host}
 
 
 def soak(pair: Pair, seconds: float, seed: int, ways: list[str]) -> dict[str, object]:
@@ -101,20 +101,22 @@ def soak(pair: Pair, seconds: float, seed: int, ways: list[str]) -> dict[str, ob
     while time.monotonic() - began < seconds:
         way = ways[rounds % len(ways)]
         first = rounds < len(ways)
-        asked = random_requests(pair, prompts, chance, WAYS[way][2], first)
-        shuffled = list(range(len(asked)))
+        batch = random_requests(pair, prompts, chance, WAYS[way][2], first)
+        shuffled = list(range(len(batch)))
         chance.shuffle(shuffled)
         try:
             widths = [WIDEST] * 2 if first else [chance.randint(1, WIDEST) for _ in range(2)]
-            expected = logs(eager[way].run(asked, widths[0]))
-            found = logs(captured[way].run([asked[place] for place in shuffled], widths[1]))
+            expected = logs(eager[way].run(batch, widths[0]))
+            outputs = logs(captured[way].run([batch[place] for place in shuffled], widths[1]))
         except Exception as error:
             error.add_note(f"in round {rounds}, {way}, seed {seed}, after {requests} requests")
             raise
-        for place, each in zip(shuffled, found, strict=True):
-            assert each == expected[place], f"round {rounds}, {way}: {asked[place]}\n{each}\nis not\n{expected[place]}"
-        rounds, requests = rounds + 1, requests + len(asked)
-        tokens += sum(len(each[0]) for each in found)
+        for place, output in zip(shuffled, outputs, strict=True):
+            assert output == expected[place], (
+                f"round {rounds}, {way}: {batch[place]}\n{output}\nis not\n{expected[place]}"
+            )
+        rounds, requests = rounds + 1, requests + len(batch)
+        tokens += sum(len(output[0]) for output in outputs)
         if middle is None and time.monotonic() - began > seconds / 2:
             middle = memory()
     grown = {name: value - (middle or {}).get(name, value) for name, value in memory().items()}
@@ -131,6 +133,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     on_cpu = options.device == "cpu"
     loaded = in_float64(load_pair("embedded:target", "embedded:draft", device=options.device, dtype="float32"))
-    found = soak(loaded, options.seconds, options.seed, options.ways or list(ON_CPU if on_cpu else ON_GPU))
-    json.dump({"device": options.device, "seed": options.seed, **found}, sys.stdout)
+    report = soak(loaded, options.seconds, options.seed, options.ways or list(ON_CPU if on_cpu else ON_GPU))
+    json.dump({"device": options.device, "seed": options.seed, **report}, sys.stdout)
     print()

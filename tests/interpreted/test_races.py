@@ -21,32 +21,32 @@ pytestmark = [
 
 
 @triton.jit
-def handing_kernel(done, found, LEAVES: tl.constexpr, TAKES: tl.constexpr, EARLY: tl.constexpr):
+def handing_kernel(done, out, LEAVES: tl.constexpr, TAKES: tl.constexpr, EARLY: tl.constexpr):
     """Program 0 hands a number to program 1, and says so once it is there; or before, if EARLY."""
     if tl.program_id(0) == 0:
         if EARLY:
             tl.atomic_xchg(done, 1, sem=LEAVES)
-        tl.store(found, 7)
+        tl.store(out, 7)
         if not EARLY:
             tl.atomic_xchg(done, 1, sem=LEAVES)
     else:
         while tl.atomic_add(done, 0, sem=TAKES) == 0:
             pass
-        tl.store(found + 1, tl.load(found))
+        tl.store(out + 1, tl.load(out))
 
 
 @triton.jit
-def through_kernel(done, found):
+def through_kernel(done, out):
     """Program 0 hands a number to program 2, by way of program 1, which does not look at it."""
-    own = tl.program_id(0)
-    if own == 0:
-        tl.store(found, 7)
+    program = tl.program_id(0)
+    if program == 0:
+        tl.store(out, 7)
     else:
-        while tl.atomic_add(done + own, 0, sem="acquire") == 0:
+        while tl.atomic_add(done + program, 0, sem="acquire") == 0:
             pass
-    if own == 2:
-        tl.store(found + 1, tl.load(found))
-    tl.atomic_xchg(done + own + 1, 1, sem="release")
+    if program == 2:
+        tl.store(out + 1, tl.load(out))
+    tl.atomic_xchg(done + program + 1, 1, sem="release")
 
 
 @triton.jit
@@ -69,9 +69,9 @@ def pair_kernel(memory, FIRST: tl.constexpr, SECOND: tl.constexpr, APART: tl.con
 
 
 @triton.jit
-def own_kernel(found, SHARED: tl.constexpr):
+def own_kernel(out, SHARED: tl.constexpr):
     """Each program writes elements of its own; all but SHARED of them."""
-    tl.store(found + tl.program_id(0) * (4 - SHARED) + tl.arange(0, 4), 1)
+    tl.store(out + tl.program_id(0) * (4 - SHARED) + tl.arange(0, 4), 1)
 
 
 def zeros() -> torch.Tensor:
@@ -83,15 +83,15 @@ def zeros() -> torch.Tensor:
 @pytest.mark.parametrize("takes", ["acquire", "relaxed", "acq_rel"])
 def test_an_atomic_orders_what_release_and_acquire_say(leaves, takes, early):
     """What comes before the one and after the other; in the order of indices all of these go well."""
-    found, how = zeros(), {"LEAVES": leaves, "TAKES": takes, "EARLY": early}
+    out, how = zeros(), {"LEAVES": leaves, "TAKES": takes, "EARLY": early}
     if early or "relaxed" in (leaves, takes):
         refused = pytest.raises(InterpreterError, match="program 1 reads, and program 0 writes in the same place")
         with refused, no_races():
-            handing_kernel[(2,)](zeros(), found, **how)
+            handing_kernel[(2,)](zeros(), out, **how)
     else:
         with no_races():
-            handing_kernel[(2,)](zeros(), found, **how)
-        assert found[1] == 7
+            handing_kernel[(2,)](zeros(), out, **how)
+        assert out[1] == 7
 
 
 def test_an_order_is_handed_on():
@@ -102,7 +102,7 @@ def test_an_order_is_handed_on():
 @pytest.mark.parametrize("first", ["load", "store", "atomic"])
 @pytest.mark.parametrize("second", ["load", "store", "atomic"])
 def test_one_of_two_writes_and_one_is_no_atomic(first, second):
-    """A store beside an atomic is what went wrong where nothing was drafted. A page further on nobody meets."""
+    """A store beside an atomic is what went wrong where nothing was drafted. A page further on there is no conflict."""
     with no_races():
         pair_kernel[(2,)](zeros(), FIRST=first, SECOND=second, APART=PAGE // 4)
     if first == second != "store":
@@ -116,8 +116,8 @@ def test_one_of_two_writes_and_one_is_no_atomic(first, second):
 def test_elements_of_their_own():
     """Side by side, and where a vector begins in another's; and the next launch comes after this one."""
     with no_races():
-        own_kernel[(4,)](found := zeros(), SHARED=0)
-        own_kernel[(3,)](found[4:], SHARED=0)
+        own_kernel[(4,)](out := zeros(), SHARED=0)
+        own_kernel[(3,)](out[4:], SHARED=0)
     with pytest.raises(InterpreterError, match="program 1 writes, and program 0 writes"), no_races():
         own_kernel[(4,)](zeros(), SHARED=1)
 

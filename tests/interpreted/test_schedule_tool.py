@@ -22,7 +22,7 @@ EVERY = pytest.mark.parametrize(
 
 @triton.jit
 def counting_kernel(counter, ATOMIC: tl.constexpr):
-    """Each program adds 1, so that there are as many as programs: if nobody comes between reading and writing."""
+    """Each program adds 1. The sum is the number of programs if none comes between the read and write of another."""
     if ATOMIC:
         tl.atomic_add(counter, 1)
     else:
@@ -32,27 +32,27 @@ def counting_kernel(counter, ATOMIC: tl.constexpr):
 @triton.jit
 def chain_kernel(done, FORWARD: tl.constexpr):
     """Each program waits for the one before it, or for the one behind it, and then lets others go on."""
-    own, programs = tl.program_id(0), tl.num_programs(0)
-    other = own - 1 if FORWARD else own + 1
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    other = program - 1 if FORWARD else program + 1
     if (other >= 0) & (other < programs):
         while tl.atomic_add(done + other, 0) == 0:
             pass
-    tl.atomic_xchg(done + own, 1)
+    tl.atomic_xchg(done + program, 1)
 
 
 @triton.jit
-def late_kernel(done, found, PUBLISHED: tl.constexpr):
+def late_kernel(done, out, PUBLISHED: tl.constexpr):
     """Program 0 hands a number to program 1, which waits for it: published once it is there, or a moment earlier."""
     if tl.program_id(0) == 0:
         if not PUBLISHED:
             tl.atomic_xchg(done, 1)
-        tl.store(found, 7)
+        tl.store(out, 7)
         if PUBLISHED:
             tl.atomic_xchg(done, 1)
     else:
         while tl.atomic_add(done, 0) == 0:
             pass
-        tl.store(found + 1, tl.load(found))
+        tl.store(out + 1, tl.load(out))
 
 
 @triton.jit
@@ -65,11 +65,11 @@ def resetting_kernel(counter):
 
 
 @triton.jit
-def rereading_kernel(number, found):
+def rereading_kernel(number, out):
     """Program 0 reads twice what program 1 writes."""
     if tl.program_id(0) == 0:
         first = tl.load(number)
-        tl.store(found, tl.load(number) - first)
+        tl.store(out, tl.load(number) - first)
     else:
         tl.store(number, 1)
 
@@ -85,10 +85,10 @@ def zeros() -> torch.Tensor:
 
 
 def tickets(schedule: Schedule, resident: int = PROGRAMS) -> list[int]:
-    counter, found = zeros(), zeros()
+    counter, out = zeros(), zeros()
     with scheduled(schedule, resident):
-        ticket_kernel[(PROGRAMS,)](counter, found)
-    return found.tolist()
+        ticket_kernel[(PROGRAMS,)](counter, out)
+    return out.tolist()
 
 
 def counted(schedule: Schedule, atomic: bool) -> int:
@@ -99,10 +99,10 @@ def counted(schedule: Schedule, atomic: bool) -> int:
 
 
 def handed_over(schedule: Schedule, published: bool) -> int:
-    done, found = zeros(), zeros()
+    done, out = zeros(), zeros()
     with scheduled(schedule, 2):
-        late_kernel[(2,)](done, found, PUBLISHED=published)
-    return int(found[1])
+        late_kernel[(2,)](done, out, PUBLISHED=published)
+    return int(out[1])
 
 
 @EVERY
@@ -119,8 +119,8 @@ def test_a_program_begins_when_a_place_is_free():
     """With two resident, program i begins once i - 1 others have ended, all of which have tickets."""
     assert tickets(Uniform(0), resident=1) == list(range(PROGRAMS))
     met = [tickets(Uniform(seed), resident=2) for seed in range(8)]
-    assert all(ticket >= i - 1 for each in met for i, ticket in enumerate(each))
-    assert any(ticket < i for each in met for i, ticket in enumerate(each))
+    assert all(ticket >= i - 1 for order in met for i, ticket in enumerate(order))
+    assert any(ticket < i for order in met for i, ticket in enumerate(order))
 
 
 def test_one_that_is_delayed_comes_last():
@@ -131,13 +131,13 @@ def test_one_that_is_delayed_comes_last():
 @pytest.mark.parametrize("falls", [None, 1, 2])
 def test_a_count_that_is_read_and_then_written_is_lost(falls):
     """By some of a few orders, one after another aside; an atomic's never is."""
-    found = {}
+    counts = {}
     for atomic in (True, False):
         schedules = [Uniform(seed) if falls is None else Priorities(2 * PROGRAMS, falls, seed) for seed in range(8)]
-        found[atomic] = {counted(schedule, atomic) for schedule in schedules}
+        counts[atomic] = {counted(schedule, atomic) for schedule in schedules}
     assert counted(InOrder(), atomic=False) == PROGRAMS
-    assert found[True] == {PROGRAMS}
-    assert min(found[False]) < PROGRAMS
+    assert counts[True] == {PROGRAMS}
+    assert min(counts[False]) < PROGRAMS
 
 
 def test_what_is_published_too_early_is_read_too_early():
@@ -166,10 +166,10 @@ def test_who_is_delayed_after_an_access_has_made_it():
 def test_a_load_is_a_turn_too():
     changes = set()
     for seed in range(8):
-        found = zeros()
+        out = zeros()
         with scheduled(Uniform(seed), 2):
-            rereading_kernel[(2,)](zeros(), found)
-        changes.add(int(found[0]))
+            rereading_kernel[(2,)](zeros(), out)
+        changes.add(int(out[0]))
     assert changes == {0, 1}
 
 

@@ -56,21 +56,21 @@ def assert_same_in_every_order(
 
 def verifies_alike(block: bool, cases: list[tuple[Case, int]], seed: int, few: int = 3) -> None:
     """One step after another, each in the memory that the last one left."""
-    steps = [step(*each) for each in cases]
+    steps = [step(*case) for case in cases]
 
     def launches():
-        verifier, found = FusedVerifier(block=block), []
+        verifier, outputs = FusedVerifier(block=block), []
         verifier._workspace = memory = Guarded()
         for arguments in steps:
             got = verifier.verify(*arguments)
             memory.assert_counters_are_0()
-            found += [got.token_ids, got.num_accepted]
-        return found
+            outputs += [got.token_ids, got.num_accepted]
+        return outputs
 
     expected = assert_same_in_every_order(launches, seed, few)
-    for arguments, *found in zip(steps, expected[::2], expected[1::2], strict=True):
-        assert_agrees("block" if block else "token", arguments, Verification(*found))
-        assert (found[1] < arguments[0].num_draft_tokens).any(), "else no residual is drawn from"
+    for arguments, *outputs in zip(steps, expected[::2], expected[1::2], strict=True):
+        assert_agrees("block" if block else "token", arguments, Verification(*outputs))
+        assert (outputs[1] < arguments[0].num_draft_tokens).any(), "else no residual is drawn from"
 
 
 @pytest.mark.thorough
@@ -100,7 +100,7 @@ def test_verification_of_rows_that_are_penalised_first(monkeypatch):
     case = case_of("penalties", batch_size=2)
 
     def launches():
-        verifier, found = FusedVerifier(block=True), []
+        verifier, outputs = FusedVerifier(block=True), []
         verifier._workspace = memory = Guarded()
         for counts in (torch.tensor([0, 2]), torch.tensor([1, 0])):
             case.restore()
@@ -108,8 +108,8 @@ def test_verification_of_rows_that_are_penalised_first(monkeypatch):
             padded = Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True)
             got = verifier.verify(padded, target, streams)
             memory.assert_counters_are_0()
-            found += [got.token_ids, got.num_accepted, case.target_logits.clone()]
-        return found
+            outputs += [got.token_ids, got.num_accepted, case.target_logits.clone()]
+        return outputs
 
     expected = assert_same_in_every_order(launches, seed=4)
     assert torch.equal(expected[2], case.shaped_before.target_logits)
@@ -122,11 +122,11 @@ def test_sampling():
 
     def launches():
         memory = Guarded()
-        found = launch_rows.sample(rows, u, memory)
+        tokens = launch_rows.sample(rows, u, memory)
         memory.assert_counters_are_0()
-        found += launch_rows.sample(rows, 1 - u, memory)
+        tokens += launch_rows.sample(rows, 1 - u, memory)
         memory.assert_counters_are_0()
-        return list(found)
+        return list(tokens)
 
     expected = assert_same_in_every_order(launches, seed=5)
     assert not torch.equal(expected[0], expected[2])
@@ -140,8 +140,8 @@ def test_products_in_parts(rows):
 
     def launches():
         zeros = counters(weight)
-        found = [linear(given, weight, None, zeros, shared=Tiles(16, 128, 2, 4, 3)) for given in (x, more)]
-        return [*found, zeros]
+        products = [linear(inputs, weight, None, zeros, shared=Tiles(16, 128, 2, 4, 3)) for inputs in (x, more)]
+        return [*products, zeros]
 
     first, second, zeros = assert_same_in_every_order(launches, seed=6)
     torch.testing.assert_close(first, x @ weight.T)

@@ -14,10 +14,10 @@ def small(monkeypatch):
 
 @pytest.mark.usefixtures("small", "unchecked")
 def test_a_soak_says_what_it_compared(exact):
-    found = soak.soak(exact, 0.01, 1, ["masked"])
-    assert found["requests"] >= found["rounds"] >= 1
-    assert found["tokens"] > 0
-    assert set(found["grown"]) >= {"host"}
+    report = soak.soak(exact, 0.01, 1, ["masked"])
+    assert report["requests"] >= report["rounds"] >= 1
+    assert report["tokens"] > 0
+    assert set(report["grown"]) >= {"host"}
 
 
 @pytest.mark.usefixtures("small", "unchecked")
@@ -27,8 +27,8 @@ def test_a_text_that_differs_ends_it(exact, monkeypatch):
 
     def second_differs(completions):
         calls.append(completions)
-        found = logs(completions)
-        return [([*tokens[:-1], tokens[-1] ^ 1], *rest) for tokens, *rest in found] if len(calls) == 2 else found
+        outputs = logs(completions)
+        return [([*tokens[:-1], tokens[-1] ^ 1], *rest) for tokens, *rest in outputs] if len(calls) == 2 else outputs
 
     monkeypatch.setattr(soak, "logs", second_differs)
     with pytest.raises(AssertionError, match="round 0, masked"):

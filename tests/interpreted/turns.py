@@ -115,22 +115,25 @@ class Launch:
         rest = iter(self.programs)
         try:
             while True:
-                begun = [each for each in begun if not each.over]
+                begun = [program for program in begun if not program.over]
                 while len(begun) < self.resident and (following := next(rest, None)) is not None:
                     begun.append(following)
                 if not begun:
                     return
-                ready = [each for each in begun if each.waits_since is None or each.waits_since < self.writes]
+                ready = [
+                    program for program in begun if program.waits_since is None or program.waits_since < self.writes
+                ]
                 if not ready:
-                    raise Stuck(f"programs {[each.index for each in begun]} wait, and nobody is left to end that")
+                    waiting = [program.index for program in begun]
+                    raise Stuck(f"programs {waiting} wait, and no other program can end that")
                 program = self.running = self.schedule.choose(ready)
                 builder.grid_idx = program.place
                 program.go_on()
                 if program.failure is not None:
                     raise program.failure
         finally:
-            for each in begun:
-                each.give_up()
+            for unfinished in begun:
+                unfinished.give_up()
 
     def access(self, make: Callable[[], Any], writes: bool = False) -> Any:
         """Makes a load or a store of the running program, when that is to go on."""
@@ -147,13 +150,13 @@ class Launch:
         """
         program = self.running
         program.stop(before_atomic=True)
-        before, found, after = look().data, make(), look().data
+        before, result, after = look().data, make(), look().data
         program.after_atomic = not np.array_equal(before, after)
         self.writes += program.after_atomic
-        asked = None if program.after_atomic else pointers.data.tobytes() + before.tobytes()
-        program.waits_since = self.writes if asked is not None and asked == program.asked else None
-        program.asked = asked
-        return found
+        query = None if program.after_atomic else pointers.data.tobytes() + before.tobytes()
+        program.waits_since = self.writes if query is not None and query == program.asked else None
+        program.asked = query
+        return result
 
 
 @contextmanager
@@ -163,11 +166,11 @@ def scheduled(schedule: Schedule, resident: int) -> Iterator[list[Launch]]:
     load, store, rmw = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
     launches: list[Launch] = []
 
-    def scheduled_load(self: Any, *given: Any) -> Any:
-        return launches[-1].access(lambda: load(self, *given))
+    def scheduled_load(self: Any, *args: Any) -> Any:
+        return launches[-1].access(lambda: load(self, *args))
 
-    def scheduled_store(self: Any, *given: Any) -> Any:
-        return launches[-1].access(lambda: store(self, *given), writes=True)
+    def scheduled_store(self: Any, *args: Any) -> Any:
+        return launches[-1].access(lambda: store(self, *args), writes=True)
 
     def scheduled_rmw(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         def look() -> Any:
@@ -175,19 +178,21 @@ def scheduled(schedule: Schedule, resident: int) -> Iterator[list[Launch]]:
 
         return launches[-1].atomic(lambda: rmw(self, operation, pointers, value, mask, *rest), look, pointers)
 
-    def run(self: Any, *given: Any, **options: Any) -> None:
+    def run(self: Any, *args: Any, **options: Any) -> None:
         """As GridExecutor.__call__(), of tensors on the CPU, but for the loop over the grid."""
         options = {name: value for name, value in options.items() if name in self.arg_names}
         replaced = interpreter._patch_lang(self.fn)
         try:
             arguments = {
                 name: value if name in self.constexprs else interpreter._implicit_cvt(value)
-                for name, value in inspect.getcallargs(self.fn, *given, **options).items()
+                for name, value in inspect.getcallargs(self.fn, *args, **options).items()
             }
             grid = self.grid(arguments) if callable(self.grid) else self.grid
             grid += (1,) * (3 - len(grid))
             interpreter.interpreter_builder.set_grid_dim(*grid)
-            programs = [Program(*each, lambda: self.fn(**arguments)) for each in enumerate(np.ndindex(*grid))]
+            programs = [
+                Program(index, place, lambda: self.fn(**arguments)) for index, place in enumerate(np.ndindex(*grid))
+            ]
             launches.append(Launch(schedule, resident, programs))
             launches[-1].run(interpreter.interpreter_builder)
         finally:

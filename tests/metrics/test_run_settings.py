@@ -16,7 +16,7 @@ from specbench.metrics.run_settings import distinguishing_columns, sampling_of, 
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracking.sweeps import facts_of
-from tests.helpers.made_up_rows import frame, gamma_rows, make_row, said, write_run
+from tests.helpers.made_up_rows import frame, gamma_rows, make_row, markdown_report, write_run
 
 
 def labels(*changes: dict[str, Any]) -> list[str]:
@@ -178,7 +178,7 @@ def test_a_sweep_that_is_older_than_the_configuration_is_reported(tmp_path: Path
     rows = with_settings(read_results(run))
     assert rows["config"].isna().all()
     assert distinguishing_columns(rows) == ["verifier", "gamma"]
-    page = said(gamma_sweep, run)
+    page = markdown_report(gamma_sweep, run)
     assert (
         "The highest speedup is that of **gamma 3 with masked**" in page or "Fastest: **gamma 3 with masked**" in page
     )

@@ -29,7 +29,7 @@ from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from tests.helpers.by_definition import EACH, MIX, THOUGHTS, params, shaped_logits, spelled
 from tests.helpers.kernel_cases import DEVICE
-from tests.helpers.made_up_rows import make_row, said, write_run
+from tests.helpers.made_up_rows import make_row, markdown_report, write_run
 from tests.helpers.markov_pair import markov_pair, trace_of_tokens
 from tests.protocols.test_agreement import context
 from tests.tree.test_conf import composed
@@ -277,6 +277,6 @@ def test_the_report_says_what_was_asked_for_and_who_differs(tmp_path):
             repetition_penalty=1.2, token_rules='{"bad_words": ["a"]}', min_tokens=0,
         ),
     ]  # fmt: skip
-    text = said(parameters, write_run(tmp_path, rows)).replace("\\", "")
+    text = markdown_report(parameters, write_run(tmp_path, rows)).replace("\\", "")
     assert 'T=1 top_k=5 repetition_penalty=1.2 bad_words=["a"]' in text
     assert "below that of temperature 1 alone, 0.80 [0.77, 0.83], by intervals that do not touch: mine 0.60" in text

@@ -8,7 +8,7 @@ import pytest
 from specbench.analysis import replay_sweep
 from tests.helpers.cli_cases import AS_SLOW_CODE, CUT
 from tests.helpers.command_lines import Ran, fenced, run_once
-from tests.helpers.made_up_rows import said
+from tests.helpers.made_up_rows import markdown_report
 
 OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
@@ -153,7 +153,7 @@ def test_replay_foresees_what_it_accepts(ran):
 def test_its_replay_is_reported(ran):
     """What replay_sweep can say without its formulas: by the run's own tables, with a dash for what needs them."""
     got = ran["replay"]
-    text = said(replay_sweep, got.sweep)
+    text = markdown_report(replay_sweep, got.sweep)
     (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
     (line,) = [row for row in text.splitlines() if row.startswith("| lazy")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
