@@ -23,6 +23,7 @@ from .folder import read_rows
 from .page import page
 from .parameters import parameters_of
 
+USUAL_CONFIDENCE = 0.99  # protocol.power of conf/protocol/judge.yaml, for certificates that do not tell theirs
 QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
 
 
@@ -44,9 +45,10 @@ def build(run_dir: Path, *others: Path) -> Report:
         lines["certificate"] = [path.name for path in files]
     rows = Table("table", table(lines), lines, left=("engine", "method", "texts"))
     bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
-    shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)}
+    confidence = lines["confidence"].min()  # at which all bounds hold
+    shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], confidence)}
     refuted = lines[lines["refuted"]]
-    return page(None if files else run_dir, "engines", shown, results=lines, refuted=refuted)
+    return page(None if files else run_dir, "engines", shown, results=lines, refuted=refuted, confidence=confidence)
 
 
 def judged(run_dir: Path) -> pd.DataFrame:
@@ -89,6 +91,7 @@ def certified(path: Path) -> dict[str, Any]:
         "log10_evidence_scored": scored.get("log10_evidence"),
         "observed": texts.get("observed"),
         "bound": texts.get("bound"),
+        "confidence": texts.get("confidence", USUAL_CONFIDENCE),
         "drawn": max((abs(row["difference"]) for row in shares), default=texts.get("observed")),
         "drawn_bound": max((row["bound"] for row in shares), default=texts.get("bound")),
         "bound_scored": scored.get("bound"),

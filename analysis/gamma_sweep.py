@@ -43,12 +43,16 @@ def build(run_dir: Path) -> Report:
 
 
 def closed_form(results: pd.DataFrame) -> ClosedForm | None:
-    """Of the run of the highest speedup; None without overlap."""
+    """Of the run of the highest speedup; None without overlap, and for drafts that are trees."""
     best = results.iloc[ranking(results).best]
-    if pd.isna(best["overlap"]) or best["drafted"] == 0:
+    if pd.isna(best["overlap"]) or best["drafted"] == 0 or best["drafted_per_step"] > best["gamma"]:
         return None
     overlap = min(best["overlap"], 1.0)  # a mean of overlaps may round beyond 1
-    cost_ratio = (best["seconds_draft"] / best["drafted"]) / (best["plain_seconds"] / best["plain_tokens"])
+    # Feeding prompts is no drafting. What feeding both models takes beyond the target alone is the draft's part.
+    prompts, plain_prompts = best[["seconds_prompts", "plain_seconds_prompts"]].astype(float).fillna(0.0)
+    drafting = best["seconds_draft"] - max(prompts - plain_prompts, 0.0)
+    plain = best["plain_seconds"] - plain_prompts
+    cost_ratio = max(drafting / best["drafted"], 0.0) / (plain / best["plain_tokens"])
     gamma = theory.best_gamma(overlap, cost_ratio)
     here, highest = (theory.expected_speedup(overlap, length, cost_ratio) for length in (best["gamma"], gamma))
     return ClosedForm(interval(best, "overlap"), cost_ratio, here, highest, gamma)

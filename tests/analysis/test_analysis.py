@@ -187,6 +187,16 @@ def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
     assert f"at most {theory.expected_speedup(0.8, best, 0.1):.2f}, at gamma {best} " in text
 
 
+def test_the_closed_form_is_of_chains_and_leaves_out_prompts() -> None:
+    """1 s of drafting, 0.2 s of it for prompts, for 2000 tokens; 5 s, 1 s of it for prompts, for 1000 plain ones."""
+    fed = {"seconds_prompts": 1.2, "plain_seconds_prompts": 1.0}
+    closed = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000, **fed)]))
+    assert closed is not None
+    assert closed.cost_ratio == pytest.approx((0.8 / 2000) / (4 / 1000))
+    tree = make_row(gamma=4, drafter="tree", drafted_per_step=14.0, drafted_per_step_high=14.0)
+    assert gamma_sweep.closed_form(frame([tree])) is None
+
+
 ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
 ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
 

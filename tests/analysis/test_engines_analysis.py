@@ -51,6 +51,17 @@ def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
     assert rows["llama_server 1.0", "-"]["bias, at most"] == "-"
 
 
+def test_bounds_are_told_at_the_confidence_that_they_have(tmp_path):
+    """Of protocol.power=0.9; 99% for certificates that do not tell it, as all did before."""
+    folder = sweep(tmp_path / "a", "openvino", [("draft", ("not refuted",) * 3, 0.3)])
+    assert "rarer), bounded at 99%; between" in markdown.render(engines.build(folder))
+    path = folder / "0" / "certificate.json"
+    content = json.loads(path.read_text())
+    content["findings"][0]["numbers"]["confidence"] = 0.9
+    path.write_text(json.dumps(content))
+    assert "rarer), bounded at 90%; between" in markdown.render(engines.build(folder))
+
+
 def test_certificates_give_the_same_lines_as_their_folders():
     """Those on experiments/engines.md, whose figure they make."""
     files = [path for path in sorted((ROOT / "experiments/engines").glob("*.json")) if "again" not in path.stem]

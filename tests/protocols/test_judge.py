@@ -68,7 +68,8 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert verdicts(outcome) == [NOT_REFUTED, NOT_REFUTED, MEASURED, MEASURED]
     document = certificate(outcome)
     assert (document["verdict"], document["method"]) == (NOT_REFUTED, "coupling")
-    assert document["findings"][0]["numbers"]["texts"] == 480
+    numbers = document["findings"][0]["numbers"]
+    assert (numbers["texts"], numbers["confidence"]) == (480, 0.99)
     assert 0 < document["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
     guessed = "Classes are guessed from earlier texts, so that shares of the true ones may differ by more."
     assert document["findings"][0]["power"].endswith(guessed)

@@ -133,13 +133,13 @@ def test_prompts_are_padded_to_the_longest_and_fed_once():
 
 
 def test_longer_prompts_are_cached():
-    """20 cached tokens a step, then each text's own: the cache's cost is the mean request's."""
+    """20 cached tokens a step, then each text's own: the cost of the cache is that of the mean request and step."""
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 2, 5, seed=0).tolist(), prompts=["a", "b"])
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
     assert got.step_seconds == pytest.approx(2 * 20)
-    assert got.plain_step_seconds == pytest.approx(2 * (20 + 5))  # behind the prompts and one step of 5 tokens
+    assert got.plain_step_seconds == pytest.approx(2 * (20 + 2))  # behind the prompts and 0 to 4 tokens
 
 
 def test_the_last_steps_draft_less():
@@ -148,6 +148,18 @@ def test_the_last_steps_draft_less():
     trace = trace_of_tokens(p, p, sampled_texts(p, 6, 3, seed=0).tolist())
     got = forecast(trace, "block", 4, 2, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
     assert got.step_seconds == pytest.approx(0.014)
+
+
+@pytest.mark.parametrize("limit", [6, 24])
+def test_texts_that_stop_are_drafted_for_up_to_their_limit(limit):
+    """Where drafting alone takes time, a second a token, the seconds are the tokens that replay says are drafted."""
+    p, q = markov_pair(6, closeness=0.3, seed=3)
+    trace = replace(
+        trace_of_tokens(p, q, sampled_texts(p, 64, 6, seed=1).tolist()), limits=np.full(64, limit, dtype=np.int64)
+    )
+    (exact,) = replay(trace, "token", [4])
+    got = forecast(trace, "token", 4, 1, [flat(1e-9, 1.0)], prompt_tokens=prompts(trace))
+    assert len(trace) / got.tokens_per_second == pytest.approx(exact.drafted.sum(), rel=0.02)
 
 
 def test_forecast_agrees_with_replay_and_waits_for_the_slowest():

@@ -81,6 +81,12 @@ def test_acceptance_length_is_shown_with_theory_and_ceiling() -> None:
     assert lines[r"ceiling $\gamma + 1$"].tolist() == [[1, 2], [3, 4], [12, 13]]
 
 
+def test_what_is_predicted_of_chains_is_not_drawn_for_trees() -> None:
+    tree = make_row(gamma=4, drafter="tree", drafted_per_step=14.0, drafted_per_step_high=14.0)
+    lines = lines_of(plots.acceptance_length_against_gamma(frame([tree])))
+    assert set(lines) == {"masked", r"ceiling $\gamma + 1$"}
+
+
 def test_predictions_of_different_overlaps_are_told_apart() -> None:
     rows = [make_row(job=i, gamma=gamma, verifier=name, overlap=overlap)
             for i, (name, overlap, gamma) in enumerate((name, overlap, gamma) for name, overlap in

@@ -162,6 +162,7 @@ def _finding(
         "strongest": max(bets.bets, key=lambda name: bets.bets[name]),
         "observed": whole.observed,
         "bound": whole.bound,
+        "confidence": limits.power,
         "nats_a_token": whole.entropy,
         "distinct_texts": {str(mode): distinct_share(pairs, side) for side, mode in enumerate(Mode)},
     }

@@ -76,11 +76,9 @@ def forecast(
         chosen = [texts[i] for i in rng.integers(len(texts), size=len(texts))]
         drawn.append(_run(trace, accepted, gamma, batch, model, fed, same, chosen, rng))
     central = [_run(trace, accepted, gamma, batch, models[0], fed, same, texts, rng) for _ in range(max(8, runs // 8))]
-    tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
+    tokens, seconds, plain, steps, stepped, plain_stepped, started = np.mean(central, axis=0)
     ends = np.array(drawn)
     speedup: Any = columns("speedup", Estimate.of_resamples(plain / seconds, ends[:, 2] / ends[:, 1]))
-    # Near the beginning; contexts differ little within a run.
-    context = float(np.mean(list(prompt_tokens.values()))) + tokens / steps
     return PredictedRow(
         gamma=gamma,
         batch=batch,
@@ -89,7 +87,7 @@ def forecast(
         plain_tokens_per_second=float(tokens / plain),
         tokens_per_step=float(tokens / steps),
         step_seconds=float(stepped),
-        plain_step_seconds=float(models[0].step_seconds(np.array([batch]), np.zeros(1), context)[0]),
+        plain_step_seconds=float(plain_stepped),
         start_seconds=float(started),
     )
 
@@ -110,7 +108,7 @@ def _run(
     same_prompt: Int64[np.ndarray, " n"],
     chosen: Sequence[np.ndarray],
     rng: np.random.Generator,
-) -> tuple[float, float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float, float]:
     """One run over the chosen prompts' texts, those of a prompt one after the other, as protocol=predict decodes them.
 
     Args:
@@ -118,7 +116,8 @@ def _run(
         chosen: numbers of texts, of each prompt or conversation that was drawn.
 
     Returns:
-        tokens, seconds, plain seconds, steps of requests, mean seconds of a step, and of feeding a batch's prompts.
+        tokens, seconds, plain seconds, steps of requests; mean seconds of a step, of a plain step, and of feeding a
+        batch's prompts.
     """
     laid_out = [
         (text, owner * len(same_prompt) + same_prompt[text]) for owner, texts in enumerate(chosen) for text in texts
@@ -129,9 +128,10 @@ def _run(
     going = _in_batches(taken != NOTHING, batch, "constant")
     emitted = np.where(going, _in_batches(taken, batch, "constant") + 1, 0)
     lengths = _in_batches(trace.lengths[numbers], batch, "constant")
+    limits = lengths if trace.limits is None else _in_batches(trace.limits[numbers], batch, "constant")
     prompts, owners = (_in_batches(values, batch, "edge") for values in (prompt_tokens[numbers], owners))
     before = emitted.cumsum(axis=2) - emitted
-    room = np.where(going, lengths[:, :, None] - before - 1, 0).max(axis=1)
+    room = np.where(going, limits[:, :, None] - before - 1, 0).max(axis=1)
     times = _step_seconds(model, going, np.minimum(gamma, room), prompts[:, :, None] + before)
     position = np.arange(lengths.max())
     decoding = lengths[:, :, None] > position
@@ -147,6 +147,7 @@ def _run(
         float(plain.sum() + model.start_seconds(fed, drafting=False).sum()),
         float(going.sum()),
         float(times.mean()),
+        float(plain.mean()),
         float(started.mean()),
     )
 

@@ -166,7 +166,8 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, "gamma", "acceptance_length")
     predictions, shared = {}, {}  # dicts, since series of one overlap share a prediction
-    for series in _series(results[results["overlap"].notna()], "gamma"):
+    trees = results["drafted_per_step"].astype(float) > results["gamma"]  # the prediction is of chains
+    for series in _series(results[results["overlap"].notna() & ~trees], "gamma"):
         overlaps = series.rows["overlap"].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
         curve = tuple(zip(series.rows["gamma"], overlaps, strict=True))
         predictions[curve] = [theory.expected_tokens(overlap, gamma) for gamma, overlap in curve]
