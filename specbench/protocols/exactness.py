@@ -21,6 +21,8 @@ from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, 
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs import fresh_seed
+from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.results import Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows, sensitivity
@@ -90,14 +92,14 @@ class ExactnessProtocol:
             f"{certificate.headline}; {_place(context)}",
             {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
             {
-                tables.TESTS: ParquetTable(evidence.rows, tables.TESTS_SCHEMA),
-                tables.BOUNDS: ParquetTable(evidence.bounds, tables.BOUNDS_SCHEMA),
-                tables.INPUTS: ParquetTable(evidence.inputs, tables.INPUTS_SCHEMA),
-                tables.CENSUS: ParquetTable(evidence.census, tables.CENSUS_SCHEMA),
-                tables.HABITS: ParquetTable(evidence.habits, tables.HABITS_SCHEMA),
-                tables.CELLS: ParquetTable(cells, tables.CELLS_SCHEMA),
-                tables.BIAS: ParquetTable(bias_rows(evidence), tables.BIAS_SCHEMA),
-                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.TESTS: ParquetTable(evidence.rows, Row),
+                tables.BOUNDS: ParquetTable(evidence.bounds, Bound),
+                tables.INPUTS: ParquetTable(evidence.inputs, StratumRow),
+                tables.CENSUS: ParquetTable(evidence.census, CensusRow),
+                tables.HABITS: ParquetTable(evidence.habits, Habit),
+                tables.CELLS: ParquetTable(cells, tables.CellRow),
+                tables.BIAS: ParquetTable(bias_rows(evidence), tables.RuleBiasRow),
+                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SensitivityRow),
             },
             figures,
             {JSON: certificate.json(), PAGE: markdown(certificate)},
