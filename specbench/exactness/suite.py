@@ -20,7 +20,7 @@ from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
-from specbench.exactness.draws.small_pairs import SmallTier
+from specbench.exactness.draws.small_pairs import SmallTier, drawn_on_each
 from specbench.exactness.enumeration.injection import (
     Point,
     calls_a_request,
@@ -86,7 +86,6 @@ class Examination:
         self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
         self.budget = RequestBudget(self.settings)
         self.probes: dict[str, Probe] = {}
-        self.small: SmallTier | None = None
         self.extremes: list[Point] = []
         self.extra: list[Row] = []
         self.trials: Trials | None = None
@@ -154,9 +153,9 @@ class Examination:
         """Returns where a signal ended the suite, and which parts were not begun."""
         part, *others = self.ahead
         where = f"during {part}"
-        if part == _SMALL and self.small is not None:
-            tallies = self.small.tallies.items()
-            done = min((tally.draws for name, tally in tallies if name not in self.evidence.unsupported), default=0)
+        if part == _SMALL:
+            drawn_on = (probe for name, probe in self.probes.items() if name not in self.evidence.unsupported)
+            done = min((probe.tally.draws for probe in drawn_on), default=0)
             where = f"after {done:,} of {self._draws:,} requests on each small pair"
         elif part == _D:
             done = sum(row.calls + row.refused for row in self.evidence.inputs if row.stratum == ALL)
@@ -219,11 +218,11 @@ class Examination:
 
     def _conclude(self) -> None:
         """What follows from the counts, without another call of ``guard.verify``."""
-        evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
+        evidence = self.evidence
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
-        self.looks.conclude(self.probes, tallies, self.seed)
+        evidence.tallies = {name: probe.tally for name, probe in self.probes.items() if probe.tally.draws}
+        self.looks.conclude(self.probes, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""
@@ -272,13 +271,12 @@ class Examination:
             self.evidence.unsupported[name] = str(error)
 
     def _draw(self) -> None:
-        drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
-        self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, self.probes)
-        for part in self.small.looks(self._draws, self.settings.seconds, self.report):
+        small = SmallTier(self.verifier, self.probes, self.seed, self.device, self.evidence)
+        for part in small.looks(self._draws, self.settings.seconds, self.report):
             self._look(part)
             if part != AGAIN and self.settings.stop_when_caught and self._is_caught():
                 break
-        self._cut(_SMALL, self.small.late)
+        self._cut(_SMALL, small.late)
 
     @property
     def _draws(self) -> int:
@@ -290,5 +288,5 @@ class Examination:
             self.evidence.cut.append(what)
 
     def _look(self, part: float) -> None:
-        small = [] if self.small is None else self.small.rows()
-        self.looks.look([*small, *self.extra], part, 0 if self.small is None else self.small.drawn)
+        rows = [row for probe in self.probes.values() for row in probe.rows()]
+        self.looks.look([*rows, *self.extra], part, drawn_on_each(self.probes))
