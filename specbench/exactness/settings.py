@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specbench.core.checks import check_seconds, plain_number
+from specbench.core.checks import check_count, check_seconds, plain_number
 from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
@@ -60,19 +60,17 @@ class Settings:
     stop_when_caught: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("false_alarm", "power"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
-                )
-        for name in vars(self):
+        for name, value in vars(self).items():
+            key = f"protocol.{name}"
             if name.endswith("seconds"):
-                check_seconds(f"protocol.{name}", getattr(self, name))
-        for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0), ("use_calls", 0), ("row_vocabulary", 0)):
-            if not fewest <= getattr(self, name) <= MOST_DRAWS:
-                raise ConfigError(
-                    f"protocol.{name}", getattr(self, name), "no count of steps", f"Use {fewest} to {MOST_DRAWS:,}."
-                )
+                check_seconds(key, value)
+            elif name == "stop_when_caught":
+                if not isinstance(value, bool):
+                    raise ConfigError(key, value, "not true or false", "Use one of them.")
+            elif name not in ("false_alarm", "power"):
+                check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
+            elif not isinstance(value, float) or not 0 < value < 1:
+                raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
 
 
 SUITES = {
@@ -120,16 +118,10 @@ def settings_of(suite: object, **given: Any) -> Settings:
     if not isinstance(suite, str) or suite not in SUITES:
         raise ConfigError("protocol.suite", suite, "no such suite", f"Use {', '.join(SUITES)}.")
     known = [setting.name for setting in fields(Settings)]
-    whole = {setting.name for setting in fields(Settings) if setting.type == "int"}
-    given = {name: plain_number(value) for name, value in given.items()}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
-        kinds = (bool,) if name == "stop_when_caught" else (int,) if name in whole else (int, float)
-        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kinds[-1].__name__]
-            raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See conf/protocol/exactness.yaml.")
-    return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
+    return replace(SUITES[suite], **{name: plain_number(value) for name, value in given.items() if value is not None})
 
 
 class RequestBudget:
