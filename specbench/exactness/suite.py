@@ -46,10 +46,7 @@ from specbench.rules.rule import rule_of
 
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
-# The parts of a suite, as a page names those that a time limit or a signal ended.
-_HABITS, _THRESHOLDS, _PAIRS = "the search for habits", "the search for thresholds", "pairs of successive steps"
-_SMALL, _D, _ROW = "requests on small pairs", "calls of D", "the law of a step for one pair of rows"
-_USE, _EXAMPLE = "calls in long use", "the search for the simplest failing example"
+_SMALL, _D = "requests on small pairs", "calls of D"  # parts of a suite, of which a page says how far they were
 
 
 @dataclass
@@ -129,20 +126,24 @@ class Examination:
         self.stuck(self.evidence)
 
     def _run_parts(self) -> None:
-        """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
+        """Everything, the quick parts first; evidence is complete after each, as far as it goes.
+
+        A page names the parts that a signal ended, and those that return that their time limit did.
+        """
         settings = self.settings
-        parts: dict[str, Callable[[], None]] = {
-            _HABITS: self._look_for_habits,
-            _THRESHOLDS: self._look_for_thresholds,
-            **({_PAIRS: self._draw_pairs} if settings.serial_draws else {}),
+        parts: dict[str, Callable[[], bool | None]] = {
+            "the search for habits": self._look_for_habits,
+            "the search for thresholds": self._look_for_thresholds,
+            **({"pairs of successive steps": self._draw_pairs} if settings.serial_draws else {}),
             _SMALL: self._draw,
             **({_D: self._draw_from_d} if settings.calls else {}),
-            **({_ROW: self._locate_a_row} if settings.row_vocabulary else {}),
-            **({_USE: self._use_for_long} if settings.use_calls else {}),
+            **({"the law of a step for one pair of rows": self._locate_a_row} if settings.row_vocabulary else {}),
+            **({"calls in long use": self._use_for_long} if settings.use_calls else {}),
         }
         self.ahead = list(parts)
         while self.ahead:
-            parts[self.ahead[0]]()
+            if parts[self.ahead[0]]():
+                self.evidence.cut.append(self.ahead[0])
             if guard.stopped():
                 raise guard.Stopped
             caught = self.ahead.pop(0) == _SMALL and settings.stop_when_caught and self._is_caught()
@@ -172,7 +173,7 @@ class Examination:
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, self._injectable(), self.seed, self.budget.of_habits)
 
-    def _look_for_thresholds(self) -> None:
+    def _look_for_thresholds(self) -> bool:
         injectable = self._injectable()
         effort = self.budget.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
@@ -183,9 +184,9 @@ class Examination:
                     self.extremes += failures
                     self.extra.append(Row.of_failures(fixture.name, EXTREMES, calls, len(failures)))
                 self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
-        self._cut(_THRESHOLDS, any(probe.late for probe in self.probes.values()))
+        return any(probe.late for probe in self.probes.values())
 
-    def _draw_from_d(self) -> None:
+    def _draw_from_d(self) -> bool:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         arguments = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
@@ -195,8 +196,8 @@ class Examination:
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
         self.evidence.left_out = Takes.of(self.verifier).left_out
-        self._cut(_D, self.trials.cut)
         self.extra += self.trials.tests
+        return self.trials.cut
 
     def _locate_a_row(self) -> None:
         rule, vocabulary = held_against(self.verifier), self.settings.row_vocabulary
@@ -209,12 +210,13 @@ class Examination:
         with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
             self.evidence.row = locate_row(self.verifier, rule, *arguments)
 
-    def _use_for_long(self) -> None:
+    def _use_for_long(self) -> bool:
         if self.use is None:
-            return
+            return False
         self.report("one object in long use")
-        self._cut(_USE, self.use.exercise(self.settings.use_calls, self.settings.use_seconds))
+        late = self.use.exercise(self.settings.use_calls, self.settings.use_seconds)
         self.evidence.long_use = self.use.compare()
+        return late
 
     def _conclude(self) -> None:
         """What follows from the counts, without another call of ``guard.verify``."""
@@ -226,7 +228,7 @@ class Examination:
 
     def _finish(self) -> None:
         """What only needs to be done once."""
-        self.ahead = [_EXAMPLE]
+        self.ahead = ["the search for the simplest failing example"]
         self._conclude()
         other_rule = names_another_rule(self.evidence)
         compared = (self.fixtures, self.seed, self.budget.compared)
@@ -255,13 +257,14 @@ class Examination:
     def _injectable(self) -> bool:
         return bool(self._first(takes_injected_uniforms))
 
-    def _draw_pairs(self) -> None:
+    def _draw_pairs(self) -> bool:
         self.report("successive steps")
         arguments = (self.budget.pairs, self.seed, self.device, self.settings.serial_seconds)
+        late = False
         with self._refusals_noted("serial"):
             rows, late = serial_rows(self.verifier, *arguments)
-            self.extra.extend(rows)
-            self._cut(_PAIRS, late)
+            self.extra += rows
+        return late
 
     @contextlib.contextmanager
     def _refusals_noted(self, name: str) -> Generator[None]:
@@ -270,22 +273,17 @@ class Examination:
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
 
-    def _draw(self) -> None:
+    def _draw(self) -> bool:
         small = SmallTier(self.verifier, self.probes, self.seed, self.device, self.evidence)
         for part in small.looks(self._draws, self.settings.seconds, self.report):
             self._look(part)
             if part != AGAIN and self.settings.stop_when_caught and self._is_caught():
                 break
-        self._cut(_SMALL, small.late)
+        return small.late
 
     @property
     def _draws(self) -> int:
         return self.budget.draws(len(self.fixtures))
-
-    def _cut(self, what: str, late: bool) -> None:
-        """Notes that the time was up first, if it was."""
-        if late:
-            self.evidence.cut.append(what)
 
     def _look(self, part: float) -> None:
         rows = [row for probe in self.probes.values() for row in probe.rows()]
