@@ -79,7 +79,7 @@ class Examination:
     def __post_init__(self) -> None:
         self.evidence = Evidence(inputs_seed=self.inputs_seed)
         self.fixtures = [fixture.to(self.device) for fixture in (*small_fixtures(), greedy_fixture())]
-        self.subject = Subject(self.verifier)
+        self.subject = Subject(self.verifier, unused_copy(self.verifier) if self.settings.use_calls else None)
         self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
         self.budget = RequestBudget(self.settings)
         self.probes: dict[str, Probe] = {}
@@ -165,8 +165,6 @@ class Examination:
 
     def _look_for_habits(self) -> None:
         self.report("what its tokens depend on, and where its thresholds are")
-        unused = unused_copy(self.verifier) if self.settings.use_calls else None
-        self.subject = Subject(self.verifier, unused)
         self.budget = RequestBudget(self.settings, self._first(calls_a_request))
         if self.settings.use_calls and not self.budget.slow:
             self.use = LongUse(self.subject, self.fixtures, self.seed, self.device)

@@ -193,14 +193,15 @@ def test_the_conditions_of_a_run_are_a_stratum():
                 assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
             return super().verify(draft, target, streams)
 
-    own = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
+    own = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16)
+    own = dataclasses.replace(own, vocabulary=(1009, 1009))
     _, rows, _ = trials(Looks(), 100, "tiny", configured=own)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():
-    own = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
+    own = dataclasses.replace(configured_stratum(SamplingParams(0.7), 0, 5, torch.float32), vocabulary=(500, 500))
     _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=own)
     assert (rows[CONFIGURED].requests, rows[CONFIGURED].differing) == (10, 0)
 

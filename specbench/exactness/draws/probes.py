@@ -85,7 +85,7 @@ class Probe:
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
         self._pending: dict[int, list[Float64[Tensor, "s n width"]]] = {}
-        self._rate, self._bet_on = 0.0, False
+        self._rate = 0.0
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
     def _locate(self, effort: float, deadline: float) -> None:
@@ -150,7 +150,7 @@ class Probe:
     @property
     def paired_p_value(self) -> float | None:
         """Of the bets on the requests that differ; None if none did, or what was foreseen is not the target's."""
-        return self._bets.p_value if self._bet_on else None
+        return self._bets.p_value if self._bets.draws else None
 
     def rows(self) -> list[Row]:
         """The tests of the steps so far; none without a step."""
@@ -210,8 +210,7 @@ class Probe:
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
         most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
-        chosen, self._bet_on = differ[:most].nonzero()[:, 0], True
-        for part in chosen.split(_BET_ON):
+        for part in differ[:most].nonzero()[:, 0].split(_BET_ON):
             got, other = steps.visible[part], wanted[part]
             base = steps.drawn.base[part]
             self._bets.add(self._excess(base, got) - self._excess(base, other))
