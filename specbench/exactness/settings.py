@@ -59,19 +59,6 @@ class Settings:
     call_seconds: float | int = 60
     stop_when_caught: bool = True
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            key = f"protocol.{name}"
-            if name.endswith("seconds"):
-                check_seconds(key, value)
-            elif name == "stop_when_caught":
-                if not isinstance(value, bool):
-                    raise ConfigError(key, value, "not true or false", "Use one of them.")
-            elif name not in ("false_alarm", "power"):
-                check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
-            elif not isinstance(value, float) or not 0 < value < 1:
-                raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
-
 
 SUITES = {
     "quick": Settings(
@@ -121,7 +108,21 @@ def settings_of(suite: object, **given: Any) -> Settings:
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
-    return replace(SUITES[suite], **{name: plain_number(value) for name, value in given.items() if value is not None})
+    return replace(SUITES[suite], **{name: _checked(name, value) for name, value in given.items() if value is not None})
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a setting, as Python's own."""
+    key, value = f"protocol.{name}", plain_number(value)
+    if name.endswith("seconds"):
+        return check_seconds(key, value)
+    if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
+        return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
+    if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
+        raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
+    if name == "stop_when_caught" and not isinstance(value, bool):
+        raise ConfigError(key, value, "not true or false", "Use one of them.")
+    return value
 
 
 class RequestBudget:
