@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specbench.core.checks import check_seconds, plain_number
+from specbench.core.checks import check_count, check_seconds, plain_number
 from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
@@ -59,21 +59,6 @@ class Settings:
     call_seconds: float | int = 60
     stop_when_caught: bool = True
 
-    def __post_init__(self) -> None:
-        for name in ("false_alarm", "power"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
-                )
-        for name in vars(self):
-            if name.endswith("seconds"):
-                check_seconds(f"protocol.{name}", getattr(self, name))
-        for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0), ("use_calls", 0), ("row_vocabulary", 0)):
-            if not fewest <= getattr(self, name) <= MOST_DRAWS:
-                raise ConfigError(
-                    f"protocol.{name}", getattr(self, name), "no count of steps", f"Use {fewest} to {MOST_DRAWS:,}."
-                )
-
 
 SUITES = {
     "quick": Settings(
@@ -120,16 +105,24 @@ def settings_of(suite: object, **given: Any) -> Settings:
     if not isinstance(suite, str) or suite not in SUITES:
         raise ConfigError("protocol.suite", suite, "no such suite", f"Use {', '.join(SUITES)}.")
     known = [setting.name for setting in fields(Settings)]
-    whole = {setting.name for setting in fields(Settings) if setting.type == "int"}
-    given = {name: plain_number(value) for name, value in given.items()}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
-        kinds = (bool,) if name == "stop_when_caught" else (int,) if name in whole else (int, float)
-        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kinds[-1].__name__]
-            raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See conf/protocol/exactness.yaml.")
-    return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
+    return replace(SUITES[suite], **{name: _checked(name, value) for name, value in given.items() if value is not None})
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a setting, as Python's own."""
+    key, value = f"protocol.{name}", plain_number(value)
+    if name.endswith("seconds"):
+        return check_seconds(key, value)
+    if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
+        return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
+    if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
+        raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
+    if name == "stop_when_caught" and not isinstance(value, bool):
+        raise ConfigError(key, value, "not true or false", "Use one of them.")
+    return value
 
 
 class RequestBudget:

@@ -146,19 +146,15 @@ def _drawn(
     table.append(base + fixture.first_row[fixture.gamma] + state)
     all_tokens = torch.stack(tokens, 1) if tokens else counts.new_zeros((len(counts), 0))
     all_rows = torch.stack(table, 1)
-    # What nobody drafts goes: all that follows is flat, request after request.
-    token_ids, draft_rows, target_rows = all_tokens.flatten(), all_rows[:, :-1].flatten(), all_rows.flatten()
     rows_drawn = LogitRows.interleave(stated) if stated else None
-    if fixture.counts != (fixture.gamma,):
-        offsets = torch.arange(fixture.gamma + 1, device=counts.device)
-        drafted = (offsets[:-1] < counts[:, None]).flatten().nonzero()[:, 0]
-        scored = (offsets <= counts[:, None]).flatten()
-        token_ids, draft_rows, target_rows = token_ids[drafted], draft_rows[drafted], target_rows[scored]
-        rows_drawn = None if rows_drawn is None else rows_drawn.select(drafted)
     if rows_drawn is None and not fixture.deterministic:
-        rows_drawn = fixture.draft.select(draft_rows)
-    draft = Draft(token_ids, rows_drawn, counts, fixture.gamma)
-    return Drawn(fixture, draft, fixture.target.select(target_rows), streams, all_tokens, all_rows, base)
+        rows_drawn = fixture.draft.select(all_rows[:, :-1].flatten())
+    ragged = fixture.counts != (fixture.gamma,)
+    draft = Draft(all_tokens.flatten(), rows_drawn, counts, fixture.gamma, padded=ragged)
+    target = fixture.target.select(all_rows.flatten())
+    if ragged:  # what nobody drafts goes
+        draft, target = draft.compact(target)
+    return Drawn(fixture, draft, target, streams, all_tokens, all_rows, base)
 
 
 def follow(drawn: Drawn, result: Verification) -> Steps:

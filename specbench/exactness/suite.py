@@ -20,7 +20,7 @@ from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
-from specbench.exactness.draws.small_pairs import SmallTier
+from specbench.exactness.draws.small_pairs import SmallTier, drawn_on_each
 from specbench.exactness.enumeration.injection import (
     Point,
     calls_a_request,
@@ -46,10 +46,7 @@ from specbench.rules.rule import rule_of
 
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
-# The parts of a suite, as a page names those that a time limit or a signal ended.
-_HABITS, _THRESHOLDS, _PAIRS = "the search for habits", "the search for thresholds", "pairs of successive steps"
-_SMALL, _D, _ROW = "requests on small pairs", "calls of D", "the law of a step for one pair of rows"
-_USE, _EXAMPLE = "calls in long use", "the search for the simplest failing example"
+_SMALL, _D = "requests on small pairs", "calls of D"  # parts of a suite, of which a page says how far they were
 
 
 @dataclass
@@ -82,11 +79,10 @@ class Examination:
     def __post_init__(self) -> None:
         self.evidence = Evidence(inputs_seed=self.inputs_seed)
         self.fixtures = [fixture.to(self.device) for fixture in (*small_fixtures(), greedy_fixture())]
-        self.subject = Subject(self.verifier)
+        self.subject = Subject(self.verifier, unused_copy(self.verifier) if self.settings.use_calls else None)
         self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
         self.budget = RequestBudget(self.settings)
         self.probes: dict[str, Probe] = {}
-        self.small: SmallTier | None = None
         self.extremes: list[Point] = []
         self.extra: list[Row] = []
         self.trials: Trials | None = None
@@ -130,20 +126,24 @@ class Examination:
         self.stuck(self.evidence)
 
     def _run_parts(self) -> None:
-        """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
+        """Everything, the quick parts first; evidence is complete after each, as far as it goes.
+
+        A page names the parts that a signal ended, and those that return that their time limit did.
+        """
         settings = self.settings
-        parts: dict[str, Callable[[], None]] = {
-            _HABITS: self._look_for_habits,
-            _THRESHOLDS: self._look_for_thresholds,
-            **({_PAIRS: self._draw_pairs} if settings.serial_draws else {}),
+        parts: dict[str, Callable[[], bool | None]] = {
+            "the search for habits": self._look_for_habits,
+            "the search for thresholds": self._look_for_thresholds,
+            **({"pairs of successive steps": self._draw_pairs} if settings.serial_draws else {}),
             _SMALL: self._draw,
             **({_D: self._draw_from_d} if settings.calls else {}),
-            **({_ROW: self._locate_a_row} if settings.row_vocabulary else {}),
-            **({_USE: self._use_for_long} if settings.use_calls else {}),
+            **({"the law of a step for one pair of rows": self._locate_a_row} if settings.row_vocabulary else {}),
+            **({"calls in long use": self._use_for_long} if settings.use_calls else {}),
         }
         self.ahead = list(parts)
         while self.ahead:
-            parts[self.ahead[0]]()
+            if parts[self.ahead[0]]():
+                self.evidence.cut.append(self.ahead[0])
             if guard.stopped():
                 raise guard.Stopped
             caught = self.ahead.pop(0) == _SMALL and settings.stop_when_caught and self._is_caught()
@@ -154,9 +154,9 @@ class Examination:
         """Returns where a signal ended the suite, and which parts were not begun."""
         part, *others = self.ahead
         where = f"during {part}"
-        if part == _SMALL and self.small is not None:
-            tallies = self.small.tallies.items()
-            done = min((tally.draws for name, tally in tallies if name not in self.evidence.unsupported), default=0)
+        if part == _SMALL:
+            drawn_on = (probe for name, probe in self.probes.items() if name not in self.evidence.unsupported)
+            done = min((probe.tally.draws for probe in drawn_on), default=0)
             where = f"after {done:,} of {self._draws:,} requests on each small pair"
         elif part == _D:
             done = sum(row.calls + row.refused for row in self.evidence.inputs if row.stratum == ALL)
@@ -165,15 +165,13 @@ class Examination:
 
     def _look_for_habits(self) -> None:
         self.report("what its tokens depend on, and where its thresholds are")
-        unused = unused_copy(self.verifier) if self.settings.use_calls else None
-        self.subject = Subject(self.verifier, unused)
         self.budget = RequestBudget(self.settings, self._first(calls_a_request))
         if self.settings.use_calls and not self.budget.slow:
             self.use = LongUse(self.subject, self.fixtures, self.seed, self.device)
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, self._injectable(), self.seed, self.budget.of_habits)
 
-    def _look_for_thresholds(self) -> None:
+    def _look_for_thresholds(self) -> bool:
         injectable = self._injectable()
         effort = self.budget.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
@@ -184,9 +182,9 @@ class Examination:
                     self.extremes += failures
                     self.extra.append(Row.of_failures(fixture.name, EXTREMES, calls, len(failures)))
                 self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
-        self._cut(_THRESHOLDS, any(probe.late for probe in self.probes.values()))
+        return any(probe.late for probe in self.probes.values())
 
-    def _draw_from_d(self) -> None:
+    def _draw_from_d(self) -> bool:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         arguments = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
@@ -196,8 +194,8 @@ class Examination:
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
         self.evidence.left_out = Takes.of(self.verifier).left_out
-        self._cut(_D, self.trials.cut)
         self.extra += self.trials.tests
+        return self.trials.cut
 
     def _locate_a_row(self) -> None:
         rule, vocabulary = held_against(self.verifier), self.settings.row_vocabulary
@@ -210,24 +208,25 @@ class Examination:
         with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
             self.evidence.row = locate_row(self.verifier, rule, *arguments)
 
-    def _use_for_long(self) -> None:
+    def _use_for_long(self) -> bool:
         if self.use is None:
-            return
+            return False
         self.report("one object in long use")
-        self._cut(_USE, self.use.exercise(self.settings.use_calls, self.settings.use_seconds))
+        late = self.use.exercise(self.settings.use_calls, self.settings.use_seconds)
         self.evidence.long_use = self.use.compare()
+        return late
 
     def _conclude(self) -> None:
         """What follows from the counts, without another call of ``guard.verify``."""
-        evidence, tallies = self.evidence, {} if self.small is None else self.small.tallies
+        evidence = self.evidence
         if evidence.fault is not None or evidence.interrupted is not None:  # the look that was cut short
             self._look(AT_LAST)
-        evidence.tallies = {name: tally for name, tally in tallies.items() if tally.draws}
-        self.looks.conclude(self.probes, tallies, self.seed)
+        evidence.tallies = {name: probe.tally for name, probe in self.probes.items() if probe.tally.draws}
+        self.looks.conclude(self.probes, self.seed)
 
     def _finish(self) -> None:
         """What only needs to be done once."""
-        self.ahead = [_EXAMPLE]
+        self.ahead = ["the search for the simplest failing example"]
         self._conclude()
         other_rule = names_another_rule(self.evidence)
         compared = (self.fixtures, self.seed, self.budget.compared)
@@ -256,13 +255,14 @@ class Examination:
     def _injectable(self) -> bool:
         return bool(self._first(takes_injected_uniforms))
 
-    def _draw_pairs(self) -> None:
+    def _draw_pairs(self) -> bool:
         self.report("successive steps")
         arguments = (self.budget.pairs, self.seed, self.device, self.settings.serial_seconds)
+        late = False
         with self._refusals_noted("serial"):
             rows, late = serial_rows(self.verifier, *arguments)
-            self.extra.extend(rows)
-            self._cut(_PAIRS, late)
+            self.extra += rows
+        return late
 
     @contextlib.contextmanager
     def _refusals_noted(self, name: str) -> Generator[None]:
@@ -271,24 +271,18 @@ class Examination:
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
 
-    def _draw(self) -> None:
-        drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
-        self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, self.probes)
-        for part in self.small.looks(self._draws, self.settings.seconds, self.report):
+    def _draw(self) -> bool:
+        small = SmallTier(self.verifier, self.probes, self.seed, self.device, self.evidence)
+        for part in small.looks(self._draws, self.settings.seconds, self.report):
             self._look(part)
             if part != AGAIN and self.settings.stop_when_caught and self._is_caught():
                 break
-        self._cut(_SMALL, self.small.late)
+        return small.late
 
     @property
     def _draws(self) -> int:
         return self.budget.draws(len(self.fixtures))
 
-    def _cut(self, what: str, late: bool) -> None:
-        """Notes that the time was up first, if it was."""
-        if late:
-            self.evidence.cut.append(what)
-
     def _look(self, part: float) -> None:
-        small = [] if self.small is None else self.small.rows()
-        self.looks.look([*small, *self.extra], part, 0 if self.small is None else self.small.drawn)
+        rows = [row for probe in self.probes.values() for row in probe.rows()]
+        self.looks.look([*rows, *self.extra], part, drawn_on_each(self.probes))

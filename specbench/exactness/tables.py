@@ -1,19 +1,16 @@
-"""The parquet tables that the laboratory's protocols leave: names, columns, and rows that follow from evidence."""
+"""The parquet tables that protocol=exactness leaves: their names, and rows that follow from evidence."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.draws.alpha_spending import last_alarm
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import JOINT, Bound, Habit, Row, StratumRow
+from specbench.exactness.results import JOINT, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
-from specbench.metrics.results import schema_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.token.formulas import RULE as TOKEN
 
@@ -27,7 +24,6 @@ TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
 )
 CENSUS = "census.parquet"
 SENSITIVITY = "sensitivity.parquet"
-DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
 LOCATION = "location"  # the row of what was located, beside those of the tests
 
@@ -132,15 +128,3 @@ def _needed(row: Row, power: float, false_alarm: float) -> float | None:
         return None
     wanted = needed_noncentrality(row.dof, power, false_alarm)
     return row.draws * wanted / (row.statistic - row.dof)
-
-
-TESTS_SCHEMA = schema_of(Row)
-BOUNDS_SCHEMA = schema_of(Bound)
-INPUTS_SCHEMA = schema_of(StratumRow)
-CENSUS_SCHEMA = schema_of(CensusRow)
-HABITS_SCHEMA = schema_of(Habit)
-CELLS_SCHEMA = schema_of(CellRow)
-BIAS_SCHEMA = schema_of(RuleBiasRow)
-SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
-DIVERGENCES_SCHEMA = schema_of(Divergence)
-COMPARISONS_SCHEMA = schema_of(ComparisonRow)

@@ -55,7 +55,7 @@ def verdict_of(evidence: Evidence) -> Verdict:
     elif located is not None or row is not None:
         kind = NOT_LOSSLESS
     elif tv is not None and inputs_tv is not None and of_requests <= MOST and max(tv, inputs_tv) <= MOST_OF_CALLS:
-        kind = NOT_REJECTED if reservations(evidence) else LOSSLESS
+        kind = NOT_REJECTED if _in_doubt(evidence) else LOSSLESS
     return Verdict(kind, tv, inputs_tv, large_tv, located, row)
 
 
@@ -70,22 +70,19 @@ def _small(evidence: Evidence) -> tuple[float, float | None]:
     return max(known), min(1.0, max(*known, located + evidence.calls.code))
 
 
-def reservations(evidence: Evidence) -> list[str]:
-    """What keeps a verifier that nothing rejects from being called lossless, whatever its bounds are."""
-    reasons = [] if evidence.interrupted is None else ["interrupted"]
-    if evidence.unsupported or evidence.refusals:
-        reasons.append("refused")
-    if any(bound.method == COUNTED for bound in evidence.bounds):
-        reasons.append("counted")
-    if any(habit.differing for habit in evidence.habits) or any(bound.impure for bound in evidence.bounds):
-        reasons.append("habits")
-    if names_another_rule(evidence):
-        reasons.append("other rule")
-    if evidence.long_use is not None and altered(evidence.long_use):
-        reasons.append("long use")
-    if any((bound.located or 0.0) > ROUNDING for bound in evidence.bounds):
-        reasons.append("bias")
-    return reasons
+def _in_doubt(evidence: Evidence) -> bool:
+    """Whether something keeps a verifier that nothing rejects from being called lossless, whatever its bounds are."""
+    return bool(
+        evidence.interrupted is not None
+        or evidence.unsupported
+        or evidence.refusals
+        or any(habit.differing for habit in evidence.habits)
+        or any(
+            bound.method == COUNTED or bound.impure or (bound.located or 0.0) > ROUNDING for bound in evidence.bounds
+        )
+        or names_another_rule(evidence)
+        or (evidence.long_use is not None and altered(evidence.long_use))
+    )
 
 
 def altered(use: LongUseRow) -> int:

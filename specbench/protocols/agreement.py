@@ -25,8 +25,7 @@ from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES,
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import progress, say, track
-from specbench.exactness import tables
-from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
+from specbench.exactness.differential import STRUCTURAL, Comparison, ComparisonRow, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.protocols.prechecks import check_no_history
@@ -35,6 +34,7 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
+DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 LISTED = 1000  # differences that are written down, and divergences of a fixture
 NO_DRAWS = "It is for synthetic logits, and protocol.draws=0 leaves them out."
 
@@ -89,10 +89,8 @@ class AgreementProtocol:
             {
                 AGREEMENT: ParquetTable([row] if row else [], AGREEMENT_SCHEMA),
                 DIFFERENCES: ParquetTable(counts.differences[:LISTED], DifferenceRow),
-                tables.COMPARISONS: ParquetTable(
-                    [comparison.row() for comparison in compared], tables.COMPARISONS_SCHEMA
-                ),
-                tables.DIVERGENCES: ParquetTable(divergences, tables.DIVERGENCES_SCHEMA),
+                COMPARISONS: ParquetTable([comparison.row() for comparison in compared], ComparisonRow),
+                DIVERGENCES: ParquetTable(divergences, Divergence),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
             failure=_failure(compared, row, name),

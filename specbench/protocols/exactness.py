@@ -17,10 +17,13 @@ from specbench.core.machine.disk import write_text
 from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
-from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certificate_of, markdown
-from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
+from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certificate_of
+from specbench.exactness.enumeration.laws import completed, counted_ends, target_joint
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.inputs import fresh_seed
+from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.results import Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows, sensitivity
@@ -71,7 +74,7 @@ class ExactnessProtocol:
             certificate = certificate_of(*certified)
             if context.folder is not None:
                 write_text(context.folder / JSON, certificate.json())
-                write_text(context.folder / PAGE, markdown(certificate))
+                write_text(context.folder / PAGE, certificate.page)
             say(f"{certificate.headline}; {_place(context)}", style="bold red")
 
         def stuck(evidence: Evidence) -> None:
@@ -90,17 +93,17 @@ class ExactnessProtocol:
             f"{certificate.headline}; {_place(context)}",
             {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
             {
-                tables.TESTS: ParquetTable(evidence.rows, tables.TESTS_SCHEMA),
-                tables.BOUNDS: ParquetTable(evidence.bounds, tables.BOUNDS_SCHEMA),
-                tables.INPUTS: ParquetTable(evidence.inputs, tables.INPUTS_SCHEMA),
-                tables.CENSUS: ParquetTable(evidence.census, tables.CENSUS_SCHEMA),
-                tables.HABITS: ParquetTable(evidence.habits, tables.HABITS_SCHEMA),
-                tables.CELLS: ParquetTable(cells, tables.CELLS_SCHEMA),
-                tables.BIAS: ParquetTable(bias_rows(evidence), tables.BIAS_SCHEMA),
-                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.TESTS: ParquetTable(evidence.rows, Row),
+                tables.BOUNDS: ParquetTable(evidence.bounds, Bound),
+                tables.INPUTS: ParquetTable(evidence.inputs, StratumRow),
+                tables.CENSUS: ParquetTable(evidence.census, CensusRow),
+                tables.HABITS: ParquetTable(evidence.habits, Habit),
+                tables.CELLS: ParquetTable(cells, tables.CellRow),
+                tables.BIAS: ParquetTable(bias_rows(evidence), tables.RuleBiasRow),
+                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SensitivityRow),
             },
             figures,
-            {JSON: certificate.json(), PAGE: markdown(certificate)},
+            {JSON: certificate.json(), PAGE: certificate.page},
             failure=_failure(certificate, names_another_rule(evidence)),
         )
 
@@ -148,7 +151,7 @@ def joint_cells(evidence: Evidence) -> list[tables.CellRow]:
         shares = completed(fixture, counted_ends(fixture, counts)).tolist()
         probs = target_joint(fixture, fixture.gamma + 1).tolist()
         draws = int(counts[0].sum())
-        for index, (share, prob) in enumerate(zip(shares, probs, strict=True)):
-            sequence = " ".join(map(str, sequence_of(index, fixture.vocabulary, fixture.gamma + 1)))
-            rows.append(tables.CellRow(name, sequence, prob, share, draws))
+        sequences = all_sequences(fixture.vocabulary, fixture.gamma + 1).tolist()
+        for sequence, share, prob in zip(sequences, shares, probs, strict=True):
+            rows.append(tables.CellRow(name, " ".join(map(str, sequence)), prob, share, draws))
     return rows

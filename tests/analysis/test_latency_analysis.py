@@ -23,7 +23,6 @@ from specbench.benchmark.tables import (
 )
 from specbench.core.errors import ConfigError
 from specbench.exactness.differential import ComparisonRow
-from specbench.exactness.tables import COMPARISONS_SCHEMA
 from specbench.metrics import results
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
@@ -216,7 +215,7 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
     unexplained = compared(verifier="mine", rule="own", rounding=None, wrong=None, largest_rounding=None)
     for job, (fixtures, draws) in enumerate([(named, []), (wrong, []), ([], [unexplained])]):
         (tmp_path / str(job)).mkdir()
-        write_rows(tmp_path / str(job) / "comparisons.parquet", fixtures, COMPARISONS_SCHEMA)
+        write_rows(tmp_path / str(job) / "comparisons.parquet", fixtures, ComparisonRow)
         write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
     text = markdown_report(verifier_agreement, tmp_path)

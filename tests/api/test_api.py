@@ -525,7 +525,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
         ({"verifier": MaskedVerifier(), "lossless": True}, ArgumentError, "lossless=True: given for MaskedVerifier"),
         ({"verifier": "masked", "suite": "thorough"}, ConfigError, "suite=thorough: no such suite"),
         ({"verifier": "masked", "takes_padded": True}, ArgumentError, "takes_padded=True: given for masked"),
-        ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a whole number. See conf/"),
+        ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a count. Use a whole number from 1 to"),
         ({"verifier": "masked", "drawss": 3}, ConfigError, "drawss=3: no setting of a suite"),
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
         ({"verifier": "masked", "sampling": {}}, ArgumentError, "sampling: a dict; give specbench.SamplingParams"),

@@ -59,8 +59,8 @@ def ignored(key: str, value: str) -> Case:
 
 REFUSED = [
     refused("protocol.suite", "thorough", "no such suite. Use quick, default, deep."),
-    refused("protocol.draws", "many", "See conf/protocol"),
-    refused("protocol.draws", str(10**30), "Use 1 to 100,000,000,000."),
+    refused("protocol.draws", "many", "Use a whole number from 1 to"),
+    refused("protocol.draws", str(10**30), "Use a whole number from 1 to 100000000000."),
     refused("protocol.seconds", "-1", "Use 0 for no limit, or more."),
     refused("protocol.false_alarm", "2.0", "not inside (0, 1)"),
     refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),

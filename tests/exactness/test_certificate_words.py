@@ -12,7 +12,7 @@ import re
 import pytest
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
+from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify
 from specbench.exactness.certificate.words import row_sentence
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Evidence
@@ -500,7 +500,7 @@ def test_no_sentence_is_contradicted_by_the_evidence_that_it_is_made_of(thorough
 
 def test_every_page_can_be_written():
     for evidence in itertools.islice(evidences(), 0, None, 97):
-        page = markdown(certificate_of(evidence))
+        page = certificate_of(evidence).page
         assert "## What was covered" in page
         assert "| None" not in page
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.enumeration.laws import (
     all_drafts,
@@ -99,9 +100,9 @@ def test_block_verification_accepts_more_than_token_verification():
 def test_counts_give_the_joint_back():
     """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise."""
     fixture = FIXTURES["chain"]
-    tier = SmallTier(MaskedVerifier(), [fixture], 3, CPU, Evidence())
-    tier.draw({"chain": 100_000})
-    joint = completed(fixture, counted_ends(fixture, torch.from_numpy(tier.tallies["chain"].nodes()[2])))
+    probe = Probe(MaskedVerifier(), fixture, 0.0)
+    SmallTier(MaskedVerifier(), {"chain": probe}, 3, CPU, Evidence()).draw({"chain": 100_000})
+    joint = completed(fixture, counted_ends(fixture, torch.from_numpy(probe.tally.nodes()[2])))
     expected = target_joint(fixture, 3)
     assert joint.sum() == pytest.approx(1)
     assert ((joint - expected).abs() <= 6 * (expected / 100_000).sqrt() + 1e-9).all()

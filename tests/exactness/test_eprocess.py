@@ -17,7 +17,7 @@ from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.statistics.bets import rejected_at
 from specbench.exactness.texts.eprocess import BETS, MIXED, e_value, log_factors, log_wealth
-from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
+from specbench.exactness.texts.support import ROUNDING, SupportEdge, default_tolerance, support_edge
 from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
@@ -44,6 +44,11 @@ def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 # --- The edge ---
 
 
+def doubtful(edge: SupportEdge) -> torch.Tensor:
+    """The rows with a token that may be in the support or outside."""
+    return edge.lowest < edge.surely
+
+
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("params", SAMPLERS, ids=str)
 def test_no_rounding_within_the_tolerance_leaves_the_bounds(params):
@@ -52,12 +57,12 @@ def test_no_rounding_within_the_tolerance_leaves_the_bounds(params):
     logits = 2 * torch.randn(300, 8, generator=generator, dtype=torch.float64)
     logits[::3] = (logits[::3] * 2).round() / 2
     edge = support_edge(logits, rows_of(params, 300), torch.full((300,), TOLERANCE, dtype=torch.float64))
-    assert 0.02 < edge.doubtful.double().mean() < 0.8
+    assert 0.02 < doubtful(edge).double().mean() < 0.8
     scored = kept(logits, params)
     for _ in range(200):
         step = torch.rand(300, 8, generator=generator, dtype=torch.float64).sub(0.5).sign() * TOLERANCE
         other = kept(logits + step, params)
-        assert (other == scored)[~edge.doubtful].all()
+        assert (other == scored)[~doubtful(edge)].all()
         assert not other[logits < edge.lowest[:, None]].any()
         assert other[logits >= edge.surely[:, None]].all()
 
@@ -66,7 +71,7 @@ def test_the_sum_of_a_nucleus_is_in_doubt_where_no_logit_is():
     """0.6 + 0.3 is 0.9 but for rounding, and the third token is in or out, far below the second as it is."""
     logits = torch.tensor([[0.6, 0.3, 0.1], [0.62, 0.3, 0.08]], dtype=torch.float64).log()
     edge = support_edge(logits, rows_of(SamplingParams(top_p=0.9), 2), torch.full((2,), 1e-5, dtype=torch.float64))
-    assert edge.doubtful.tolist() == [True, False]
+    assert doubtful(edge).tolist() == [True, False]
     assert edge.lowest.exp().tolist() == pytest.approx([0.1, 0.3], rel=1e-3)
 
 
@@ -74,7 +79,7 @@ def test_nothing_is_in_doubt_far_from_the_edge_or_without_one():
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
     for params in (SamplingParams(), SamplingParams(top_k=2), SamplingParams(top_p=0.9), SamplingParams(min_p=0.2)):
         edge = support_edge(logits, rows_of(params, 1), torch.full((1,), 1e-3, dtype=torch.float64))
-        assert edge.doubtful.tolist() == [False]
+        assert doubtful(edge).tolist() == [False]
         for end in (edge.lowest, edge.surely):
             assert torch.equal(logits >= end[:, None], kept(logits, params))
 
@@ -83,7 +88,7 @@ def test_forbidden_tokens_are_no_doubt():
     """A constraint's -inf is no logit that rounding moves."""
     logits = torch.tensor([[1.0, 0.0, -math.inf, -math.inf]])
     edge = support_edge(logits, rows_of(SamplingParams(top_k=3), 1), torch.full((1,), 1e-3, dtype=torch.float64))
-    assert edge.doubtful.tolist() == [False]
+    assert doubtful(edge).tolist() == [False]
     assert edge.lowest.tolist() == [0.0]
 
 

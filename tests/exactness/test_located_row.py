@@ -291,7 +291,6 @@ def test_what_does_not_draw_from_the_streams_is_not_located():
 
     with torch.inference_mode():
         assert locate_row(FromSeeds(), get_rule("token"), VOCABULARY, SEED, CPU, 0) is None
-        assert locate_row(TokenSteps(), Rule(name="unknown", title="unknown"), VOCABULARY, SEED, CPU, 0) is None
 
 
 def test_a_refusal_is_the_verifiers_own():

@@ -20,7 +20,7 @@ from specbench.exactness.failures.wrong_points import between_thresholds
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
-from specbench.exactness.streams import request_streams
+from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
@@ -165,11 +165,33 @@ def test_plain_tensor_operations_are_proved(verifier, name):
     assert model.tv < 1e-12
 
 
+class OfSelected(TokenSteps):
+    """Reads the uniforms of requests that it has selected, of all of them in their order."""
+
+    def read(self, draft, target, streams):
+        return draft, target, streams.select(torch.arange(len(streams.seeds)))
+
+
+class StripOfSelected(OfSelected, Strip):
+    pass
+
+
+class StripOfMade(Strip):
+    """Reads the uniforms that its streams have as numbers, if they have any."""
+
+    def read(self, draft, target, streams):
+        given = streams if streams.made is None else GivenStreams.of(streams.made, streams)
+        return draft, target, given
+
+
 def test_a_proof_is_of_the_code_and_of_the_whole_box():
     fixture = FIXTURES["chain"]
     sound = locate(TokenSteps(), fixture, 2)
     assert proved(TokenSteps(), sound)
     assert not proved(Strip(1e-4), sound)  # right at the middle of every box, and not everywhere in it
+    assert proved(OfSelected(), sound)
+    assert not proved(StripOfSelected(1e-4), sound)
+    assert not proved(StripOfMade(1e-4), sound)
     assert not proved(accept.Lenient(), sound)  # another model's boxes
     assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
     lenient = locate(accept.Lenient(), fixture, 2)

@@ -13,7 +13,7 @@ from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.draws.alpha_spending import Looks
-from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE, Probe, bound_of
+from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE, Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
@@ -110,7 +110,7 @@ def test_upper_bounds_cover_a_strip_that_nobody_located(sound, method):
     for seed in range(120):
         probe = put(probe_of(Strip(2e-3), sound if method == LOCATED else None), 1500, seed)
         assert probe.method == method
-        bound = bound_of(probe, 1500, ALPHA, 0.01, None)
+        bound = probe.bound(ALPHA, 0.01)
         assert (bound.draws, bound.differing) == (1500, probe.surprises)
         missed += bound.hidden < differing
         beyond += bound.tv < tv
@@ -128,11 +128,11 @@ def test_lower_bounds_leave_room_for_what_makes_up_for_a_bias(sound):
     assert strip.tv == pytest.approx(truth(width)[1], rel=1e-6)
     above = 0
     for seed in range(300):
-        bound = bound_of(put(probe_of(TokenSteps(), strip), 300, seed), 300, 0.01, ALPHA, None)
+        bound = put(probe_of(TokenSteps(), strip), 300, seed).bound(0.01, ALPHA)
         assert bound.located == pytest.approx(strip.tv)
         above += bound.least > 0
     assert above < 55
-    kept = bound_of(put(probe_of(Strip(width), strip), 20_000, 0), 20_000, 0.01, 1e-6, None)
+    kept = put(probe_of(Strip(width), strip), 20_000, 0).bound(0.01, 1e-6)
     assert 0.9 * strip.tv < kept.least < strip.tv < kept.tv  # and code that is biased so is said to be
 
 
@@ -192,7 +192,7 @@ def test_a_strip_that_requests_meet_is_located_to_its_width(sound, width):
     while True:
         put(probe, int(30 / differing), phase)
         surprises = probe.surprises
-        assert bound_of(probe, probe.draws, 1e-4, 1e-4, None).tv > tv
+        assert probe.bound(1e-4, 1e-4).tv > tv
         if not probe.follow_up(seed=5):
             break
         phase, met = phase + 1, met + surprises
@@ -204,7 +204,7 @@ def test_a_strip_that_requests_meet_is_located_to_its_width(sound, width):
     assert surprises == 0
     assert 2 <= phase <= 4
     assert located == pytest.approx(tv, rel=1e-6)
-    bound = bound_of(probe, probe.draws, ALPHA, 1e-4, None)
+    bound = probe.bound(ALPHA, 1e-4)
     assert bound.hidden == pytest.approx(1 - (ALPHA * 0.5**phase) ** (1 / probe.draws))
     assert bound.tv == pytest.approx(bound.located + bound.hidden)
     assert bound.explained == met
@@ -235,7 +235,7 @@ def test_requests_that_differ_by_seed_or_position_are_impure_and_stay_in_the_bou
     assert not probe.follow_up(seed=5)
     assert (probe.impure, probe.surprises, probe.draws, probe.calls.phase) == (met, met, 2000, 1)
     assert probe.located < 1e-9  # no model took it in
-    bound = bound_of(probe, 2000, 0.01, 1e-7, None)
+    bound = probe.bound(0.01, 1e-7)
     assert bound.impure == met
     assert bound.tv > met / 2000
     put(probe, 2000, 3)
@@ -266,14 +266,14 @@ def test_what_is_held_against_nothing_has_no_bound_of_this_kind():
 
     probe = put(probe_of(OwnRule(), None), 100, 0)
     assert (probe.method, probe.draws, probe.hidden(ALPHA), probe.located) == (COUNTED, 0, None, None)
-    assert bound_of(probe, 100, ALPHA, ALPHA, 0.3).tv == 0.3
+    assert probe.bound(ALPHA, ALPHA, 0.3).tv == 0.3
     assert not probe.follow_up(seed=5)
 
 
 def test_a_proof_falls_with_the_first_contradiction(sound):
     """A request that the model did not foresee, a test that rejects the fixture, any habit."""
     probe = put(probe_of(TokenSteps(), sound), 1000, 0)
-    clean = bound_of(probe, 1000, ALPHA, ALPHA, None)
+    clean = probe.bound(ALPHA, ALPHA)
     assert clean.proved
     rejected, passed = (Row(name, JOINT, 1000, 99.0, 26, 1e-9, 1000) for name in ("chain", "deep"))
     same, differs = Habit("called again", 100, 0), Habit("called again", 100, 1)
@@ -283,7 +283,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
     assert not uncontradicted([dataclasses.replace(clean, differing=1)], [], [])[0].proved
     seeds = request_streams(0, 0, 1000, CHAIN.gamma + 1, CPU).seeds
     probe.verifier = OfRequests("seeds", seeds[-2:-1])  # a seed of one request in a thousand
-    assert not bound_of(put(probe, 1000, 0), 2000, ALPHA, ALPHA, None).proved
+    assert not put(probe, 1000, 0).bound(ALPHA, ALPHA).proved
 
 
 # --- In the suite ---

@@ -193,14 +193,15 @@ def test_the_conditions_of_a_run_are_a_stratum():
                 assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
             return super().verify(draft, target, streams)
 
-    stratum = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16, 1009)
+    stratum = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16)
+    stratum = dataclasses.replace(stratum, vocabulary=(1009, 1009))
     _, rows, _ = trials(Looks(), 100, "tiny", configured=stratum)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():
-    stratum = configured_stratum(SamplingParams(0.7), 0, 5, torch.float32, 500)
+    stratum = dataclasses.replace(configured_stratum(SamplingParams(0.7), 0, 5, torch.float32), vocabulary=(500, 500))
     _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=stratum)
     assert (rows[CONFIGURED].requests, rows[CONFIGURED].differing) == (10, 0)
 

@@ -93,7 +93,7 @@ def test_fixtures_share_no_requests_and_no_sizes_of_calls():
     """Else a fault of some requests or sizes would strike all fixtures at once, whose calls call_bound counts apart."""
     verifier, fixtures = RemembersRequests(), [FIXTURES["chain"], FIXTURES["deep"]]
     probes = {fixture.name: Probe(verifier, fixture, 0.0) for fixture in fixtures}
-    tier = SmallTier(verifier, fixtures, 0, CPU, Evidence(), probes)
+    tier = SmallTier(verifier, probes, 0, CPU, Evidence())
     tier.draw(dict.fromkeys(probes, 3000))
     one, other = verifier.calls.values()
     assert {request for call in one for request in call}.isdisjoint(request for call in other for request in call)
@@ -135,7 +135,8 @@ def test_the_bound_holds_if_fixtures_are_left_out_for_what_came_out():
     names = [fixture.name for fixture in examination.fixtures]
     for _ in range(1000):
         failed = dict(zip(names, rng.binomial(100, share, len(names)).tolist(), strict=True))
-        examination.probes = {name: cast("Any", SimpleNamespace(calls=CallCounts(100))) for name in names}
+        probe = cast("Any", SimpleNamespace(calls=CallCounts(100), tally=SimpleNamespace(draws=0)))
+        examination.probes = dict.fromkeys(names, probe)
         bounds = [_bound(name, count) for name, count in failed.items()]
         examination.looks.bounds = lambda *_, bounds=bounds: bounds  # ty: ignore
         examination._conclude()

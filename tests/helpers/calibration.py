@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import Evidence
@@ -45,9 +46,10 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
     results = []
     for number in range(seeds):
         this = seed + FIRST_SEED + number
-        tier = SmallTier(verifier, fixtures, this, device, Evidence())
-        tier.draw({fixture.name: draws for fixture in fixtures})
-        rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
+        probes = {fixture.name: Probe(verifier, fixture, 0.0) for fixture in fixtures}
+        SmallTier(verifier, probes, this, device, Evidence()).draw(dict.fromkeys(probes, draws))
+        tests = [row for probe in probes.values() for row in probe.rows()]
+        rows = [row for row in tests if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
         rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
         results += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]

@@ -22,8 +22,11 @@ from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.exactness import tables
+from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
+from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.results import Bound, Habit, Row, StratumRow
+from specbench.exactness.tables import CellRow, RuleBiasRow, SensitivityRow
 from specbench.metrics import results
 from specbench.models import Pair, load_pair
 from specbench.replay.renewal import replay
@@ -37,6 +40,9 @@ from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_token
 FOLDER = Path(__file__).parent / "golden"
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (0, 1, 2**40)
+EXACTNESS = (
+    Bound, CellRow, CensusRow, ComparisonRow, Divergence, Habit, Row, RuleBiasRow, SensitivityRow, StratumRow,
+)  # fmt: skip
 LATER = ("penalised", "grammar")  # fixtures that are younger than the record
 SAMPLERS = ("chat", "greedy", "min_p", "temperature", "top_k", "top_p")
 VERIFIERS = ("naive", "masked", "block", "control/sample_match", "control/coupled")
@@ -127,9 +133,9 @@ def replayed() -> Any:
 def columns() -> Any:
     """Every stored table's columns with their types."""
     schemas = {f"results.{name}": value for name, value in vars(results).items() if isinstance(value, pa.Schema)}
-    schemas |= {f"tables.{name}": value for name, value in vars(tables).items() if isinstance(value, pa.Schema)}
     rows = {"STEP": results.StepRow, "EMPIRICAL": results.EmpiricalRow, "TEXT": results.TextRow}
     schemas |= {f"results.{name}_SCHEMA": results.schema_of(row) for name, row in rows.items()}
+    schemas |= {f"exactness.{row.__name__}": results.schema_of(row) for row in EXACTNESS}
     return {name: {field.name: str(field.type) for field in schema} for name, schema in sorted(schemas.items())}
 
 

@@ -67,10 +67,8 @@ class Certificate:
             confidence, None where there is none.
         tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
         bounds, inputs, census, tests, habits, long_use, row: as in results.py.
-        refusals: reasons for refusing calls of D, with how often.
+        refusals, failure, interrupted: as in evidence.py.
         covered, not_covered: the scope, in words.
-        failure: the simplest request that shows a bias; None where nothing does.
-        interrupted: how far the suite was when a signal ended it; None if none did.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
         command: what repeats this run: a command line, or statements of Python.
@@ -114,7 +112,7 @@ class Certificate:
     @property
     def page(self) -> str:
         """The certificate for people, in Markdown."""
-        return markdown(self)
+        return _page(self)
 
     def json(self) -> str:
         """The certificate for machines."""
@@ -179,9 +177,7 @@ def certify(evidence: Evidence, settings: Settings, **about: Any) -> Certificate
     )
 
 
-def markdown(certificate: Certificate) -> str:
-    """The certificate for people."""
-    c = certificate
+def _page(c: Certificate) -> str:
     sections = [
         f"# Exactness certificate: {c.verifier}",
         f"**{c.headline}** (declared {'lossless' if c.declared_lossless else 'not lossless'}; rule {c.rule})",

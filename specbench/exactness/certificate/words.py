@@ -130,17 +130,20 @@ def _bounds(evidence: Evidence) -> list[str]:
     bounds, calls, sentences = evidence.bounds, evidence.calls, []
     located, rule, counted = ([bound for bound in bounds if bound.method == name] for name in (LOCATED, RULE, COUNTED))
     if located:
+        differing = sum(bound.differing for bound in located)
+        others = f"{differing:,} have" if differing else "none has"
         sentences.append(
             f"Small pairs: the thresholds of the code were located on {len(located)} of them, and imply a bias of at "
-            f"most {most(_largest(located, 'located'))} a step. In {_requests(located)}, {_otherwise(located)} other "
+            f"most {most(_largest(located, 'located'))} a step. In {_requests(located)}, {others} other "
             f"tokens than these thresholds imply. If requests fail one by one, what the search missed adds at most "
             f"{most(_largest(located, 'hidden'))} ({SURE}, all pairs together)."
         )
     if rule:
+        counts_say_more = "(by counts, where these say more) " if any(bound.by_counts for bound in rule) else ""
         sentences.append(
             f"Small pairs: tokens were compared with the formulas of the rule on {len(rule)} of them. In "
             f"{_requests(rule)} they are the same{_but_for(rule)}. If requests fail one by one, the bias is "
-            f"{_by_counts(rule)}at most {most(_largest(rule, 'tv'))} ({SURE}, all pairs together)."
+            f"{counts_say_more}at most {most(_largest(rule, 'tv'))} ({SURE}, all pairs together)."
         )
     if counted:
         sentences.append(
@@ -279,15 +282,6 @@ def _requests(bounds: list[Bound]) -> str:
     draws = [bound.draws for bound in bounds]
     some = f"{min(draws):,}" if min(draws) == max(draws) else f"{min(draws):,} to {max(draws):,}"
     return f"{some} requests on each" if len(bounds) > 1 else f"{some} requests on it"
-
-
-def _otherwise(bounds: list[Bound]) -> str:
-    differing = sum(bound.differing for bound in bounds)
-    return f"{differing:,} have" if differing else "none has"
-
-
-def _by_counts(bounds: list[Bound]) -> str:
-    return "(by counts, where these say more) " if any(bound.by_counts for bound in bounds) else ""
 
 
 def _but_for(rows: list[Bound]) -> str:

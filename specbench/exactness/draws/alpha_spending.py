@@ -8,11 +8,11 @@ and from below, hold on all small fixtures together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
-from specbench.exactness.draws.probes import LOCATED, Probe, bound_of
+from specbench.exactness.draws.probes import LOCATED, Probe
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row, uncontradicted
 from specbench.exactness.settings import Settings
@@ -78,7 +78,7 @@ class Looks:
         """How often the bound of a fixture from above may be wrong."""
         return (1 - CONFIDENCE) / self.fixtures
 
-    def conclude(self, probes: Mapping[str, Probe], tallies: Mapping[str, Tally], seed: int) -> None:
+    def conclude(self, probes: Mapping[str, Probe], seed: int) -> None:
         """Puts into the evidence what its tests could have seen and, unless it has a fault, bounds on the bias.
 
         Args:
@@ -87,27 +87,24 @@ class Looks:
         evidence = self.evidence
         evidence.rows = [self.bounded(row) for row in evidence.rows]
         if evidence.fault is None:
-            bounds = uncontradicted(self.bounds(probes, tallies), evidence.rejected, evidence.habits)
+            bounds = uncontradicted(self.bounds(probes.values()), evidence.rejected, evidence.habits)
             compared = [probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
             evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, seed, left_out)
 
-    def bounds(self, probes: Mapping[str, Probe], tallies: Mapping[str, Tally]) -> list[Bound]:
+    def bounds(self, probes: Iterable[Probe]) -> list[Bound]:
         """Returns the bounds of the fixtures that were drawn on."""
         bounds = []
-        for name, probe in probes.items():
-            tally = tallies.get(name)
-            if tally is None or tally.draws == 0:
-                continue
-            # What is held against its rule has the smaller of two bounds, each with half of the doubt.
-            alpha = self.doubt if probe.method == LOCATED else self.doubt / 2
-            counted = self._counted(name, tally) if probe.method != LOCATED else None
-            bounds.append(bound_of(probe, tally.draws, alpha, self.least_alarm, counted))
+        for probe in probes:
+            if probe.tally.draws and probe.method == LOCATED:
+                bounds.append(probe.bound(self.doubt, self.least_alarm))
+            elif probe.tally.draws:  # the smaller of two bounds, each with half of the doubt
+                bounds.append(probe.bound(self.doubt / 2, self.least_alarm, self._counted(probe.tally)))
         return bounds
 
-    def _counted(self, name: str, tally: Tally) -> float | None:
+    def _counted(self, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
-        rows = {row.key: row for row in self.evidence.rows}
+        name, rows = tally.fixture.name, {row.key: row for row in self.evidence.rows}
         if (name, JOINT) in rows:
             return self.bounded(rows[name, JOINT]).upper_bound
         if int((tally.fixture.p > 0).sum(dim=1).max()) > 1:

@@ -30,10 +30,11 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.results import Bound
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Bound, Row
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import MODELS, CallCounts
 from specbench.exactness.statistics.power import share_at_most
+from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Drawn, Steps, table_rows
 from specbench.exactness.streams import uniforms
 from specbench.rules.agreement import TOLERANCE
@@ -47,10 +48,9 @@ _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formul
 
 
 class Probe:
-    """One fixture.
+    """What is known of a verifier on one fixture.
 
     Args:
-        verifier: under test.
         fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
@@ -58,6 +58,7 @@ class Probe:
 
     Attributes:
         late: whether the deadline came before all thresholds were looked for.
+        tally: the counts of all steps.
         method: LOCATED (against boxes of its own), RULE (against the rule that it names), COUNTED (against nothing:
             there is neither, and what is known is what counts of its tokens say).
         draws, surprises: requests since the model was made, and those on which the code did something else.
@@ -72,6 +73,7 @@ class Probe:
         self.verifier, self.fixture, self.late = verifier, fixture, False
         self.models: dict[int, Model] = {}  # by number of the class, as in _classes
         self.rule = rule_of(verifier)
+        self.tally = Tally(fixture, self.rule)
         self.held = held_against(verifier)
         self.method = COUNTED if self.held is None else RULE
         if effort and fixture.enumerable:
@@ -83,7 +85,7 @@ class Probe:
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
         self._pending: dict[int, list[Float64[Tensor, "s n width"]]] = {}
-        self._rate, self._bet_on = 0.0, False
+        self._rate = 0.0
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
     def _locate(self, effort: float, deadline: float) -> None:
@@ -148,7 +150,24 @@ class Probe:
     @property
     def paired_p_value(self) -> float | None:
         """Of the bets on the requests that differ; None if none did, or what was foreseen is not the target's."""
-        return self._bets.p_value if self._bet_on else None
+        return self._bets.p_value if self._bets.draws else None
+
+    def rows(self) -> list[Row]:
+        """The tests of the steps so far; none without a step."""
+        name, tally, rows = self.fixture.name, self.tally, []
+        if tally.draws == 0:
+            return rows
+        joint, acceptance = tally.joint(), tally.acceptance()
+        rows.append(Row.of_failures(name, FORM, tally.draws, tally.num_malformed() + joint.forbidden))
+        if joint.dof:
+            counts = (tally.draws, joint.statistic, joint.dof, joint.p_value)
+            rows.append(Row(name, JOINT, *counts, untested=joint.untested))
+        if acceptance is not None and acceptance.dof:
+            statistic, p = acceptance.statistic, acceptance.p_value
+            rows.append(Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, gates=False))
+        if self.paired_p_value is not None:
+            rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, self.paired_p_value))
+        return rows
 
     def check(self, steps: Steps, sizes: Sequence[int]) -> None:
         """Takes verified steps of requests with streams of their own.
@@ -156,6 +175,7 @@ class Probe:
         Args:
             sizes: requests of each call that verified them.
         """
+        self.tally.add(steps)
         if self.method == COUNTED:
             return
         wanted = self._wanted(steps)
@@ -190,8 +210,7 @@ class Probe:
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
         most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
-        chosen, self._bet_on = differ[:most].nonzero()[:, 0], True
-        for part in chosen.split(_BET_ON):
+        for part in differ[:most].nonzero()[:, 0].split(_BET_ON):
             got, other = steps.visible[part], wanted[part]
             base = steps.drawn.base[part]
             self._bets.add(self._excess(base, got) - self._excess(base, other))
@@ -251,33 +270,31 @@ class Probe:
         self.example = None
         return True
 
+    def bound(self, alpha: float, least_alpha: float, counted_tv: float | None = None) -> Bound:
+        """What is known of the fixture.
 
-def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, counted_tv: float | None) -> Bound:
-    """What is known of a probe's fixture.
-
-    Args:
-        counted: requests drawn in all.
-        alpha, least_alpha: false alarm of the bound from above and of that from below.
-        counted_tv: the bound by counts alone, if that is asked for; of two bounds the smaller one is taken.
-    """
-    hidden, located = probe.hidden(alpha), probe.located
-    tv = counted_tv
-    if hidden is not None and located is not None:
-        tv = min(1.0, located + hidden, 1.0 if counted_tv is None else counted_tv)
-    return Bound(
-        fixture=probe.fixture.name,
-        method=probe.method,
-        rule_error=probe.rule_error,
-        located=located,
-        boxes=probe.boxes,
-        proved=probe.proved,
-        draws=probe.draws if hidden is not None else counted,
-        differing=probe.surprises,
-        rounding=probe.rounding,
-        structural=None if probe.held is None else probe.structural,
-        explained=probe.explained,
-        impure=probe.impure,
-        hidden=hidden,
-        tv=tv,
-        least=probe.least(least_alpha),
-    )
+        Args:
+            alpha, least_alpha: false alarm of the bound from above and of that from below.
+            counted_tv: the bound by counts alone, if that is asked for; of two bounds the smaller one is taken.
+        """
+        hidden, located = self.hidden(alpha), self.located
+        tv = counted_tv
+        if hidden is not None and located is not None:
+            tv = min(1.0, located + hidden, 1.0 if counted_tv is None else counted_tv)
+        return Bound(
+            fixture=self.fixture.name,
+            method=self.method,
+            rule_error=self.rule_error,
+            located=located,
+            boxes=self.boxes,
+            proved=self.proved,
+            draws=self.draws if hidden is not None else self.tally.draws,
+            differing=self.surprises,
+            rounding=self.rounding,
+            structural=None if self.held is None else self.structural,
+            explained=self.explained,
+            impure=self.impure,
+            hidden=hidden,
+            tv=tv,
+            least=self.least(least_alpha),
+        )

@@ -22,7 +22,7 @@ from specbench.rules.verifier import Verifier
 LARGEST = {"cpu": 2**15, "cuda": 2**20}  # requests in one batch
 FIXTURES = ("chain", "idle")  # what couples accept tests shows on the first, what couples draws alone on the second
 TWINS_SHARE = 0.5  # of the pairs, and of the time, that are for twins
-_BITS = [*((bit, 0) for bit in range(63)), *((0, bit) for bit in range(32))]  # of the seed, of the position
+_FLIPS = [*((1 << bit, 0) for bit in range(63)), *((0, 1 << bit) for bit in range(32))]  # of the seed, of the position
 _LEAST = 100  # pairs of twins a bit: with fewer there is no test
 
 
@@ -91,8 +91,8 @@ def serial_rows(
         serial = _Serial(verifier, fixture, seed, device)
         pairs, time_each = draws // len(chosen), seconds / len(chosen)
         rows = _successive(serial, pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
-        bits = int(pairs * TWINS_SHARE) // len(_BITS)
-        rows += _twins(serial, bits, pairs, deadline_of(time_each * TWINS_SHARE))
+        of_a_bit = int(pairs * TWINS_SHARE) // len(_FLIPS)
+        rows += _twins(serial, of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
         late = late or serial.late
         results += [Row.of_failures(serial.name, FORM, serial.steps_made, serial.malformed), *rows]
     return results, late
@@ -144,14 +144,9 @@ def _twins(serial: _Serial, pairs: int, first: int, deadline: float) -> list[Row
     if pairs < _LEAST:
         return []
     values: list[tuple[np.ndarray, np.ndarray]] = []
-    for number, (seed_bit, position_bit) in enumerate(_BITS):
+    for number, (seed_flip, position_flip) in enumerate(_FLIPS):
         streams = serial.streams(first + number * pairs, pairs)
-        of_seed = number < 63
-        other = Streams(
-            streams.seeds ^ (1 << seed_bit if of_seed else 0),
-            streams.positions ^ (0 if of_seed else 1 << position_bit),
-            streams.width,
-        )
+        other = Streams(streams.seeds ^ seed_flip, streams.positions ^ position_flip, streams.width)
         one, two = (serial.values(serial.steps(noise))[0] for noise in (streams, other))
         values.append((one, two))
         if time.perf_counter() > deadline:

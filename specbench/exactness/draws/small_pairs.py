@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -14,14 +14,10 @@ from specbench.exactness import guard
 from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.fixtures import Fixture
-from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Row
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
-from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
-from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
@@ -33,6 +29,11 @@ _APART = BLOCKS // 256  # requests between the first of one fixture and the firs
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 
 
+def drawn_on_each(probes: Mapping[str, Probe]) -> int:
+    """Requests on each small fixture, or on the one with the most."""
+    return max((probe.tally.draws for probe in probes.values()), default=0)
+
+
 class SmallTier:
     """Draws steps on small fixtures side by side.
 
@@ -40,25 +41,18 @@ class SmallTier:
     together (calls.call_bound) takes them to be independent, which a fault of some seeds or sizes would not be else.
 
     Args:
-        probes: by fixture; those without one are only counted.
+        probes: by fixture, of the verifier.
 
     Attributes:
         late: whether the time was up before all steps were drawn.
     """
 
     def __init__(
-        self,
-        verifier: Verifier,
-        fixtures: list[Fixture],
-        seed: int,
-        device: torch.device,
-        evidence: Evidence,
-        probes: dict[str, Probe] | None = None,
+        self, verifier: Verifier, probes: Mapping[str, Probe], seed: int, device: torch.device, evidence: Evidence
     ):
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
-        self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
-        self.probes = {} if probes is None else probes
-        self.drawn, self.late = 0, False
+        self.probes = probes
+        self.late = False
         self.chunk = FIRST  # steps drawn at once; each further chunk is twice as large, up to LARGEST
 
     def looks(self, draws: int, seconds: float | int, report: Callable[[str], None]) -> Iterator[float]:
@@ -74,9 +68,9 @@ class SmallTier:
         deadline = deadline_of(seconds)
         for share, part in LOOKS:
             wanted = max(int(draws * share), min(FIRST_LOOK, draws))
-            if wanted > self.drawn:
+            if wanted > drawn_on_each(self.probes):
                 report(f"{wanted:,} draws a fixture")
-            self.late = self.draw(dict.fromkeys(self.tallies, wanted), deadline)
+            self.late = self.draw(dict.fromkeys(self.probes, wanted), deadline)
             yield part if not self.late else LOOKS[-1][1]
             if self.late:
                 return
@@ -89,7 +83,7 @@ class SmallTier:
                 if not anew or share < 1.0:
                     break
                 report(f"followed up on {', '.join(anew)}: {draws:,} draws anew")
-                self.late |= self.draw({name: self.tallies[name].draws + draws for name in anew}, deadline)
+                self.late |= self.draw({name: self.probes[name].tally.draws + draws for name in anew}, deadline)
                 yield AGAIN
 
     def draw(self, wanted: dict[str, int], deadline: float = math.inf) -> bool:
@@ -99,58 +93,34 @@ class SmallTier:
         """
         while True:
             open_ = {
-                name: tally
-                for name, tally in self.tallies.items()
-                if name not in self.evidence.unsupported and tally.draws < wanted.get(name, 0)
+                name: probe.tally
+                for name, probe in self.probes.items()
+                if name not in self.evidence.unsupported and probe.tally.draws < wanted.get(name, 0)
             }
             if not open_:
                 return False
             size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
-            for number, (name, tally) in enumerate(self.tallies.items()):
+            for number, (name, probe) in enumerate(self.probes.items()):
                 if name not in open_:
                     continue
-                if tally.draws and time.perf_counter() > deadline:
-                    self.drawn += size
+                draws = probe.tally.draws
+                if draws and time.perf_counter() > deadline:
                     return True
-                first = COUNTED + number * _APART + tally.draws
-                streams = request_streams(self.seed, first, size, tally.fixture.gamma + 1, self.device)
-                compared = name in self.probes and self.probes[name].compares
-                sizes = call_sizes(size, self.seed + first, SOME if compared else ALL)
-                self._add(name, tally, streams, sizes)
+                first = COUNTED + number * _APART + draws
+                streams = request_streams(self.seed, first, size, probe.fixture.gamma + 1, self.device)
+                sizes = call_sizes(size, self.seed + first, SOME if probe.compares else ALL)
+                self._add(probe, streams, sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
-            self.drawn += size
             self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
 
-    def _add(self, name: str, tally: Tally, streams: Streams, sizes: list[int]) -> None:
+    def _add(self, probe: Probe, streams: Streams, sizes: list[int]) -> None:
         try:
-            if tally.draws == 0:
+            if probe.tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
-                drawn = draw(self.verifier, tally.fixture, few)
-                guard.check_pure(self.verifier, name, *drawn.arguments)
-            steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
+                drawn = draw(self.verifier, probe.fixture, few)
+                guard.check_pure(self.verifier, probe.fixture.name, *drawn.arguments)
+            steps = verified_steps(self.verifier, probe.fixture, streams, sizes)
         except ArgumentError as error:
-            self.evidence.unsupported[name] = str(error)
+            self.evidence.unsupported[probe.fixture.name] = str(error)
             return
-        tally.add(steps)
-        if name in self.probes:
-            self.probes[name].check(steps, sizes)
-
-    def rows(self) -> list[Row]:
-        """The tests of what was drawn so far."""
-        rows = []
-        for name, tally in self.tallies.items():
-            if tally.draws == 0:
-                continue
-            joint, acceptance = tally.joint(), tally.acceptance()
-            impossible = tally.num_malformed() + joint.forbidden
-            rows.append(Row.of_failures(name, FORM, tally.draws, impossible))
-            if joint.dof:
-                counts = (tally.draws, joint.statistic, joint.dof, joint.p_value)
-                rows.append(Row(name, JOINT, *counts, untested=joint.untested))
-            if acceptance is not None and acceptance.dof:
-                statistic, p = acceptance.statistic, acceptance.p_value
-                rows.append(Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, gates=False))
-            paired = self.probes[name].paired_p_value if name in self.probes else None
-            if paired is not None:
-                rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, paired))
-        return rows
+        probe.check(steps, sizes)

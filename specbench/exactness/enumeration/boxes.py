@@ -48,12 +48,13 @@ class IntervalTree:
     Attributes:
         paths: the drafts.
         ends: for each drafted token, [nodes, most]: where the intervals of each node end, but for its last one.
-        children: likewise, [nodes, most + 1]: the node behind each; those of the last token are the paths' numbers.
+        children: likewise, [nodes]: the node behind its first interval, and behind the next the next one. Those of the
+            last token are the paths' numbers.
     """
 
     paths: list[DraftIntervals]
     ends: list[Float64[Tensor, "_ _"]]
-    children: list[Int64[Tensor, "_ _"]]
+    children: list[Int64[Tensor, " _"]]
 
     @staticmethod
     def of(verifier: Verifier, fixture: Fixture, count: int) -> IntervalTree | None:
@@ -64,18 +65,14 @@ class IntervalTree:
             known = [pieces for pieces in by_node if pieces is not None]
             if len(known) < len(by_node) or sum(map(len, known)) > _MOST_PATHS:
                 return None
-            most = max(map(len, known))
-            end = torch.full((len(paths), most - 1), torch.inf, dtype=torch.float64)
-            child = torch.zeros((len(paths), most), dtype=torch.int64)
+            ends.append(_padded([[high for (_, high), _ in pieces[:-1]] for pieces in known]))
+            lengths = torch.tensor([len(pieces) for pieces in known])
+            children.append(lengths.cumsum(0) - lengths)
             longer: list[DraftIntervals] = []
-            for node, (path, pieces) in enumerate(zip(paths, known, strict=True)):
-                end[node, : len(pieces) - 1] = torch.tensor([high for (_, high), _ in pieces[:-1]], dtype=torch.float64)
-                child[node, : len(pieces)] = torch.arange(len(longer), len(longer) + len(pieces))
+            for path, pieces in zip(paths, known, strict=True):
                 for piece, token in pieces:
                     state = int(fixture.advance(i, torch.tensor(path.state), torch.tensor(token)))
                     longer.append(DraftIntervals((*path.intervals, piece), state, (*path.tokens, token)))
-            ends.append(end)
-            children.append(child)
             paths = longer
         return IntervalTree(paths, ends, children)
 
@@ -84,7 +81,7 @@ class IntervalTree:
         node = torch.zeros(given.shape[1], dtype=torch.int64, device=given.device)
         for i, (end, child) in enumerate(zip(self.ends, self.children, strict=True)):
             place = (given[Stream.DRAFT, :, i, None] >= end.to(node.device)[node]).sum(dim=1)
-            node = child.to(node.device)[node, place]
+            node = child.to(node.device)[node] + place
         return node
 
     def random_points(
@@ -158,15 +155,9 @@ class Grid:
         return boxes.cumsum(0) - boxes
 
     @cached_property
-    def _edges(self) -> Float64[Tensor, "axes paths cuts"]:
-        """The cuts, filled up with infinity."""
-        most = int(self.sizes.max()) - 1 if self.axes else 0
-        edges = torch.full((len(self.axes), len(self.cuts), most), torch.inf, dtype=torch.float64)
-        for a, axis in enumerate(self.axes):
-            for i, cuts in enumerate(self.cuts):
-                values = cuts.get(axis, [])
-                edges[a, i, : len(values)] = torch.tensor(values, dtype=torch.float64)
-        return edges
+    def _edges(self) -> list[Float64[Tensor, "paths _"]]:
+        """The cuts on each axis."""
+        return [_padded([cuts.get(axis, []) for cuts in self.cuts]) for axis in self.axes]
 
     def boxes(self, width: int) -> Boxes:
         """All of them."""
@@ -193,10 +184,10 @@ class Grid:
     def box_of(self, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, " n"]:
         """The number of the box that each point lies in."""
         device, owner = given.device, self.tree.path_of(given)
-        edges, sizes = self._edges.to(device), self.sizes.to(device)
+        sizes = self.sizes.to(device)
         index = torch.zeros_like(owner)
-        for a, (stream, offset) in enumerate(self.axes):
-            place = (given[stream, :, offset, None] >= edges[a][owner]).sum(dim=1)
+        for a, ((stream, offset), edges) in enumerate(zip(self.axes, self._edges, strict=True)):
+            place = (given[stream, :, offset, None] >= edges.to(device)[owner]).sum(dim=1)
             index = index * sizes[owner, a] + place
         return index + self._first.to(device)[owner]
 
@@ -222,6 +213,12 @@ class Model:
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:
         """What is emitted for each point, as in ``tokens``."""
         return self.tokens.to(given.device)[self.grid.box_of(given)]
+
+
+def _padded(rows: list[list[float]]) -> Float64[Tensor, "rows _"]:
+    """Lists of different lengths, filled up with infinity."""
+    tensors = [torch.tensor(row, dtype=torch.float64) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=torch.inf)
 
 
 def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece, int]] | None:

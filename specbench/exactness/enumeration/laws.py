@@ -107,11 +107,6 @@ def target_joint(fixture: Fixture, length: int) -> Float64[Tensor, " sequences"]
     return completed(fixture, [fixture.p[0], *nothing[1:]])
 
 
-def sequence_of(number: int, vocabulary: int, length: int) -> list[int]:
-    """The tokens of a sequence by its place among all of its length, in lexicographic order."""
-    return [number // vocabulary**i % vocabulary for i in reversed(range(length))]
-
-
 def joint_tv(fixture: Fixture, ends: Ends) -> float:
     """Total variation of completed steps from the target's joint; mass that the ends lack or have too much counts."""
     joint = completed(fixture, ends)

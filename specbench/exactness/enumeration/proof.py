@@ -17,11 +17,11 @@ import dataclasses
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from specbench.core.rng import Stream
+from specbench.core.rng import Stream, Streams
 from specbench.exactness import guard
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
@@ -100,8 +100,8 @@ def _paired(at_low: Any, at_high: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class IntervalStreams(GivenStreams):
-    """Streams whose uniforms are intervals, around ``made``.
+class IntervalStreams(Streams):
+    """Streams whose uniforms are intervals. They have no others, from which code might take one number of each.
 
     Attributes:
         low, high: [streams, B, width].
@@ -113,6 +113,11 @@ class IntervalStreams(GivenStreams):
     def uniform(self, stream: Stream) -> Any:
         """A stream's intervals."""
         return Interval(self.low[stream].contiguous(), self.high[stream].contiguous())
+
+    def select(self, requests: Int64[Tensor, " m"]) -> IntervalStreams:
+        """The streams of some requests."""
+        low, high = self.low[:, requests], self.high[:, requests]
+        return IntervalStreams(self.seeds[requests], self.positions[requests], self.width, low=low, high=high)
 
 
 def proved(verifier: Verifier, model: Model) -> bool:
@@ -126,12 +131,9 @@ def proved(verifier: Verifier, model: Model) -> bool:
     boxes, device = model.grid.boxes(fixture.gamma + 1), fixture.p.device
     narrow = boxes.high - boxes.low <= 4 * SAME
     low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
-    middle = boxes.middle.to(device)
-    plain = GivenStreams.of(middle)
+    plain = GivenStreams.of(boxes.middle.to(device))
     drawn = draw_length(None, fixture, model.count, plain)
-    streams = IntervalStreams(
-        plain.seeds, plain.positions, plain.width, middle, low=low.to(device), high=high.to(device)
-    )
+    streams = IntervalStreams(plain.seeds, plain.positions, plain.width, low=low.to(device), high=high.to(device))
     try:
         result = verifier.verify(drawn.draft, drawn.target, streams)
     except Exception:  # whatever code does with numbers that are none; the other parts say what is wrong with it

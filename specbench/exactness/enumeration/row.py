@@ -97,22 +97,20 @@ def locate_row(
     elsewhere.
 
     Args:
-        rule: the verifier's.
+        rule: the verifier's, whose formulas are known.
         seed: of the rows.
         seconds: after which what is not located counts as wrong; 0 is no limit.
         normalized: whether the target's rows come with their normaliser, as drafted rows always do.
 
     Returns:
-        None if the rule has no formulas, its residual depends on the drafted token, or the verifier does not draw from
-        the streams that it is handed.
+        None if the rule's residual depends on the drafted token, or the verifier does not draw from the streams that it
+        is handed.
 
     Raises:
         ArgumentError: the verifier refuses such requests.
         VerifierFault: the verifier did what no verifier may.
     """
     started = time.perf_counter()
-    if not rule.has_law:
-        return None
     logits = fresh_rows(vocabulary, seed, device)
     p, q = (rows.double().softmax(dim=1) for rows in logits)
     lines = lines_of(rule, p, q, seed)
@@ -144,8 +142,8 @@ class _RowSearch:
     """Probes lines and adds up what the code emits on them.
 
     Attributes:
-        mass: length of each outcome: of the accept lines by drafted token (refused, accepted, neither), of the others
-            by outcome.
+        by_token, by_outcome: length of each outcome: of the accept lines by drafted token (refused, accepted, neither),
+            of the others by kind and outcome.
         unknown: length by kind that was not located, that of the accept lines times q.
         wrong_length: of each line, where the code does otherwise than the rule.
     """

@@ -86,8 +86,7 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
 
 def _conditions(call: Call, b: int) -> str:
     options, drafts = call.options, "one-hot" if call.draft.rows is None else "sampled"
-    row = int(call.path.p_rows[b, 0])
-    temperature = float(call.target.temperature[b * (call.draft.max_draft_tokens + 1) if call.draft.padded else row])
+    row, temperature = int(call.path.p_rows[b, 0]), float(call.target.temperature[call.draft.first_row[b] + b])
     return (
         f"{call.vocabulary:,} tokens, {options['dtype']} logits ({options['rows'][b]}), temperature {temperature:.6g}, "
         f"truncation {options['truncation'][b]}, mask {options['mask'][b]}, "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -53,23 +56,20 @@ def smallest_batch(
         seed, position = request
     arguments = (point, seed, position, request is None)
 
+    @functools.cache
     def wrong(batch: int) -> tuple[int, tuple[int, ...]] | None:
+        """The first copy of a batch that fails, and its tokens; None if none does."""
         tokens = run_copies(subject.new_object(), *arguments, batch).visible
         places = (tokens != wanted).any(dim=1).nonzero()[:, 0].tolist()
         return (places[0], tuple(tokens[places[0]].tolist())) if places else None
 
-    right, batch, calls = 0, 1, 1
+    batch, calls = 1, 1
+    while wrong(batch) is None and batch < MOST_COPIES:
+        batch *= 2
+    if wrong(batch) is not None:  # and half as many copies do not fail
+        smaller = range(batch // 2 + 1, batch)
+        batch = batch // 2 + 1 + bisect.bisect_left(smaller, True, key=lambda copies: wrong(copies) is not None)
     outcome = wrong(batch)
-    while outcome is None and batch < MOST_COPIES:
-        right, batch = batch, 2 * batch
-        outcome = wrong(batch)
-    while outcome is not None and batch - right > 1:
-        middle = (right + batch) // 2
-        smaller = wrong(middle)
-        if smaller is None:
-            right = middle
-        else:
-            batch, outcome = middle, smaller
     if outcome is None:
         wrong_call = subject.first_wrong_call(lambda used: run_copies(used, *arguments, 1).visible[0], wanted)
         if wrong_call is None:

@@ -13,7 +13,7 @@ from specbench.core.types import PADDING
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, ends_of, inject
-from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
+from specbench.exactness.enumeration.laws import completed, target_joint
 from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
@@ -21,6 +21,7 @@ from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
 from specbench.exactness.statistics.tally import Tally
@@ -195,7 +196,7 @@ def _of_law(verifier: Verifier, model: Model, cause: str) -> Failure:
     law = completed(fixture, ends)
     target = target_joint(fixture, len(ends)).to(law.device)
     worst = int((law - target).abs().argmax())
-    tokens = sequence_of(worst, fixture.vocabulary, len(ends))
+    tokens = all_sequences(fixture.vocabulary, len(ends))[worst].tolist()
     lines = [
         f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
         f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"

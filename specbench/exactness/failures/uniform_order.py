@@ -63,18 +63,14 @@ class OtherUniforms:
     """The verifier of a rule's formulas that reads other uniforms.
 
     Args:
-        formulas: a rule whose formulas are known.
+        rule: one whose formulas are known.
         tests, draws: keys of the places above, of the accept tests and of the recovered or bonus token.
     """
 
-    formulas: Rule
+    rule: Rule
     tests: str
     draws: str
     lossless: bool = False
-
-    @property
-    def rule(self) -> Rule:
-        return self.formulas
 
     @property
     def described(self) -> str:
@@ -82,14 +78,14 @@ class OtherUniforms:
         own_test, own_draw = next(iter(_TESTS)), next(iter(_DRAWS))
         parts = [f"drafted token i is tested with {self.tests}"] if self.tests != own_test else []
         parts += [f"the recovered or bonus token is drawn with {self.draws}"] if self.draws != own_draw else []
-        return f"Uniforms are read elsewhere than by the {self.formulas.title}: {', and '.join(parts)}."
+        return f"Uniforms are read elsewhere than by the {self.rule.title}: {', and '.join(parts)}."
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
         path = DraftPathBatch(draft, target)
         u = _TESTS[self.tests](streams)[:, : draft.max_draft_tokens]
-        num_accepted = self.formulas.num_accepted(self.formulas.limits(path), u)
-        weights = self.formulas.weights_after(path, num_accepted)
+        num_accepted = self.rule.num_accepted(self.rule.limits(path), u)
+        weights = self.rule.weights_after(path, num_accepted)
         emit = _DRAWS[self.draws](streams, num_accepted, draft.num_draft_tokens)
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, emit))
 

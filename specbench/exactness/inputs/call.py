@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
@@ -123,7 +123,7 @@ class Call:
     @cached_property
     def tokens(self) -> Int64[Tensor, "B gamma"]:
         """The draft tokens of each request, 0 behind a short draft."""
-        ids, own = self.draft.token_ids, self._drafted
+        ids, own = self.draft.token_ids, self.draft.drafted
         if self.draft.padded:
             return torch.where(own, ids.view(own.shape), 0)
         return torch.zeros_like(own, dtype=torch.int64).masked_scatter_(own, ids)
@@ -131,23 +131,16 @@ class Call:
     @cached_property
     def path(self) -> DraftPathTables:
         """p and q along the drafts, q of one-hot drafts too; both are 1 at places behind a short draft."""
-        counts, own = self.counts, self._drafted
+        counts, own = self.counts, self.draft.drafted
         first, places = counts.cumsum(0) - counts, torch.arange(own.shape[1] + 1, device=counts.device)
         p_rows = (first + torch.arange(len(first), device=counts.device))[:, None] + places.minimum(counts[:, None])
         q_rows, q = torch.where(own, first[:, None] + places[:-1], 0), self.q
         if q is None:
-            ids = self.tokens[own]
-            q = torch.zeros((len(ids), self.vocabulary), dtype=torch.float64, device=ids.device)
-            q.scatter_(1, ids[:, None], 1.0)
+            q = torch.nn.functional.one_hot(self.tokens[own], self.vocabulary).double()
         q = q if len(q) else self.p[:1]  # nothing was drafted: no value of it is looked at
         path = DraftPathTables(self.p, q, p_rows, q_rows, self.tokens, counts)
         path.drafted_p, path.drafted_q = (torch.where(own, probs, 1.0) for probs in (path.drafted_p, path.drafted_q))
         return path
-
-    @property
-    def _drafted(self) -> Bool[Tensor, "B gamma"]:
-        places = torch.arange(self.draft.max_draft_tokens, device=self.counts.device)
-        return places < self.counts[:, None]
 
     def expected(self, rule: Rule) -> Verification:
         """The outcome of a rule, by its formulas, which are known, and these probabilities. No verifier's code."""

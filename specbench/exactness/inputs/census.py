@@ -56,13 +56,7 @@ class Census:
             "layout": layout(target),
             "normaliser of the target": "unknown" if target.log_normalizer is None else "known",
         }
-        for cell in of_call.items():
-            self.calls[cell] += 1
-            self.requests[cell] += size
-        rows = call.counts + 1
-        first = rows.cumsum(0) - rows
-        if draft.padded:
-            first = torch.arange(size, device=rows.device) * (draft.max_draft_tokens + 1)
+        first = draft.first_row + torch.arange(size, device=call.counts.device)
         columns = [call.counts, call.streams.seeds, call.streams.positions, target.cutoff[first] > -torch.inf]
         masked = any(kind != "none" for kind in call.options["mask"])  # or else a pass over the logits is spared
         columns.append(target.logits[first].isinf().any(dim=1) if masked else torch.zeros_like(call.counts))
@@ -75,7 +69,7 @@ class Census:
             "seed": ["0 to 100,000" if seed <= WRITTEN else "above" for seed in seeds],
             "position": ["0 to 100,000" if position <= WRITTEN else "above" for position in positions],
         }
-        for name, values in of_requests.items():
+        for name, values in ({name: [value] * size for name, value in of_call.items()} | of_requests).items():
             for value, count in Counter(values).items():
                 self.calls[name, value] += 1
                 self.requests[name, value] += count

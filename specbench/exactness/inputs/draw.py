@@ -278,11 +278,9 @@ class _Drawing:
 
     def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
         """Every request with as many rows; those that do not count hold other rows of the call."""
+        counts, first = draft.num_draft_tokens, draft.first_row
         places = torch.arange(self.gamma + 1, device=self.device)
-        counts = draft.num_draft_tokens
-        own = places[:-1] < counts[:, None]
-        first = counts.cumsum(0) - counts
-        source = torch.where(own, first[:, None] + places[:-1], 0).flatten()
+        source = torch.where(draft.drafted, first[:, None] + places[:-1], 0).flatten()
         scored = (first + torch.arange(self.batch, device=self.device))[:, None] + places
         target_source = torch.where(places <= counts[:, None], scored, 0)
         tokens, rows = draft.token_ids, draft.rows

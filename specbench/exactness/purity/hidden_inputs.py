@@ -9,6 +9,7 @@ with a habit is judged by what is drawn with real seeds, in batches.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,11 +116,10 @@ def habits(
     totals = {name: [0, 0, 0] for name in names}
     with torch.random.fork_rng():
         for number, fixture in enumerate(fixtures):
-            try:
-                for name, counts in _of(verifier, fixture, injectable, seed, number, min(requests, _REQUESTS)):
+            with contextlib.suppress(ArgumentError):  # that it refuses the fixture is said where it is drawn on
+                conditions = _conditions(verifier, fixture, injectable, seed, number, min(requests, _REQUESTS))
+                for name, counts in _compared(verifier, fixture, conditions, random.Random(f"{seed} {number}")):
                     totals[name] = [sum(pair) for pair in zip(totals[name], counts, strict=True)]
-            except ArgumentError:  # that it refuses the fixture is said where it is drawn on
-                continue
     held = held_against(verifier) is not None
     return [
         Habit(name, requests, differing, structural if held else None)
@@ -147,8 +147,8 @@ class _Condition:
     state: int = 1
 
 
-def _of(
-    verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int, size: int
+def _compared(
+    verifier: Verifier, fixture: Fixture, conditions: list[_Condition], chance: random.Random
 ) -> list[tuple[str, tuple[int, int, int]]]:
     """Requests of each comparison by habit: all, those that differ, and those of which one is not the rule's."""
     # torch.manual_seed writes a traceback for every kind of device, which takes longer than a request does.
@@ -161,10 +161,9 @@ def _of(
             results.append(guard.verify(verifier, fixture.name, *arguments))
         return Verification.join(results)
 
-    conditions = _conditions(verifier, fixture, injectable, seed, number, size)
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
     order = [0, *range(len(conditions)), *range(len(conditions))]
-    random.Random(f"{seed} {number}").shuffle(order)
+    chance.shuffle(order)
     rule = held_against(verifier)
 
     def counts(index: int, places: Tensor, changed: Verification, other: int, requests: Tensor) -> tuple[int, int, int]:

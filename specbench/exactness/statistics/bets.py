@@ -24,15 +24,19 @@ class DifferenceBets:
     Args:
         cells: how many numbers each difference consists of.
         largest: bound on their absolute values.
+
+    Attributes:
+        draws: differences that were bet on.
     """
 
     def __init__(self, cells: int, largest: float, device: torch.device):
         sizes = torch.tensor([sign * size / largest for size in SIZES for sign in (1, -1)], dtype=torch.float64)
         self._sizes, self._log = sizes.to(device), torch.zeros((len(sizes), cells), dtype=torch.float64, device=device)
-        self._peak = 0.0
+        self.draws, self._peak = 0, 0.0
 
     def add(self, differences: Float64[Tensor, "m cells"]) -> None:
         """Independent draws' differences; those that are all 0 may be left out."""
+        self.draws += len(differences)
         for i, size in enumerate(self._sizes):
             self._log[i] += torch.log1p(size * differences).sum(dim=0)
         self._peak = max(self._peak, _mean_log(self._log))

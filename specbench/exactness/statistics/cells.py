@@ -22,7 +22,6 @@ from specbench.exactness.inputs import Call
 from specbench.exactness.statistics.bets import DifferenceBets
 
 ORDERS, CELLS, LANES = 5, 8, 32
-WIDTH = ORDERS * CELLS
 BANDS, _LONGEST = (0, 1, 2, 3, 8), 2**10  # first places of each band, and the end of the last
 NUMBERS = len(BANDS) * ORDERS * 3
 _DENSE = 2**22  # probabilities held side by side
@@ -100,13 +99,11 @@ class TokenCells:
     """The emitted tokens of one call.
 
     Attributes:
-        counts: int64 [WIDTH], tokens in each cell of each order.
-        tokens: emitted.
+        counts: int64 [ORDERS, CELLS], tokens in each cell of each order.
         numbers: float64 [requests, NUMBERS], of ``smooth``.
     """
 
     counts: np.ndarray
-    tokens: int
     numbers: np.ndarray
 
 
@@ -116,23 +113,26 @@ def token_cells(call: Call, result: Verification, requests: Int64[Tensor, " m"])
     cell = (values * CELLS).long().clamp(0, CELLS - 1)
     index = (cell[there] + CELLS * torch.arange(ORDERS, device=cell.device)).flatten()
     numbers = _smooth(values, there, call.counts[requests])
-    counts = torch.bincount(index, minlength=WIDTH)
-    return TokenCells(counts.cpu().numpy(), int(there.sum()), numbers.cpu().numpy())
+    counts = torch.bincount(index, minlength=ORDERS * CELLS).view(ORDERS, CELLS)
+    return TokenCells(counts.cpu().numpy(), numbers.cpu().numpy())
 
 
 class CellCounts:
     """Counts of emitted tokens by cell, and bets on requests."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros(WIDTH, dtype=np.int64)
-        self.tokens = 0
+        self.counts = np.zeros((ORDERS, CELLS), dtype=np.int64)
         self._bets = DifferenceBets(NUMBERS, 1.0, torch.device("cpu"))
 
     def add(self, cells: TokenCells) -> None:
         """Counts the tokens of a call."""
         self.counts += cells.counts
-        self.tokens += cells.tokens
         self._bets.add(torch.from_numpy(cells.numbers))
+
+    @property
+    def tokens(self) -> int:
+        """All that were counted: each is in one cell of each order."""
+        return int(self.counts[0].sum())
 
     @property
     def p_value(self) -> float:
@@ -147,6 +147,6 @@ class CellCounts:
         if not self.tokens:
             return 1.0
         alpha = (1 - confidence) / ORDERS
-        off = np.abs(self.counts / self.tokens - 1 / CELLS).reshape(ORDERS, CELLS)
+        off = np.abs(self.counts / self.tokens - 1 / CELLS)
         noise = math.sqrt((CELLS * math.log(2) - math.log(alpha)) / (2 * self.tokens))
         return min(1.0, 0.5 * float(off.sum(axis=1).max()) + noise)

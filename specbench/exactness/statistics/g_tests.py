@@ -100,10 +100,7 @@ def pair_g_test(first: np.ndarray, second: np.ndarray) -> GTest:
     step's last token).
     """
     kept = ~np.isnan(first) & ~np.isnan(second)
-    first, second = first[kept], second[kept]
-    cells = (np.minimum((values * PIT_CELLS).astype(int), PIT_CELLS - 1) for values in (first, second))
-    counts = np.zeros((PIT_CELLS, PIT_CELLS))
-    np.add.at(counts, tuple(cells), 1)
+    counts, _, _ = np.histogram2d(first[kept], second[kept], bins=PIT_CELLS, range=((0, 1), (0, 1)))
     return node_g_test(counts, np.full(counts.shape, 1 / PIT_CELLS))
 
 

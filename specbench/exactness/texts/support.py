@@ -37,13 +37,13 @@ ROUNDING = {torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 8.0}
 class SupportEdge:
     """What is sure about the supports of n rows.
 
+    A row without a token that may be in the support or outside has the same number twice.
+
     Attributes:
-        doubtful: whether some token may be in the support or outside.
         lowest: tokens with a lower logit are outside, whatever the rounding.
         surely: tokens with this logit or a higher one are inside, whatever the rounding; inf if no token is.
     """
 
-    doubtful: Bool[Tensor, " n"]
     lowest: Float64[Tensor, " n"]
     surely: Float64[Tensor, " n"]
 
@@ -63,9 +63,8 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
         tolerance: logit units, a row.
     """
     if not params.truncates:
-        nothing = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
         everything = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return SupportEdge(nothing, everything, everything)
+        return SupportEdge(everything, everything)
     ordered = logits.double().sort(dim=-1, descending=True).values
     vocabulary = ordered.shape[1]
     after = torch.cat([ordered, ordered.new_full((len(ordered), 1), -math.inf)], dim=1)  # nothing follows the last
@@ -91,5 +90,4 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
     may, must = may & within(nucleus(may, 1)), must & surely(nucleus(must, -1))
     floor = ordered[:, :1] + temperature * params.min_p.log()[:, None]
     may, must = may & (ordered >= floor - reach), must & (ordered > floor + reach)
-    lowest, surely_in = (ordered.masked_fill(~inside, math.inf).amin(dim=1) for inside in (may, must))
-    return SupportEdge((may & ~must).any(dim=1), lowest, surely_in)
+    return SupportEdge(*(ordered.masked_fill(~inside, math.inf).amin(dim=1) for inside in (may, must)))

@@ -130,7 +130,7 @@ class Judge:
         requests = result.differs(wanted).nonzero()[:, 0]
         if not len(requests):
             return
-        judgement.seen.differing_calls, judgement.seen.differing = 1, len(requests)
+        judgement.seen.differing = len(requests)
         judgement.seen.shares[len(requests) / len(call.counts)] = 1
         structural = self._beyond_rounding(call, result, requests)
         judgement.seen.rounding = len(requests) - len(structural)

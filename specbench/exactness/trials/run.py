@@ -9,7 +9,9 @@ the mean over D (the coupling inequality), plus the error of the rule itself.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,15 +42,12 @@ _LOOKED_AT = 24  # calls on which a rule that is not registered is looked at fir
 _REPORT_EVERY = 15  # seconds
 
 
-def configured_stratum(
-    sampling: SamplingParams, gamma: int, batch: int, dtype: torch.dtype, vocabulary: int = CONFIGURED_VOCABULARY
-) -> Stratum:
+def configured_stratum(sampling: SamplingParams, gamma: int, batch: int, dtype: torch.dtype) -> Stratum:
     """The conditions of a run as a stratum of its own, with one vocabulary, draft length and batch size.
 
-    Args:
-        vocabulary: fewer tokens are taken if the batch would not fit into memory.
+    The vocabulary has fewer tokens if the batch would not fit into memory.
     """
-    vocabulary = max(_LEAST_VOCABULARY, min(vocabulary, MOST_CELLS // (batch * (gamma + 1))))
+    vocabulary = max(_LEAST_VOCABULARY, min(CONFIGURED_VOCABULARY, MOST_CELLS // (batch * (gamma + 1))))
     reason = "the sampler, gamma, batch_size and dtype of this run; all else as in D"
     sizes = (vocabulary, vocabulary), {(gamma, gamma): 1.0}, {(batch, batch): 1.0}
     return Stratum(CONFIGURED, reason, 0.0, *sizes, sampling=sampling, dtype=str(dtype).removeprefix("torch."))
@@ -148,17 +147,14 @@ class Trials:
     def __init__(self, judge: Judge, drawn: _Drawn):
         self.rows: list[StratumRow] = []
         self.tests: list[Row] = []
-        self.census, self.cut = Census(), False
-        self.refusals: dict[str, int] = {}
+        self.census, self.refusals, self.cut = Census(), Counter[str](), False
         self.example: tuple[Call, int, tuple[int, ...]] | None = None
         self.unfit: tuple[Call, int, LawError] | None = None
         self._judge, self._drawn = judge, drawn
         self._seen: dict[str, Seen] = {}
         self._cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self._bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
-        self._bet_on = 0
-        self._smallest: tuple[int, CallJudgement] | None = None
-        self._worst: tuple[tuple[float, float], int, int, LawError] | None = None
+        self._smallest, self._worst = (math.inf, math.inf, math.inf), (0.0, 0.0)  # of the example, of the unfit request
 
     def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
         """Adds judgements, in the order of the calls, and concludes."""
@@ -175,13 +171,6 @@ class Trials:
                     self.cut = i + 1 < total
                     break
         self.rows = [row for row in self._rows() if row.calls or row.refused]
-        if self._smallest is not None:
-            i, one = self._smallest
-            assert one.request is not None
-            self.example = self._drawn[i], one.request, one.tokens
-        if self._worst is not None:
-            _, i, request, error = self._worst
-            self.unfit = self._drawn[i], request, error
         self.tests = self._tests()
 
     def _add(self, i: int, one: CallJudgement) -> None:
@@ -190,19 +179,16 @@ class Trials:
         self._seen.setdefault(stratum.name, Seen(stratum)).add(one.seen)
         self.census.merge(one.census)
         if one.refusal:
-            self.refusals[one.refusal] = self.refusals.get(one.refusal, 0) + 1
-        if one.request is not None and (self._smallest is None or one.size < self._smallest[1].size):
-            self._smallest = i, one
+            self.refusals[one.refusal] += 1
+        if one.request is not None and one.size < self._smallest:
+            self._smallest, self.example = one.size, (self._drawn[i], one.request, one.tokens)
         error, rule = one.error, self._judge.rule
-        if error is not None and rule is not None and rule.lossless:
-            size = error.first, error.step
-            if self._worst is None or size > self._worst[0]:
-                self._worst = size, i, one.error_request, error
+        if error is not None and rule is not None and rule.lossless and (error.first, error.step) > self._worst:
+            self._worst, self.unfit = (error.first, error.step), (self._drawn[i], one.error_request, error)
         if one.cells is not None:
             self._cells.setdefault(stratum.name, CellCounts()).add(one.cells)
         if one.differences is not None:
             self._bets.add(torch.from_numpy(one.differences))
-            self._bet_on += len(one.differences)
 
     def _rows(self) -> Iterator[StratumRow]:
         drawn = [self._seen[stratum.name] for stratum in STRATA if stratum.name in self._seen]
@@ -235,8 +221,8 @@ class Trials:
         checked = sum(seen.law_checked for seen in of_d)
         if checked and self._judge.rule is not None and self._judge.rule.lossless:
             wrong = sum(seen.law_wrong for seen in of_d)
-            follows = self._smallest is None  # else nothing follows for the code from the rule
+            follows = self.example is None  # else nothing follows for the code from the rule
             rows.append(Row.of_failures("D", LAW, checked, wrong, gates=follows))
-        if self._bet_on:
-            rows.append(Row("calls drawn", PAIRED, self._bet_on, 0.0, 0, self._bets.p_value))
+        if self._bets.draws:
+            rows.append(Row("calls drawn", PAIRED, self._bets.draws, 0.0, 0, self._bets.p_value))
         return rows

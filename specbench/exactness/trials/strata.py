@@ -18,7 +18,7 @@ class Seen:
     """Counts of one stratum.
 
     Attributes:
-        shares: of the requests of a call that are not the rule's, with the number of calls; for calls with any.
+        shares: of the requests of a call that are not the rule's, with the number of calls; for differing calls alone.
     """
 
     stratum: Stratum
@@ -27,7 +27,6 @@ class Seen:
     rows: int = 0
     refused: int = 0
     impossible: int = 0
-    differing_calls: int = 0
     shares: Counter[float] = field(default_factory=Counter)
     differing: int = 0
     rounding: int = 0
@@ -69,7 +68,7 @@ class Seen:
             requests=self.requests,
             rows=self.rows,
             refused=self.refused,
-            differing_calls=self.differing_calls if compared else None,
+            differing_calls=self.shares.total() if compared else None,
             differing=self.differing if compared else None,
             rounding=self.rounding if compared else None,
             structural=self.differing - self.rounding if compared else None,
