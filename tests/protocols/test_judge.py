@@ -215,7 +215,7 @@ def test_texts_with_and_without_token_ids_are_compared_by_their_characters():
     texts = engines.LosesIds().complete(requests, Mode.PLAIN)
     assert [text.token_ids is None for text in texts] == [False, True, False]
     assert len(set(_contents(texts))) == 1
-    assert _equal(SAME_SEED, Mode.PLAIN, texts[:2], texts[1:]).failures == 0
+    assert _equal(texts[:2], texts[1:]) == (2, [])
     assert isinstance(_contents(texts[::2])[0], tuple)
 
 
