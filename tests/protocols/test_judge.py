@@ -181,6 +181,22 @@ def test_an_engine_that_refuses_several_texts_is_judged_without_them():
     assert certificate(outcome)["verdict"] == NOT_REFUTED
 
 
+class RefusesPlainly(engines.Several):
+    """As two servers with different -np do."""
+
+    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
+        if mode is Mode.PLAIN:
+            raise SpecbenchError("n is at most 1")
+        return super().choices(request, count, mode)
+
+
+def test_copies_are_not_held_against_plain_texts_that_nobody_has():
+    outcome = judged(RefusesPlainly("copies"))
+    row = checks(outcome)[COPIES, Mode.SPECULATIVE]
+    assert (row.cases, row.detail) == (0, "not checked: there are no plain texts to compare with")
+    assert certificate(outcome)["verdict"] == NOT_REFUTED
+
+
 class OneLikelyText(engines.Several):
     """Returns copies when it speculates, which its distribution makes likely."""
 
