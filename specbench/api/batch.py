@@ -229,16 +229,11 @@ def _look_like_probabilities(rows: Tensor) -> bool:
 def _params(name: str, sampling: Samplings, batch: int, device: torch.device) -> RowParams:
     """The sampling parameters of each request. Raises ArgumentError for those that depend on the text."""
     settings = samplings_of(name, sampling, batch, "requests")
-    if any(params.processors for params in settings):
-        raise ArgumentError(
-            f"{name}: processors need the text before each position; give logits that they have changed"
-        )
-    if names := sorted({key for params in settings for key in params.shaping}):
-        raise ArgumentError(f"{name}: {names[0]} needs the text before each position; give logits that it has changed")
-    if any(params.structured_outputs for params in settings):
-        raise ArgumentError(
-            f"{name}: structured_outputs need the text before each position; give logits that are masked already"
-        )
+    for params in settings:
+        parts = {"processors": params.processors, "structured_outputs": params.structured_outputs, **params.shaping}
+        if parameter := next((key for key, value in parts.items() if value), None):
+            problem = "needs the text before each position; give logits that it has changed or masked"
+            raise ArgumentError(f"{name}.{parameter}: {problem}")
     return RowParams.of(settings, device)
 
 

@@ -18,7 +18,7 @@ from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import choose_device, choose_dtype
 from specbench.core.machine.progress import say_in_notebook
-from specbench.core.sampling_params import DEFAULTS, LARGEST_SEED
+from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate, certificate_of
 from specbench.exactness.inputs import fresh_seed
 from specbench.exactness.settings import settings_of
@@ -29,6 +29,7 @@ from specbench.rules import RULES, RuleInfo
 from specbench.rules.rule import rules_with_formulas
 from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
+from specbench.sources.parameters import active_params
 
 
 @names_arguments({"protocol.": ""})
@@ -196,8 +197,8 @@ def _place(function: object) -> tuple[str, str]:
 def _source(value: Any) -> str:
     """Returns an argument as Python source; a Rule of one's own stands under its name."""
     if isinstance(value, SamplingParams):
-        changed = {name: getattr(value, name) for name in DEFAULTS if getattr(value, name) != DEFAULTS[name]}
-        changed = {name: dict(entry) if name == "logit_bias" else entry for name, entry in changed.items()}
+        changed = active_params(value)
+        changed |= {"logit_bias": dict(changed["logit_bias"])} if "logit_bias" in changed else {}
         return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in changed.items())})"
     if isinstance(value, RuleInfo):
         registered = value in (RULES.get(value.name), rules_with_formulas().get(value.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -65,12 +65,12 @@ class Decoded:
     @property
     def acceptance_length(self) -> float:
         """Accepted tokens a step, plus 1."""
-        return acceptance_length([self])
+        return DecodedBatch([self]).acceptance_length
 
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted by drafted tokens; None if nothing was drafted."""
-        return acceptance_rate([self])
+        return DecodedBatch([self]).acceptance_rate
 
 
 class DecodedBatch(list[Decoded]):
@@ -89,12 +89,15 @@ class DecodedBatch(list[Decoded]):
     @property
     def acceptance_length(self) -> float:
         """Accepted tokens a step of all texts together, plus 1; NaN if there are no texts."""
-        return acceptance_length(self)
+        steps = [step for text in self for step in text.steps]
+        return 1 + sum(step.num_accepted for step in steps) / len(steps) if steps else math.nan
 
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted by drafted tokens of all texts together; None if nothing was drafted."""
-        return acceptance_rate(self)
+        steps = [step for text in self for step in text.steps]
+        drafted = sum(step.num_draft_tokens for step in steps)
+        return sum(step.num_accepted for step in steps) / drafted if drafted else None
 
     @property
     def joint_rates(self) -> list[float | None]:
@@ -167,15 +170,3 @@ def _row(text: Decoded) -> dict[str, Any]:
         "finished": text.finished,
         "stop_reason": text.stop_reason,
     }
-
-
-def acceptance_length(texts: Sequence[Decoded]) -> float:
-    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau). NaN of no steps."""
-    steps = [step for text in texts for step in text.steps]
-    return 1 + sum(step.num_accepted for step in steps) / len(steps) if steps else math.nan
-
-
-def acceptance_rate(texts: Sequence[Decoded]) -> float | None:
-    """accepted / drafted over all texts; None if nothing was drafted."""
-    drafted = sum(step.num_draft_tokens for text in texts for step in text.steps)
-    return sum(step.num_accepted for text in texts for step in text.steps) / drafted if drafted else None

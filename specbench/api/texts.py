@@ -21,11 +21,10 @@ from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, loading
-from specbench.protocols.decode import speed_fields
 from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed, warm_rounds
+from specbench.protocols.rounds import RoundSettings, decode_timed, speed_fields, warm_rounds
 from specbench.protocols.scoring import overlap_fields, score_texts
 from specbench.protocols.settings import check_parameters
 from specbench.replay.trace import Trace

@@ -13,6 +13,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,13 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import synchronize
 from specbench.core.machine.files import reason
-from specbench.core.machine.progress import say, track
-from specbench.decoding import Decoder, Request
+from specbench.core.machine.progress import say
+from specbench.decoding import Completion, Decoder, Request
 from specbench.metrics.intervals import columns
-from specbench.metrics.speed import Rounds, speed_of
+from specbench.metrics.speed import speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.protocols.model_context import ModelContext, first_of_units
-from specbench.protocols.rounds import decode_timed
+from specbench.protocols.rounds import Timed, decode_timed, paired_round, times_of
 
 BASELINES = "baselines.parquet"
 Texts = list[list[int]]
@@ -143,21 +144,16 @@ def _timed(
     )
     if why:
         return dataclasses.replace(row, note=f"not possible: {why}")
-    written, times = [], np.zeros((4, rounds, len(batches)))
+    plainly, other = partial(decode_timed, decoder), partial(_decoded, context, way)
     try:
-        _, prepared = _decoded(context, way, batches[0])
-        for number in range(rounds):
-            for place, requests in enumerate(track(batches, f"{way}, round {number + 1}")):
-                plainly = decode_timed(decoder, requests) if (place + number) % 2 else None
-                made, seconds = _decoded(context, way, requests)
-                plainly = plainly or decode_timed(decoder, requests)
-                times[:, number, place] = sum(map(len, made)), seconds, plainly.tokens, plainly.seconds
-                written += made if number == 0 else []
+        prepared = other(batches[0]).seconds
+        pairs = [list(paired_round(plainly, other, batches, number, way)) for number in range(rounds)]
     except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured
         return dataclasses.replace(row, note=f"{_FAILED}{type(error).__name__}: {reason(error)}")
-    tokens, total = sum(map(len, written)), float(np.median(times[1], axis=0).sum())
+    written, times = [text.token_ids for _, made in pairs[0] for text in made.completions], times_of(pairs)
+    tokens, total = sum(map(len, written)), float(np.median(times.seconds, axis=0).sum())
     equal = sum(one == other for one, other in zip(written, plain, strict=True)) if context.sampling.greedy else None
-    times_plain: Any = columns("times_plain", speed_of(Rounds(*times).summed(first_of_units(batches))).speedup)
+    times_plain: Any = columns("times_plain", speed_of(times.summed(first_of_units(batches))).speedup)
     return dataclasses.replace(
         row,
         tokens=tokens,
@@ -180,9 +176,9 @@ def _request_obstacle(context: ModelContext, way: str, batches: Sequence[Sequenc
     return "prompts have sampling parameters of their own" if mixed else ""
 
 
-def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple[Texts, float]:
-    """The texts of a batch and the seconds that they took. ``generate`` has one length for all: shorter texts are cut,
-    and what was decoded beyond their ends is in the time."""
+def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> Timed:
+    """Decodes a batch under the clock. ``generate`` has one length for all: shorter texts are cut, and what was decoded
+    beyond their ends is in the time."""
     sampling, longest = context.sampling, max(request.max_new_tokens for request in batch)
     prompts = [request.prompt for request in batch]
     synchronize(context.target.device)
@@ -190,7 +186,8 @@ def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple
     made = generate(context.pair, way, prompts, sampling, longest, context.gamma, context.seed)
     synchronize(context.target.device)
     seconds = time.perf_counter() - started
-    return [text[: request.max_new_tokens] for text, request in zip(made, batch, strict=True)], seconds
+    texts = [Completion(request, text[: request.max_new_tokens]) for text, request in zip(made, batch, strict=True)]
+    return Timed(texts, seconds, 0)
 
 
 def _note(context: ModelContext, way: str, equal: int | None, texts: int) -> str:

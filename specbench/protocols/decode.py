@@ -24,12 +24,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
 from specbench.decoding.detokenize import Tokenizer, text_of
-from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
-from specbench.metrics.intervals import columns
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, STEPS, TEXTS, EmpiricalRow, StepRow, TextRow
-from specbench.metrics.speed import speed_of
 from specbench.protocols.against import BASELINES, BaselineRow, against, check_ways, wrong_texts
 from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
@@ -41,8 +38,8 @@ from specbench.protocols.rounds import (
     ROUNDS,
     RoundRow,
     RoundSettings,
-    Timed,
     TimedRounds,
+    speed_fields,
     warm_rounds,
 )
 from specbench.protocols.scoring import overlap_fields, shared_fields
@@ -134,7 +131,7 @@ class DecodeProtocol:
             **shared_fields(context, completions, columns_of_texts),
             **speed_fields(timed),
             **timed.shared,
-            **({} if timed.request_times is None else latency_columns(timed.request_times)),
+            **latency_columns(timed.request_times),
             "group": max(map(len, groups)),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.model),
@@ -202,52 +199,6 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
         "verifier or the drafter has randomness of its own, or a text leaves something behind for the next one. "
         "protocol.rounds=1 protocol.max_rounds=1 decodes each text once."
     )
-
-
-def speed_fields(timed: TimedRounds) -> dict[str, Any]:
-    """RunRow's columns of speed, and of what the time of a step is made of: seconds of feeding prompts, which are no
-    step's, each group's steps, and how many requests were in a step.
-
-    The facts' seconds are over all rounds; the row has the share of them that its own seconds are of all rounds'.
-    """
-    speed, times, facts = speed_of(timed.times), timed.times, timed.facts
-    seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
-    tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
-    share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
-    plain_groups, groups = zip(*timed.first, strict=True)
-    return {
-        "engine": facts.engine,
-        "seconds_prepared": facts.preparation,
-        "step_sizes": facts.step_sizes,
-        "seconds": seconds,
-        "tokens_per_second": tokens / seconds,
-        "plain_tokens": plain_tokens,
-        "plain_seconds": plain_seconds,
-        "plain_tokens_per_second": plain_tokens / plain_seconds,
-        **columns("speedup", speed.speedup),
-        **{f"seconds_{phase}": share * facts.phases.get(phase, 0.0) for phase in STEP_PHASES},
-        "seconds_rest": seconds - share * sum(facts.phases.values()),
-        "rounds": len(times.seconds),
-        "round_error": speed.round_error,
-        "plain_round_error": speed.plain_round_error,
-        "batch_tokens": speed.tokens.astype(int).tolist(),
-        "batch_seconds": speed.seconds.tolist(),
-        "batch_plain_tokens": speed.plain_tokens.astype(int).tolist(),
-        "batch_plain_seconds": speed.plain_seconds.tolist(),
-        **vars(timed.disturbance),
-        "differing_texts": timed.differing,
-        "seconds_prompts": share * facts.prompts,
-        "plain_seconds_prompts": plain_share * facts.plain_prompts,
-        "batch_steps": [group.steps for group in groups],
-        "batch_plain_steps": [group.steps for group in plain_groups],
-        "requests_per_step": requests_per_step(groups),
-        "plain_requests_per_step": requests_per_step(plain_groups),
-    }
-
-
-def requests_per_step(groups: Sequence[Timed]) -> float:
-    """How many requests a step advanced, on average: batch_size if the batch was full to the end."""
-    return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
 def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:

@@ -163,10 +163,12 @@ class JudgeProtocol:
             remedy = "Give it both ways: the yaml in conf/source says how."
             raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
         checkpoint = self._checkpoint(context)
-        prompts, sentences = (
-            [text if checkpoint is None else replace(text, token_ids=checkpoint.encode(text.text)) for text in some]
-            for some in (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
-        )
+        prompts, sentences = (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
+        if checkpoint is not None:
+            encode = checkpoint.encode
+            prompts, sentences = (
+                [replace(prompt, token_ids=encode(prompt.text)) for prompt in some] for some in (prompts, sentences)
+            )
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")

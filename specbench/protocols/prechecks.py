@@ -5,7 +5,7 @@ from __future__ import annotations
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.protocols.protocol import RunContext
-from specbench.rules import RuleInfo, replayable
+from specbench.rules import replayable
 from specbench.rules.rule import rule_of
 
 
@@ -51,12 +51,8 @@ def check_no_processors(context: RunContext) -> None:
         raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)
 
 
-def check_survival(context: RunContext) -> RuleInfo:
-    """The RuleInfo of the verifier's rule, whose survival in texts is known.
-
-    Raises:
-        ConfigError: a verifier of a rule that cannot be replayed, or a drafter of trees or of lengths of its own.
-    """
+def check_survival(context: RunContext) -> None:
+    """Raises ConfigError for a verifier whose rule has no replay, or a drafter of trees or of lengths of its own."""
     check_chains(context)
     check_fixed_lengths(context)
     rule = rule_of(context.verifier)
@@ -65,4 +61,3 @@ def check_survival(context: RunContext) -> RuleInfo:
             f"Use a verifier of rule {' or '.join(info.name for info in replayable())}, or give its Rule a token_cost."
         )
         raise ConfigError("verifier", context.verifier_name, f"its rule, {rule.name}, has no replay", remedy)
-    return rule

@@ -25,11 +25,11 @@ from specbench.protocols.model_context import ModelContext, first_of_units, in_g
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
-from specbench.protocols.rounds import RoundSettings, warm_rounds
+from specbench.protocols.rounds import RoundSettings, speed_fields, warm_rounds
 from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
 from specbench.replay.cost.forecast import PredictedRow, cost_models, forecast
-from specbench.replay.cost.model import COST, PHASES, CostModel, CostRow
+from specbench.replay.cost.model import COST, CostModel, CostRow
 from specbench.replay.cost.steady import crossover, steady
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
@@ -158,25 +158,21 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     size, passes = context.batch_size, in_groups(requests, len(context.requests))
     batches = context.batches([request for texts in zip(*passes, strict=True) for request in texts])
     timed = warm_rounds(context.decoder(0), context.decoder(gamma), batches, RoundSettings(1, 1, 0), size, warmup)
-    plain_runs, runs = zip(*timed.first, strict=True)
-    facts, speed = timed.facts, speed_of(timed.times.summed(first_of_units(batches)))
-    tokens, seconds = float(speed.tokens.sum()), float(speed.seconds.sum())
-    plain_tokens, plain_seconds = float(speed.plain_tokens.sum()), float(speed.plain_seconds.sum())
-    speedup: Any = columns("speedup", speed.speedup)
-    phases = {f"seconds_{phase}": facts.phases.get(phase, 0.0) for phase in PHASES[:-1]}
+    speed, texts = speed_fields(timed), [text for _, run in timed.first for text in run.completions]
+    speedup: Any = columns("speedup", speed_of(timed.times.summed(first_of_units(batches))).speedup)
     return MeasuredRow(
         gamma=gamma,
         batch=size,
-        tokens_per_second=tokens / seconds,
-        plain_tokens_per_second=plain_tokens / plain_seconds,
-        tokens_per_step=tokens / sum(len(text.steps) for run in runs for text in run.completions),
-        step_seconds=(seconds - facts.prompts) / sum(run.steps for run in runs),
-        plain_step_seconds=(plain_seconds - facts.plain_prompts) / sum(run.steps for run in plain_runs),
-        start_seconds=facts.prompts / len(batches),
+        tokens_per_second=speed["tokens_per_second"],
+        plain_tokens_per_second=speed["plain_tokens_per_second"],
+        tokens_per_step=sum(len(text.token_ids) for text in texts) / sum(len(text.steps) for text in texts),
+        step_seconds=(speed["seconds"] - speed["seconds_prompts"]) / sum(speed["batch_steps"]),
+        plain_step_seconds=(speed["plain_seconds"] - speed["plain_seconds_prompts"]) / sum(speed["batch_plain_steps"]),
+        start_seconds=speed["seconds_prompts"] / len(batches),
         batches=len(batches),
-        batch_seconds=seconds / len(batches),
+        batch_seconds=speed["seconds"] / len(batches),
         **speedup,
-        **phases,
+        **{name: speed[name] for name in ("seconds_draft", "seconds_target", "seconds_verify")},
     )
 
 

@@ -35,14 +35,14 @@ class Recorded:
 
     Attributes:
         columns: of each text, in the order of the requests (:func:`specbench.protocols.scoring.score_texts`).
-        order: for each text of the trace the number of its request; texts of one prompt follow one another.
+        texts: in the order of the trace, where texts of one prompt follow one another.
         seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
     """
 
     trace: Trace
     table: ParquetTable
     columns: list[dict[str, Tensor]]
-    order: list[int]
+    texts: list[Completion]
     seconds_sampling: float = 0.0
     seconds_scoring: float = 0.0
 
@@ -124,13 +124,11 @@ def recorded(context: ModelContext, completions: Sequence[Completion]) -> Record
     Raises:
         ConfigError: a drafter without a model.
     """
-    scored, requests = score_texts(context, completions), [completion.request for completion in completions]
-    prompts, identity = len(context.requests), identity_of(context)
-    order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
-    table = trace_table(
-        [(requests[i].prompt_name, i // prompts + requests[i].sample) for i in order],
-        [requests[i].max_new_tokens for i in order],
-        [scored[i] for i in order],
-        identity,
-    )
-    return Recorded(trace_of(table, identity, TRACE), ParquetTable(table, table.schema), scored, order)
+    scored, prompts, identity = score_texts(context, completions), len(context.requests), identity_of(context)
+    order = sorted(range(len(completions)), key=lambda i: (i % prompts, i))
+    requests = [completions[i].request for i in order]
+    names = [(request.prompt_name, i // prompts + request.sample) for i, request in zip(order, requests, strict=True)]
+    limits = [request.max_new_tokens for request in requests]
+    table = trace_table(names, limits, [scored[i] for i in order], identity)
+    trace = trace_of(table, identity, TRACE)
+    return Recorded(trace, ParquetTable(table, table.schema), scored, [completions[i] for i in order])

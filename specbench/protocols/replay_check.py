@@ -18,7 +18,6 @@ import pandas as pd
 
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
-from specbench.decoding import Completion
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
@@ -104,10 +103,10 @@ class ReplayCheckProtocol:
         for gamma in track(self.decoded, "decoding"):
             decoder = context.decoder(gamma)
             timed = [decode_timed(decoder, batch) for batch in context.batches(requests)]
-            completions = [completion for batch in timed for completion in batch.completions]
             tokens, seconds = sum(batch.tokens for batch in timed), sum(batch.seconds for batch in timed)
             decoding.append(TimingRow("decode", gamma, tokens, seconds))
-            points += _points(rule, gamma, recorded(context, completions), completions, len(context.requests))
+            decoded = recorded(context, [completion for batch in timed for completion in batch.completions])
+            points += _points(rule, gamma, decoded, self.samples)
         lengths = pd.DataFrame(points).groupby("gamma")[["tokens", "steps", "expected_steps"]].sum()
         worst = (lengths["tokens"] / lengths["steps"] - lengths["tokens"] / lengths["expected_steps"]).abs().max()
         share = sum(row.seconds for row in without) / sum(row.seconds for row in decoding)
@@ -123,31 +122,22 @@ class ReplayCheckProtocol:
         )
 
 
-def _points(
-    rule: RuleInfo, gamma: int, scored: Recorded, completions: Sequence[Completion], prompts: int
-) -> list[PointRow]:
-    """What decoding took, beside what replaying each text expects.
-
-    Args:
-        scored: the trace of the decoded texts.
-        completions: all prompts once, then all again.
-    """
-    expected, points = replay(scored.trace, rule, [gamma])[0], []
-    for place, text in enumerate(scored.order):
-        completion = completions[text]
-        points.append(
-            PointRow(
-                rule=rule.name,
-                gamma=gamma,
-                prompt=completion.request.name,
-                sample=text // prompts,
-                tokens=len(completion.token_ids),
-                steps=len(completion.steps),
-                expected_steps=float(expected.steps[place]),
-                drafted=sum(step.num_draft_tokens for step in completion.steps),
-                expected_drafted=float(expected.drafted[place]),
-                accepted=sum(min(step.num_accepted, step.num_emitted) for step in completion.steps),
-                expected_accepted=float(expected.accepted[place]),
-            )
+def _points(rule: RuleInfo, gamma: int, decoded: Recorded, samples: int) -> list[PointRow]:
+    """What decoding took, beside what replaying each text expects; a prompt has ``samples`` texts."""
+    (expected,) = replay(decoded.trace, rule, [gamma])
+    return [
+        PointRow(
+            rule=rule.name,
+            gamma=gamma,
+            prompt=text.request.name,
+            sample=place % samples,
+            tokens=len(text.token_ids),
+            steps=len(text.steps),
+            expected_steps=float(expected.steps[place]),
+            drafted=sum(step.num_draft_tokens for step in text.steps),
+            expected_drafted=float(expected.drafted[place]),
+            accepted=sum(min(step.num_accepted, step.num_emitted) for step in text.steps),
+            expected_accepted=float(expected.accepted[place]),
         )
-    return points
+        for place, text in enumerate(decoded.texts)
+    ]

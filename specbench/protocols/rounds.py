@@ -11,9 +11,12 @@ comes of them.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +28,9 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import track
 from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding.step_result import PHASES
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
+from specbench.metrics.intervals import columns
 from specbench.metrics.request_latency import RequestTimes
 from specbench.metrics.speed import Rounds, speed_of
 
@@ -46,15 +51,26 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class Timed:
-    """One batch decoded one way, with its seconds and steps."""
+    """One batch decoded one way, with its seconds and steps.
+
+    Attributes:
+        phases: of the seconds, by phase of a step.
+        prompts: of the phases' seconds, those of feeding prompts, which are no step's.
+    """
 
     completions: list[Completion]
     seconds: float
     steps: int
+    phases: Mapping[str, float] = field(default_factory=dict)
+    prompts: float = 0.0
 
     @property
     def tokens(self) -> int:
         return sum(len(completion.token_ids) for completion in self.completions)
+
+
+Pair = tuple[Timed, Timed]  # a batch, decoded plainly and speculatively
+Decode = Callable[[Sequence[Request]], Timed]  # one way to decode a batch
 
 
 @dataclass(frozen=True)
@@ -88,28 +104,11 @@ class DecoderFacts:
         engine: its name.
         preparation: seconds of preparing steps, of both decoders.
         step_sizes: see DecodingEngine.batch_sizes.
-        phases: seconds of the speculative decoder by phase, over all rounds.
-        prompts, plain_prompts: seconds of feeding prompts, over all rounds.
     """
 
     engine: str = ""
     preparation: float = 0.0
     step_sizes: list[int] = field(default_factory=list)
-    phases: dict[str, float] = field(default_factory=dict)
-    prompts: float = 0.0
-    plain_prompts: float = 0.0
-
-    @staticmethod
-    def of(plain: Decoder, speculative: Decoder) -> DecoderFacts:
-        engine = speculative.engine
-        return DecoderFacts(
-            engine.name,
-            engine.preparation + plain.engine.preparation,
-            list(engine.batch_sizes),
-            dict(speculative.stopwatch.seconds),
-            speculative.prompt_seconds,
-            plain.prompt_seconds,
-        )
 
 
 @dataclass(frozen=True)
@@ -117,22 +116,52 @@ class TimedRounds:
     """What rounds of decoding left.
 
     Attributes:
-        first: plainly and speculatively decoded batches of the first round.
-        times: of all rounds.
-        differing: texts of later rounds, both ways together, that are not the first round's.
+        rounds: of each round the batches, always the same ones.
         disturbance: what other processes took meanwhile.
-        request_times: of all rounds, of the speculatively decoded requests; None if they were not recorded.
         facts: of both decoders.
         shared: RunRow's columns of rounds that jobs share; empty for others.
     """
 
-    first: list[tuple[Timed, Timed]]
-    times: Rounds
-    differing: int
+    rounds: Sequence[Sequence[Pair]]
     disturbance: Disturbance
-    request_times: RequestTimes | None = None
     facts: DecoderFacts = field(default_factory=DecoderFacts)
     shared: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Sequence[Pair]:
+        """The first round, whose texts and acceptance are the run's."""
+        return self.rounds[0]
+
+    @cached_property
+    def times(self) -> Rounds:
+        """The times of all rounds."""
+        return times_of(self.rounds)
+
+    @cached_property
+    def differing(self) -> int:
+        """How many texts of later rounds, both ways together, are not the first round's."""
+        first, *later = ([text for pair in pairs for way in pair for text in way.completions] for pairs in self.rounds)
+        both = (couple for texts in later for couple in zip(first, texts, strict=True))
+        return sum(old.token_ids != new.token_ids or old.steps != new.steps for old, new in both)
+
+    @property
+    def request_times(self) -> RequestTimes:
+        """The times of the speculatively decoded requests of all rounds."""
+        texts = [[text for _, timed in pairs for text in timed.completions] for pairs in self.rounds]
+        first, end = (np.array([[seconds_of(text)[i] for text in row] for row in texts]) for i in (0, 1))
+        return RequestTimes(first, end, np.array([[len(text.token_ids) for text in row] for row in texts]))
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds of speculative decoding by phase of a step, over all rounds."""
+        every = [speculative.phases for _, speculative in itertools.chain(*self.rounds)]
+        return {phase: sum(phases.get(phase, 0.0) for phases in every) for phase in PHASES}
+
+    @property
+    def prompts(self) -> tuple[float, float]:
+        """Seconds of feeding prompts plainly and speculatively, over all rounds."""
+        plain, speculative = zip(*itertools.chain(*self.rounds), strict=True)
+        return sum(timed.prompts for timed in plain), sum(timed.prompts for timed in speculative)
 
     def rows(self) -> list[RoundRow]:
         """A row a batch, way and round."""
@@ -176,34 +205,31 @@ class LiveSpeed:
 
 def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
     """Decodes one batch to its end under the clock, ``at_once`` requests at a time (0: all)."""
-    before = decoder.steps
+    decoder.clear_times()
     synchronize(decoder.components.target.device)
     started = time.perf_counter()
     completions = decoder.run(batch, at_once)
     synchronize(decoder.components.target.device)
-    return Timed(completions, time.perf_counter() - started, decoder.steps - before)
+    seconds = time.perf_counter() - started
+    return Timed(completions, seconds, decoder.steps, dict(decoder.stopwatch.seconds), decoder.prompt_seconds)
 
 
-def _paired_round(
-    plain: Decoder,
-    speculative: Decoder,
-    batches: Sequence[Sequence[Request]],
-    number: int,
-    at_once: int,
-    live: LiveSpeed,
-) -> list[tuple[Timed, Timed]]:
-    """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
-    pairs = []
-    speculative.forget()
-    for place, batch in enumerate(track(batches, f"decoding, round {number + 1}")):
-        decoders = (plain, speculative) if (place + number) % 2 == 0 else (speculative, plain)
-        timed = {decoder: decode_timed(decoder, batch, at_once) for decoder in decoders}
-        pairs.append((timed[plain], timed[speculative]))
-        live.add(*pairs[-1])
-    return pairs
+def paired_round(
+    plain: Decode, other: Decode, batches: Sequence[Sequence[Request]], number: int, what: str = "decoding"
+) -> Iterator[Pair]:
+    """Every batch decoded both ways; which comes first alternates over batches and rounds.
+
+    Args:
+        number: of the round, from 0.
+        what: names the work for the user who waits for it.
+    """
+    for place, batch in enumerate(track(batches, f"{what}, round {number + 1}")):
+        ways = (plain, other) if (place + number) % 2 == 0 else (other, plain)
+        timed = {way: way(batch) for way in ways}
+        yield timed[plain], timed[other]
 
 
-def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
+def times_of(rounds: Sequence[Sequence[Pair]]) -> Rounds:
     """The times of some rounds of the same batches."""
     numbers = np.array([[[s.tokens, s.seconds, p.tokens, p.seconds] for p, s in pairs] for pairs in rounds])
     return Rounds(*(numbers[:, :, i] for i in range(4)))
@@ -212,14 +238,6 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
 def seconds_of(text: Completion) -> tuple[float, float]:
     """Seconds from the start of a request to its first token, and to its end."""
     return (text.first_token or text.started) - text.started, (text.ended or text.started) - text.started
-
-
-def request_times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> RequestTimes:
-    """Returns the times of the speculatively decoded requests of some rounds; all of them have ended."""
-    texts = [[text for _, timed in pairs for text in timed.completions] for pairs in rounds]
-    first, end = (np.array([[seconds_of(text)[i] for text in row] for row in texts]) for i in (0, 1))
-    tokens = [[len(text.token_ids) for text in row] for row in texts]
-    return RequestTimes(first, end, np.array(tokens))
 
 
 def timed_rounds(
@@ -237,25 +255,29 @@ def timed_rounds(
         journal: gets the speed so far after each batch.
     """
     live = LiveSpeed(journal or Journal())
+    plainly, speculatively = (partial(decode_timed, decoder, at_once=at_once) for decoder in (plain, speculative))
+
+    def decoded(number: int) -> list[Pair]:
+        speculative.forget()
+        pairs = []
+        for pair in paired_round(plainly, speculatively, batches, number):
+            live.add(*pair)
+            pairs.append(pair)
+        return pairs
+
     watch = DisturbanceWatch(plain.components.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
-    rounds = [_paired_round(plain, speculative, batches, 0, at_once, live)]
+    rounds = [decoded(0)]
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
         if ranks.broadcast_from_rank0(lambda enough=enough: enough):  # clocks differ
             break
-        rounds.append(_paired_round(plain, speculative, batches, len(rounds), at_once, live))
-    seen = watch.ended()
-    written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
-    differing = [
-        old.token_ids != new.token_ids or old.steps != new.steps
-        for later in written[1:]
-        for old, new in zip(written[0], later, strict=True)
-    ]
-    facts = DecoderFacts.of(plain, speculative)
-    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds), facts)
+        rounds.append(decoded(len(rounds)))
+    engine = speculative.engine
+    facts = DecoderFacts(engine.name, engine.preparation + plain.engine.preparation, list(engine.batch_sizes))
+    return TimedRounds(rounds, watch.ended(), facts)
 
 
 def warm_rounds(
@@ -279,6 +301,51 @@ def warm_rounds(
     for _ in range(warmup):
         plain.run(groups[0][:at_once])
         speculative.run(groups[0][:at_once])
-    speculative.clear_times()
-    plain.clear_times()
     return timed_rounds(plain, speculative, groups, settings, at_once, journal)
+
+
+def speed_fields(timed: TimedRounds) -> dict[str, Any]:
+    """RunRow's columns of speed, and of what the time of a step is made of: seconds of feeding prompts, which are no
+    step's, each group's steps, and how many requests were in a step.
+
+    Phases and prompts are over all rounds; the row has the share of them that its own seconds are of all rounds'.
+    """
+    speed, times, facts = speed_of(timed.times), timed.times, timed.facts
+    phases, (plain_prompts, prompts) = timed.phases, timed.prompts
+    seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
+    tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
+    share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
+    plain_groups, groups = zip(*timed.first, strict=True)
+    return {
+        "engine": facts.engine,
+        "seconds_prepared": facts.preparation,
+        "step_sizes": facts.step_sizes,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "plain_tokens": plain_tokens,
+        "plain_seconds": plain_seconds,
+        "plain_tokens_per_second": plain_tokens / plain_seconds,
+        **columns("speedup", speed.speedup),
+        **{f"seconds_{phase}": share * phases[phase] for phase in PHASES},
+        "seconds_rest": seconds - share * sum(phases.values()),
+        "rounds": len(times.seconds),
+        "round_error": speed.round_error,
+        "plain_round_error": speed.plain_round_error,
+        "batch_tokens": speed.tokens.astype(int).tolist(),
+        "batch_seconds": speed.seconds.tolist(),
+        "batch_plain_tokens": speed.plain_tokens.astype(int).tolist(),
+        "batch_plain_seconds": speed.plain_seconds.tolist(),
+        **vars(timed.disturbance),
+        "differing_texts": timed.differing,
+        "seconds_prompts": share * prompts,
+        "plain_seconds_prompts": plain_share * plain_prompts,
+        "batch_steps": [group.steps for group in groups],
+        "batch_plain_steps": [group.steps for group in plain_groups],
+        "requests_per_step": requests_per_step(groups),
+        "plain_requests_per_step": requests_per_step(plain_groups),
+    }
+
+
+def requests_per_step(groups: Sequence[Timed]) -> float:
+    """How many requests a step advanced, on average: batch_size if the batch was full to the end."""
+    return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)

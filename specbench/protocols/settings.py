@@ -29,14 +29,7 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     Raises:
         ConfigError: anything else.
     """
-    remedy = f"Give different whole numbers from 0 to {LARGEST_GAMMA}, such as [1,2,4]."
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ConfigError(key, values, "not a list", remedy)
-    gammas = list(values)
-    wrong = [g for g in gammas if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g <= LARGEST_GAMMA]
-    if wrong or len(set(gammas)) < len(gammas) or len(gammas) < least:
-        raise ConfigError(key, gammas, f"{wrong} are no draft lengths" if wrong else "empty or repeated", remedy)
-    return gammas
+    return _different(key, values, least, 0, LARGEST_GAMMA)
 
 
 def check_drafting(key: str, gammas: list[int], remedy: str = "Add one above 0, or give [] for none.") -> list[int]:
@@ -76,13 +69,18 @@ def check_counts(key: str, values: object, least: int = 1) -> list[int]:
     Raises:
         ConfigError: anything else.
     """
-    remedy = f"Give different whole numbers from {least}, such as [1,2,4]."
-    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(key, values, "not a list of counts", remedy)
-    counts = sorted({check_count(key, value, least) for value in values})
-    if len(counts) < len(values):
-        raise ConfigError(key, list(values), "repeated", remedy)
-    return counts
+    return sorted(_different(key, values, 1, least))
+
+
+def _different(key: str, values: object, fewest: int, *bounds: int) -> list[int]:
+    """The numbers of a list. Raises ConfigError for no list, too few numbers, equal ones, or one out of bounds."""
+    remedy = f"Give different whole numbers from {' to '.join(map(str, bounds))}, such as [1,2,4]."
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ConfigError(key, values, "not a list", remedy)
+    numbers = [check_count(key, value, *bounds) for value in values]
+    if len(set(numbers)) < len(numbers) or len(numbers) < fewest:
+        raise ConfigError(key, numbers, "empty or repeated", remedy)
+    return numbers
 
 
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
-from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds, request_times_of
+from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds
 from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
@@ -168,24 +167,14 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
 
 def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | None) -> TimedRounds:
     """The job's groups, as one round."""
-    rounds, plain = shared.rounds[job], shared.rounds[PLAIN]
     pairs = [
-        (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
-        for one, without, group in zip(rounds, plain, groups, strict=False)
+        (timed_of(plain, group, tokenizer), timed_of(speculative, group, tokenizer))
+        for plain, speculative, group in zip(shared.rounds[PLAIN], shared.rounds[job], groups, strict=False)
     ]
-    decoder, phases = shared.jobs[job], Counter[str]()
-    for one in rounds:
-        phases.update(one["phases"])
-    facts = DecoderFacts(
-        decoder["engine"],
-        decoder["preparation"] + shared.jobs[PLAIN]["preparation"],
-        decoder["sizes"],
-        dict(phases),
-        sum(group["prompts"] for group in rounds),
-        sum(group["prompts"] for group in plain[: len(rounds)]),
-    )
+    decoder, plain_decoder = shared.jobs[job], shared.jobs[PLAIN]
+    preparation = decoder["preparation"] + plain_decoder["preparation"]
     columns = {"rounds_of": int(shared.path.parent.name), "looks": shared.standing().looks.get(job, 0)}
-    return TimedRounds(pairs, shared.times(job), 0, shared.seen, request_times_of([pairs]), facts, columns)
+    return TimedRounds([pairs], shared.seen, DecoderFacts(decoder["engine"], preparation, decoder["sizes"]), columns)
 
 
 def _show(shared: Shared, standing: Standing) -> None:

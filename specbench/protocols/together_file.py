@@ -23,6 +23,7 @@ from specbench.protocols.rounds import Timed, decode_timed, seconds_of
 FIRST = 6  # rounds before settings are compared for the first time
 GROWTH = 1.5  # rounds of a look over those of the look before
 PLAIN = -1  # in the place of a job's number
+TIMES = ("seconds", "steps", "phases", "prompts")  # of Timed
 
 
 @dataclass
@@ -153,7 +154,6 @@ class Standing:
 
 def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> dict[str, Any]:
     """A group, decoded under the clock, as JSON has it."""
-    decoder.clear_times()
     timed = decode_timed(decoder, group, at_once)
     texts = [
         {
@@ -166,9 +166,7 @@ def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> di
         }
         for text in timed.completions
     ]
-    phases = dict(decoder.stopwatch.seconds)
-    return {"seconds": timed.seconds, "steps": timed.steps, "phases": phases, "prompts": decoder.prompt_seconds,
-            "texts": texts}  # fmt: skip
+    return {name: getattr(timed, name) for name in TIMES} | {"texts": texts}
 
 
 def timed_of(decoded: dict[str, Any], group: Sequence[Request], tokenizer: Tokenizer | None) -> Timed:
@@ -179,7 +177,7 @@ def timed_of(decoded: dict[str, Any], group: Sequence[Request], tokenizer: Token
         fields = {name: text[name] for name in ("token_ids", "finished", "stop_reason", "characters")}
         times = {name: text[name] for name in ("first_token", "ended")}
         completions.append(Completion(request, **fields, **times, steps=steps, tokenizer=tokenizer))
-    return Timed(completions, decoded["seconds"], decoded["steps"])
+    return Timed(completions, **{name: decoded[name] for name in TIMES})
 
 
 def tokens_of(decoded: dict[str, Any]) -> int:

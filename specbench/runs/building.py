@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -13,7 +14,7 @@ from specbench.core.machine import ranks
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import request_seed
-from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
+from specbench.decoding import DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.results import read_rows
@@ -86,26 +87,23 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     threads = _threads(context, config, target)
     bound = explained("drafter", drafter.bind, pair, target)
 
-    sampling = context.sampling  # which lines of the workload change, before it is in ids of the vocabulary
-
-    def make(some: Sequence[Prompt]) -> list[Request]:
-        return make_requests(some, pair, sampling, config)
-
-    def plain() -> Decoder:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
-
-    context = dataclasses.replace(context, sampling=pair.resolved(sampling))
     dtype = config.pair.draft_dtype  # part of the draft's name in a trace, if it is not the target's
     draft = f"{config.pair.draft or NO_DRAFT}{'' if dtype is None else f' in {dtype}'}"
-    return ModelContext(
-        **vars(context) | {"drafter": bound},
+    common: dict[str, Any] = {**vars(context), "drafter": bound, "sampling": pair.resolved(context.sampling)}
+    made = ModelContext(
+        **common,
         engine=engine,
         names=(config.pair.target, draft_name(drafter, config.pair.target, draft)),
         pair=pair,
         target=target,
         threads_reason=threads.reason,
-        requests=all_turns(prompts, make, plain, config.batch_size),
+        requests=(),
     )
+
+    def make(some: Sequence[Prompt]) -> list[Request]:
+        return make_requests(some, pair, context.sampling, config)  # which lines change before it is in ids
+
+    return dataclasses.replace(made, requests=all_turns(prompts, make, lambda: made.decoder(0), config.batch_size))
 
 
 def _engine(

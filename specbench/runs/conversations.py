@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from specbench.core.machine.progress import say, track
 from specbench.decoding import Completion, Decoder, Request
 from specbench.runs.workloads import Prompt
-from specbench.sampling import SamplingParams
 
 Make = Callable[[Sequence[Prompt]], list[Request]]
 
@@ -64,13 +63,12 @@ def after(prompt: Prompt, reply: str) -> Prompt:
 
 def _replies(decoder: Decoder, requests: Sequence[Request], size: int) -> list[Completion]:
     """The target's reply to each request, without what stopped it."""
-    shown = [dataclasses.replace(request, sampling=_as_shown(request.sampling)) for request in requests]
+    as_shown = {"skip_special_tokens": True, "include_stop_str_in_output": False}
+    shown = [
+        dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, **as_shown)) for request in requests
+    ]
     decoder.reserve(shown, size)
     done: list[Completion] = []
     for i in track(range(0, len(shown), size), f"replies to turn {requests[0].turn}"):
         done += decoder.run(shown[i : i + size])
     return done
-
-
-def _as_shown(sampling: SamplingParams) -> SamplingParams:
-    return dataclasses.replace(sampling, skip_special_tokens=True, include_stop_str_in_output=False)

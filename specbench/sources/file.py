@@ -19,17 +19,19 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.files import reason
 from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
-from specbench.sources.values import is_counters, is_logprobs, is_name, is_number, is_object, is_text, is_token_ids
+from specbench.sources.parameters import active_params
+from specbench.sources.values import Kind, is_a, is_counters, is_logprobs, is_name, is_number, is_token_ids
 
 DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
 LONGEST = 16 * 2**20  # bytes of a line
-_FIELDS = {  # which a line may have
-    **dict.fromkeys(("text", "prompt", "finish_reason"), is_text),
+_FIELDS: dict[str, Kind] = {  # which a line may have
+    **dict.fromkeys(("text", "prompt", "finish_reason"), str),
     **dict.fromkeys(("engine", "question"), is_name),
     **dict.fromkeys(("seed", "max_new_tokens", "temperature", "seconds"), is_number),
-    **{"token_ids": is_token_ids, "logprobs": is_logprobs, "counters": is_counters, "sampling": is_object},
+    **{"token_ids": is_token_ids, "logprobs": is_logprobs, "counters": is_counters, "sampling": dict},
 }
 _DISTRIBUTION = (*NUMBERS, *SHAPING, "structured_outputs")  # parameters on which the distribution of a text depends
+_IN_LINES = [name for name in DEFAULTS if name != "processors"]  # which JSON cannot hold
 _FORMAT = "See specbench/sources/file.py for what a line holds."
 
 
@@ -44,7 +46,7 @@ def line_of(completion: TextCompletion, question: str, engine: str) -> str:
         "seed": request.seed,
         "max_new_tokens": request.max_new_tokens,
         "temperature": sampling.temperature,
-        "sampling": _changed(sampling),
+        "sampling": active_params(sampling, _IN_LINES),
         "text": completion.text,
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
@@ -54,12 +56,6 @@ def line_of(completion: TextCompletion, question: str, engine: str) -> str:
         "engine": engine,
     }
     return json.dumps({name: value for name, value in content.items() if value is not None}) + "\n"
-
-
-def _changed(sampling: SamplingParams) -> dict[str, Any]:
-    """The parameters that are not off, by name, but for processors, which JSON cannot hold."""
-    values = {name: getattr(sampling, name) for name in DEFAULTS if name != "processors"}
-    return {name: value for name, value in values.items() if value != DEFAULTS[name]}
 
 
 def _check_sampling(request: TextRequest, line: Mapping[str, Any], path: Path) -> None:
@@ -123,8 +119,8 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
     line = {name: value for name, value in line.items() if value is not None}
     if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
-    for name, is_valid in _FIELDS.items():
-        if name in line and not is_valid(line[name]):
+    for name, kind in _FIELDS.items():
+        if name in line and not is_a(kind, line[name]):
             return f"has a {name} that cannot be read"
     lines.append(line)
     return None

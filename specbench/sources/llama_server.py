@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
-from specbench.core.sampling_params import SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
-from specbench.sources.values import is_count, is_flag, is_name, is_text, is_token_ids
+from specbench.sources.values import is_count, is_name, is_token_ids
 
 _NAMES = {  # of sampling parameters that it calls by another name, or by the same
     **{"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
@@ -52,14 +52,15 @@ class LlamaServerSource(ServedSource):
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
+        active = active_params(sampling, _NAMES)
         body = {
             "prompt": request.prompt if request.token_ids is None else list(request.token_ids),
             "n_predict": request.max_new_tokens,
             "seed": request.seed % _RANDOM_SEED,
             "temperature": sampling.temperature,
-            "samplers": _samplers(sampling),
+            "samplers": _samplers(active, sampling.greedy),
             "return_tokens": True,
-            **{_NAMES[name]: value for name, value in active_params(request, _NAMES).items()},
+            **{_NAMES[name]: value for name, value in active.items()},
         }
         if "penalties" in body["samplers"]:  # of all of the prompt, which has at most a token a byte, and the text
             size = len(request.prompt.encode()) if request.token_ids is None else len(request.token_ids)
@@ -74,17 +75,17 @@ class LlamaServerSource(ServedSource):
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request = reply.request
-        if reply.get("truncated", is_flag, _OLD):
+        if reply.get("truncated", bool, _OLD):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
         if request.token_ids is not None and reply.get("tokens_evaluated", is_count, _OLD) < len(request.token_ids):
             raise reply.server.error(
                 f"it read a part of prompt {request.prompt_id!r}", "Start it with a longer context."
             )
-        stop = reply.get("stop_type", is_text, _OLD)
+        stop = reply.get("stop_type", str, _OLD)
         return TextCompletion(
             request=request,
             mode=mode,
-            text=reply.get("content", is_text, _OLD),
+            text=reply.get("content", str, _OLD),
             token_ids=tuple(reply.get("tokens", is_token_ids, _OLD)),
             finish_reason=_FINISH.get(stop, stop),
             logprobs=None if request.sampling.logprobs is None else reply.logprobs("completion_probabilities", _OLD),
@@ -113,8 +114,7 @@ def timings(reply: Reply) -> dict[str, float]:
     return {what: float(inner.get(name, is_count, _OLD)) for what, name in names.items()}
 
 
-def _samplers(sampling: SamplingParams) -> list[str]:
+def _samplers(active: Container[str], greedy: bool) -> list[str]:
     """Those that are on alone, in specbench's order: penalties, temperature, cuts."""
-    penalised = any(getattr(sampling, name) != getattr(SamplingParams(), name) for name in _PENALTIES)
-    cuts = [name for name in _CUTS if getattr(sampling, name) != getattr(SamplingParams(), name)]
-    return [*(["penalties"] if penalised else []), "temperature", *([] if sampling.greedy else cuts)]
+    penalties = ["penalties"] if any(name in active for name in _PENALTIES) else []
+    return [*penalties, "temperature", *(name for name in _CUTS if name in active and not greedy)]

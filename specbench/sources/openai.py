@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -12,7 +11,7 @@ from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
 from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
-from specbench.sources.values import is_count, is_list, is_logprobs, is_name, is_text, is_token_ids
+from specbench.sources.values import is_count, is_logprobs, is_name, is_token_ids
 
 _TGI = ("temperature", "top_p", "frequency_penalty", "stop")
 _OPENAI = (*_TGI, "presence_penalty", "logit_bias", "logprobs")
@@ -69,7 +68,7 @@ class OpenAiSource(ServedSource):
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
         always = {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
-        values = active_params(request, names) | always
+        values = active_params(request.sampling, names) | always
         if values.get("top_k") == 0:
             values["top_k"] = -1  # off, as vLLM and SGLang both read it
         if "logit_bias" in values:
@@ -85,7 +84,7 @@ class OpenAiSource(ServedSource):
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
 
     def parts(self, reply: Reply) -> list[Reply]:
-        choices = reply.get("choices", is_list, _PROTOCOL)
+        choices = reply.get("choices", list, _PROTOCOL)
         return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
@@ -96,9 +95,9 @@ class OpenAiSource(ServedSource):
         return TextCompletion(
             request=request,
             mode=mode,
-            text=message.get("content" if self.chat else "text", is_text, _PROTOCOL),
+            text=message.get("content" if self.chat else "text", str, _PROTOCOL),
             token_ids=tuple(choice.get("token_ids", is_token_ids, remedy)) if self.dialect == "vllm" else None,
-            finish_reason=choice.get("finish_reason", is_text, _PROTOCOL) if choice.has("finish_reason") else None,
+            finish_reason=choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
             logprobs=None if request.sampling.logprobs is None else self._logprobs(choice),
             counters=timings(reply),
             seconds=seconds,
@@ -129,7 +128,7 @@ def _model(server: Server, model_id: str | None) -> tuple[str, str]:
     """
     try:
         models = server.json("/v1/models")
-        owners = {str(model["id"]): _owner(model) for model in models["data"]}
+        owners = {str(model["id"]): model.get("owned_by") for model in models["data"]}
     except StatusError as error:
         if error.status != 404 or model_id is None:
             raise
@@ -137,13 +136,9 @@ def _model(server: Server, model_id: str | None) -> tuple[str, str]:
     except (KeyError, TypeError, AttributeError):
         raise server.error(f"/v1/models lists no models: {server.shown(repr(models))}", _PROTOCOL) from None
     if model_id is None and len(owners) == 1:
-        return next(iter(owners.items()))
+        (model_id,) = owners
     if model_id not in owners:
         serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
         raise ConfigError("source.model", model_id, serves, "Name one of them.")
-    return model_id, owners[model_id]
-
-
-def _owner(model: Mapping[str, Any]) -> str:
-    owner = model.get("owned_by")
-    return owner if is_name(owner) else "a server"
+    owner = owners[model_id]
+    return model_id, owner if is_name(owner) else "a server"

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from specbench.core.checks import check_count, check_path
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
@@ -108,7 +110,7 @@ class OpenVinoSource:
         if request.token_ids is None:
             prompt = tokenizer.encode(request.prompt)
         else:
-            prompt = self.openvino.Tensor(_row(request.token_ids))
+            prompt = self.openvino.Tensor(np.array([request.token_ids], dtype=np.int64))
         try:
             result = pipeline.generate(prompt, self._config(request, mode))
         except RuntimeError as error:
@@ -132,9 +134,9 @@ class OpenVinoSource:
         config.apply_chat_template = False
         config.max_new_tokens, config.rng_seed = request.max_new_tokens, request.seed
         config.do_sample = not greedy
-        for name, value in active_params(request, _NAMES).items():
+        for name, value in active_params(request.sampling, _NAMES).items():
             if not (greedy and name in _CUTS):
-                setattr(config, _NAMES[name], set(value) if name in _SETS else value)  # ty: ignore
+                setattr(config, _NAMES[name], set(value) if name in _SETS else value)
         if mode is Mode.SPECULATIVE:
             config.num_assistant_tokens = self.gamma
             if self.draft is None:
@@ -163,12 +165,6 @@ def _counters(result: Any, tokens: int) -> dict[str, float]:
     except AttributeError as error:
         problem = f"its metrics are of another version ({error})"
         raise ConfigError("source", "openvino", problem, "Install openvino-genai 2026.4, or tell us.") from error
-
-
-def _row(ids: Sequence[int]) -> Any:
-    import numpy as np
-
-    return np.array([ids], dtype=np.int64)
 
 
 def _folder(key: str, name: object) -> str:

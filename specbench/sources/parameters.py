@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.sampling_params import DEFAULTS
+from specbench.core.sampling_params import DEFAULTS, SamplingParams
 from specbench.sources.contract import TextRequest
 
 if TYPE_CHECKING:  # it imports transformers, which takes seconds
@@ -30,9 +30,9 @@ def check_supported(requests: Sequence[TextRequest], unsupported: Collection[str
                 raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or use another source.")
 
 
-def active_params(request: TextRequest, names: Iterable[str]) -> dict[str, object]:
-    """The sampling parameters of a request that are not off, by name."""
-    values = {name: getattr(request.sampling, name) for name in names}
+def active_params(sampling: SamplingParams, names: Iterable[str] = DEFAULTS) -> dict[str, Any]:
+    """The sampling parameters that are not off, by name."""
+    values = {name: getattr(sampling, name) for name in names}
     return {name: value for name, value in values.items() if value != DEFAULTS[name]}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import MEBIBYTE, Server
 from specbench.sources.parameters import check_supported
 from specbench.sources.prometheus import Counters
-from specbench.sources.values import is_list, is_logprob, is_object
+from specbench.sources.values import Kind, is_a, is_logprob
 
 LONGEST_TIMEOUT = 1_000_000  # seconds
 
@@ -174,16 +174,16 @@ class Reply:
     def __init__(self, server: Server, part: Any, request: TextRequest, place: str = ""):
         self.server, self.part, self.request, self.place = server, part, request, place
 
-    def get(self, name: str, is_valid: Callable[[Any], bool], remedy: str) -> Any:
-        """Returns a field. Raises ConfigError unless it is there and valid (sources/values.py)."""
+    def get(self, name: str, kind: Kind, remedy: str) -> Any:
+        """Returns a field. Raises ConfigError unless it is there and of that kind (sources/values.py)."""
         value = self._value(name)
-        return value if is_valid(value) else self._refuse(name, remedy)
+        return value if is_a(kind, value) else self._refuse(name, remedy)
 
     def within(self, name: str, remedy: str) -> Reply:
         """An object in a field, or the first one of a list."""
         value = self._value(name)
         first = value[0] if isinstance(value, list) and value else value
-        if not is_object(first):
+        if not isinstance(first, dict):
             self._refuse(name, remedy)
         return Reply(self.server, first, self.request, f"{self.place}{name}.")
 
@@ -192,7 +192,7 @@ class Reply:
 
     def logprobs(self, name: str, remedy: str) -> tuple[float, ...]:
         """The log-probabilities of a list of objects, one for each token, each in its field ``logprob``."""
-        tokens = self.get(name, is_list, remedy)
+        tokens = self.get(name, list, remedy)
         return tuple(Reply(self.server, token, self.request).get("logprob", is_logprob, remedy) for token in tokens)
 
     def _value(self, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from specbench.core.machine import files
@@ -11,29 +12,17 @@ from specbench.core.machine import files
 LARGEST_ID = 2**32 - 1  # of a token, as tokenizers count them
 
 
-def is_text(value: Any) -> TypeGuard[str]:
-    """Returns whether it is a text, which may hold halves of surrogate pairs."""
-    return isinstance(value, str)
+Kind = type | Callable[[Any], bool]  # a type, or one of the checks below
+
+
+def is_a(kind: Kind, value: Any) -> bool:
+    """Returns whether it is of a type, or passes a check. A str may hold halves of surrogate pairs."""
+    return isinstance(value, kind) if isinstance(kind, type) else kind(value)
 
 
 def is_name(value: Any) -> TypeGuard[str]:
     """Returns whether it is a text that can be written into tables and pages."""
     return isinstance(value, str) and files.is_text(value)
-
-
-def is_flag(value: Any) -> TypeGuard[bool]:
-    """Returns whether it is true or false."""
-    return isinstance(value, bool)
-
-
-def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Returns whether it is a list."""
-    return isinstance(value, list)
-
-
-def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Returns whether it is an object."""
-    return isinstance(value, dict)
 
 
 def is_number(value: Any) -> TypeGuard[float]:

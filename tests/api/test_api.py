@@ -275,7 +275,7 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     (
         "processors",
         changed(sampling=specbench.SamplingParams(processors=(print,))),
-        "sampling: processors need the text",
+        "sampling.processors: needs the text",
     ),
     ("draft sampling alone", changed(draft_logits=None, draft_sampling=SAMPLING[0]), "draft_sampling: given without"),
     ("unknown verifier", changed(verifier="nonsense"), "verifier='nonsense': not one of conf/verifier. Use block"),

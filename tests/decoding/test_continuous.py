@@ -5,14 +5,12 @@ import itertools
 from types import SimpleNamespace
 
 import jaxtyping
-import numpy as np
 import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Request, decoder
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import STEPS, TEXTS, RunRow
-from specbench.metrics.speed import Rounds
 from specbench.models import Pair
 from specbench.protocols import Outcome
 from specbench.protocols.decode import DecodeProtocol, headline
@@ -108,7 +106,7 @@ def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
 
 
 def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
-    quiet = TimedRounds([], Rounds(*[np.ones((1, 1))] * 4), 0, Disturbance(None, None, None))
+    quiet = TimedRounds([[]], Disturbance(None, None, None))
     measured = {"acceptance_length": 2.0, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
     sentence = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
     assert headline(measured, quiet) == sentence

@@ -6,7 +6,6 @@ import dataclasses
 import io
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +17,6 @@ from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import CATEGORIES, write_rows
-from specbench.metrics.speed import Rounds
 from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
@@ -39,10 +37,9 @@ def completion(name: str, category: str, accepted: list[int], conversation: str 
 def test_a_category_is_timed_by_the_batches_that_hold_no_other():
     a, b, c = (completion(name, name, [2]) for name in "abc")
     batches = [[a], [b, c], [c], [a]]
-    first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
-    ones = np.ones((2, 4))
-    speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
-    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, QUIET)
+    speedups = (2.0, 4.0, 8.0, 2.0)
+    pairs = [(Timed(batch, 1.0, 1), Timed(batch, 1 / gain, 1)) for batch, gain in zip(batches, speedups, strict=True)]
+    timed = TimedRounds([pairs, pairs], QUIET)
     rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
     assert list(rows) == ["a", "b", "c"]
     assert rows["a"].speedup == pytest.approx(2.0)
@@ -51,7 +48,7 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
     assert rows["b"].speedup is None
     assert rows["c"].speedup is None
     plain = [completion("a", "", [1])]
-    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, QUIET)
+    nothing = TimedRounds([[(Timed(plain, 1.0, 1),) * 2]], QUIET)
     assert by_category(step_log(plain), nothing) == []
 
 

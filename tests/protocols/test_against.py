@@ -17,13 +17,13 @@ from specbench.metrics.results import write_rows
 from specbench.models import Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
-from specbench.protocols import ModelContext, rounds
+from specbench.protocols import ModelContext
 from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.predict import PredictProtocol
-from specbench.protocols.rounds import Timed, timed_rounds
+from specbench.protocols.rounds import Timed
 from specbench.sampling import SamplingParams
 from tests.helpers.contexts import model_context
 
@@ -124,10 +124,9 @@ def test_the_faster_of_the_two_is_named(
     order, requests = [], context.requests
     timed = [Timed(context.decoder(0).run(requests[i : i + 2]), 1.0, 1) for i in (0, 2)]
 
-    def other(context: ModelContext, way: str, batch: list[Request]) -> tuple[list[list[int]], float]:
+    def other(context: ModelContext, way: str, batch: list[Request]) -> Timed:
         order.append(way)
-        first = requests.index(batch[0])
-        return plain[first : first + 2], seconds
+        return dataclasses.replace(timed[requests.index(batch[0]) // 2], seconds=seconds)
 
     def ours(decoder: Decoder, batch: list[Request]) -> Timed:
         order.append("ours")
@@ -139,7 +138,7 @@ def test_the_faster_of_the_two_is_named(
         (row,) = against(context, [PLAIN], [requests[:2], requests[2:]], plain, rounds=2, decoder=context.decoder(0))
     assert row.times_plain == pytest.approx(1 / seconds)
     assert says in " ".join(shown.get().split())
-    assert order[1:] == [PLAIN, "ours", "ours", PLAIN, "ours", PLAIN, PLAIN, "ours"]  # after the warm-up, in turn
+    assert order[1:] == ["ours", PLAIN, PLAIN, "ours", PLAIN, "ours", "ours", PLAIN]  # after the warm-up, in turn
 
 
 def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext):
@@ -208,15 +207,7 @@ def test_unknown_ways_are_refused(ways):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
-    context: ModelContext, tmp_path, monkeypatch: pytest.MonkeyPatch
-):
-    def timed(plain: Decoder, speculative: Decoder, *rest: object) -> object:
-        times = [(decoder.prompt_seconds, dict(decoder.stopwatch.seconds)) for decoder in (plain, speculative)]
-        assert times == [(0, {})] * 2
-        return timed_rounds(plain, speculative, *rest)
-
-    monkeypatch.setattr(rounds, "timed_rounds", timed)  # the warm-up is not among the times
+def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(context: ModelContext, tmp_path):
     outcome = DecodeProtocol(1, 1, 0, 1, CHECK, against=[PLAIN, ASSISTED]).run(context)
     table = outcome.tables["baselines.parquet"]
     write_rows(tmp_path / "baselines.parquet", table.rows, table.schema)
@@ -230,6 +221,7 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
     assert 0 < measured["plain_seconds_prompts"] < measured["plain_seconds"]
     parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "commit", "rest"))
     assert parts == pytest.approx(measured["seconds"])
+    assert measured["seconds_rest"] > 0  # neither the warm-up nor an earlier batch is among the times
     pair = context.pair
     sizes = [4 * sum(weight.numel() for weight in model.parameters()) for model in (pair.target, pair.draft)]
     assert [measured["weight_bytes_target"], measured["weight_bytes_draft"]] == sizes

@@ -23,7 +23,7 @@ from specbench.protocols.judging import speed
 from specbench.protocols.judging.text_scorer import ScoredText
 from specbench.protocols.model_context import first_of_units, in_groups
 from specbench.protocols.record import repeated
-from specbench.protocols.rounds import DecoderFacts, Timed, TimedRounds, times_of
+from specbench.protocols.rounds import Timed, TimedRounds
 from specbench.protocols.scoring import overlap_fields, shared_fields
 from specbench.replay.agreement import agreement
 from specbench.replay.cost.forecast import _texts_by_prompt, forecast
@@ -57,14 +57,13 @@ def timed(batch: Sequence[Request], gains: dict[str, float] | None = None) -> Ti
 
 def rounds(gains: dict[str, float], batches: Sequence[Sequence[Request]]) -> TimedRounds:
     pairs = [(timed(batch), timed(batch, gains)) for batch in batches]
-    facts = DecoderFacts(phases=dict.fromkeys(("draft", "target", "verify"), 0.0))
-    return TimedRounds(pairs, times_of([pairs, pairs]), 0, Disturbance(None, None, None), facts=facts)
+    return TimedRounds([pairs, pairs], Disturbance(None, None, None))
 
 
 def of_generate(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
     requests = requests_of(TEXTS)
     patch.setattr(against, "decode_timed", lambda _, batch: timed(batch))
-    patch.setattr(against, "_decoded", lambda _, __, batch: ([[0] * 4] * len(batch), timed(batch, gains).seconds))
+    patch.setattr(against, "_decoded", lambda _, __, batch: timed(batch, gains))
     context: Any = SimpleNamespace(pair=None, gamma=3, sampling=requests[0].sampling, device=torch.device("cpu"))
     (row,) = against.against(context, [PLAIN], in_groups(requests, 1), [[0] * 4] * len(requests), 2, None)
     return row.times_plain_low, row.times_plain_high

@@ -10,9 +10,10 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
+from specbench.metrics.disturbance import Disturbance
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import DecodeProtocol, repeat_failure
-from specbench.protocols.rounds import DecoderFacts, RoundSettings, Timed, timed_rounds
+from specbench.protocols.rounds import RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
@@ -85,10 +86,8 @@ def test_rounds_follow_while_they_scatter(clock, settings, stretch, count):
 
 
 def test_seconds_of_prompts_are_those_of_either_way():
-    plain, speculative = decoders()
-    plain.prompt_seconds, speculative.prompt_seconds = 1.0, 2.0
-    facts = DecoderFacts.of(plain, speculative)
-    assert (facts.prompts, facts.plain_prompts) == (2.0, 1.0)
+    pair = Timed([], 3.0, 1, prompts=1.0), Timed([], 3.0, 1, prompts=2.0)
+    assert TimedRounds([[pair], [pair]], Disturbance()).prompts == (2.0, 4.0)
 
 
 class Own:

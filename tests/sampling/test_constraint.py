@@ -223,5 +223,5 @@ def test_traces_and_rows_name_it(pair):
     assert trace.identity.processors == processors_text(settings) == expected
     assert math.isfinite(trace.columns["log_p"].sum())
     nothing = torch.zeros(0, dtype=torch.int64)
-    with pytest.raises(ArgumentError, match="structured_outputs need the text before each position"):
+    with pytest.raises(ArgumentError, match=r"sampling\.structured_outputs: needs the text before each position"):
         specbench.verify(torch.zeros(1, 9), nothing, seeds=1, positions=1, num_draft_tokens=[0], sampling=sampling)

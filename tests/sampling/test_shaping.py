@@ -249,7 +249,7 @@ def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name(pair):
         check_no_history(shaped_context)
     why = obstacle(pair, "transformers", 1, SamplingParams(bad_words=["a"]), 0)
     assert why == "generate is not asked for sampler.bad_words"
-    with pytest.raises(ArgumentError, match="sampling: logit_bias needs the text before each position"):
+    with pytest.raises(ArgumentError, match=r"sampling\.logit_bias: needs the text before each position"):
         specbench.verify(
             torch.zeros(1, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4), num_draft_tokens=[0],
             sampling=SamplingParams(logit_bias={1: 1.0}), seeds=1, positions=[3],

@@ -127,12 +127,11 @@ class Judgement:
             answers.append(markdown.line(f"{verdict} {markdown.escape(finding.answer)}"))
             answers += [markdown.line(markdown.escape(finding.power))] if finding.power else []
         sections = [Section("Answers", tuple(answers)), *self._evidence(figure)]
+        environment = markdown.bullets(f"{key}: {value}" for key, value in self.environment.items())
         sections += [
             Section("Scope", (markdown.bullets(self.scope),)),
             Section("Not tested", (markdown.bullets(NOT_TESTED),)),
-            Section(
-                "How to repeat it", (markdown.lines([self.command]), markdown.bullets(_settings(self.environment)))
-            ),
+            Section("How to repeat it", (markdown.lines([self.command]), environment)),
         ]
         question = "Does the engine write the same texts with speculation as without?"
         verdict = f"Verdict: {self.verdict}"
@@ -183,7 +182,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _settings(environment: Mapping[str, Any]) -> list[str]:
-    return [f"{key}: {value}" for key, value in environment.items()]

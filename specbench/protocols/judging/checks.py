@@ -32,6 +32,7 @@ BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, they refute the 
 SEEDED = (SAME_SEED, ALONE, COUPLED)  # only of a source that takes seeds
 CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
 Greedy = Mapping[Mode, Sequence[TextCompletion]]
+Checked = tuple[int, list[str]]  # how many texts were checked, and what is wrong with each that fails
 
 
 @dataclass(frozen=True)
@@ -59,59 +60,57 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         greedy: texts of these prompts at temperature 0, in both modes; empty if there are none.
         gamma: tokens drafted a step, as far as it is known: limits up to gamma + 3 are tried.
     """
-    some, rows = prompts[:PROMPTS], []
-    plain_stops: dict[str, _Stopped] = {}
-    parts: list[tuple[str, Callable[[Mode], CheckRow]]] = [
-        (SAME_SEED, lambda mode: _same_seed(sampler, some, mode)),
-        (ALONE, lambda mode: _alone(sampler, some, mode)),
-        (LIMIT, lambda mode: _limit(sampler, some, gamma + 3, mode)),
-        (STOP, lambda mode: _stop(sampler, prompts, greedy, mode, plain_stops)),
-    ]
-    for check, ask in parts:
-        rows += [_tried(sampler, check, mode, ask) for mode in Mode]
+    some, stopped, distinct = prompts[:PROMPTS], dict[str, _Stopped](), dict[Mode, set[int]]()
+    of_each_mode: dict[str, Callable[[Mode], Checked]] = {
+        SAME_SEED: lambda mode: _same_seed(sampler, some, mode),
+        ALONE: lambda mode: _alone(sampler, some, mode),
+        LIMIT: lambda mode: _limit(sampler, some, gamma + 3, mode),
+        STOP: lambda mode: _stop(sampler, prompts, greedy, mode, stopped),
+    }
     if isinstance(sampler.source, SourceOfSeveral):
-        rows += _copies(sampler, some)
-    rows.append(_tried(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
-    rows.append(_tried(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
+        of_each_mode[COPIES] = lambda mode: _copies(sampler, some, mode, distinct)
+    rows = [_row(sampler, check, mode, ask) for check, ask in of_each_mode.items() for mode in Mode]
+    rows.append(_row(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
+    rows.append(_row(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
     return _finding(rows)
 
 
-def _tried(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
-    if check in SEEDED and not sampler.source.takes_seeds:
-        return CheckRow(check, mode, 0, 0, "not checked: it takes no seeds")
+def _row(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Checked]) -> CheckRow:
+    """The row of a check, which raises SpecbenchError if the source cannot be asked."""
     try:
-        return ask(mode)
+        if check in SEEDED and not sampler.source.takes_seeds:
+            raise SpecbenchError("it takes no seeds")
+        cases, wrong = ask(mode)
     except OutageError:
         raise
     except SpecbenchError as error:
         return CheckRow(check, mode, 0, 0, f"not checked: {error}")
+    return CheckRow(check, mode, cases, len(wrong), wrong[0] if wrong else "")
 
 
-def _same_seed(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
+def _same_seed(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> Checked:
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    one, other = (sampler.complete(requests, mode, f"same seed, {number}") for number in (1, 2))
-    return _equal(SAME_SEED, mode, one, other)
+    return _equal(*(sampler.complete(requests, mode, f"same seed, {number}") for number in (1, 2)))
 
 
-def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> CheckRow:
+def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> Checked:
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
     together = sampler.complete(requests, mode, "beside others")
-    apart = [sampler.complete([request], mode, "alone")[0] for request in requests]
-    return _equal(ALONE, mode, together, apart)
+    return _equal(together, [sampler.complete([request], mode, "alone")[0] for request in requests])
 
 
-def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> CheckRow:
+def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> Checked:
     requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(requests, mode, "coupled") for mode in Mode))
+    return _equal(*(sampler.complete(requests, mode, "coupled") for mode in Mode))
 
 
-def _equal(check: str, mode: Mode, one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> CheckRow:
-    pairs = list(zip(one, other, strict=True))
-    places = [parting(*_contents(pair)) for pair in pairs]
-    failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]
+def _equal(one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> Checked:
     unit = "token" if all(completion.token_ids for completion in one) else "character"
-    detail = f"prompt {failures[0][0]!r} parts at {unit} {failures[0][1] + 1}" if failures else ""
-    return CheckRow(check, mode, len(one), len(failures), detail)
+    return len(one), [
+        f"prompt {a.request.prompt_id!r} parts at {unit} {place + 1}"
+        for a, b in zip(one, other, strict=True)
+        if (place := parting(*_contents((a, b)))) is not None
+    ]
 
 
 def _contents(texts: Sequence[TextCompletion]) -> list[tuple[int, ...] | str]:
@@ -121,16 +120,16 @@ def _contents(texts: Sequence[TextCompletion]) -> list[tuple[int, ...] | str]:
     return [text.text for text in texts]
 
 
-def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: Mode) -> CheckRow:
+def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: Mode) -> Checked:
     requests = [sampler.request(prompt, "limit", limit, mode) for limit in range(1, most + 1) for prompt in prompts]
-    wrong, cases = [], 0
+    wrong = []
     for completion in sampler.complete(requests, mode, "limits"):
         if completion.token_ids is None:
-            return CheckRow(LIMIT, mode, 0, 0, "not checked: it returns no token ids")
-        count, limit, cases = len(completion.token_ids), completion.request.max_new_tokens, cases + 1
+            raise SpecbenchError("it returns no token ids")
+        count, limit = len(completion.token_ids), completion.request.max_new_tokens
         if count > limit or (count < limit and completion.finish_reason == "length"):
             wrong.append(f"{count} tokens for max_tokens={limit}, prompt {completion.request.prompt_id!r}")
-    return CheckRow(LIMIT, mode, cases, len(wrong), wrong[0] if wrong else "")
+    return len(requests), wrong
 
 
 @dataclass(frozen=True)
@@ -150,21 +149,21 @@ class _Stopped:
 
 def _stop(
     sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode, plain: dict[str, _Stopped]
-) -> CheckRow:
+) -> Checked:
     """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders.
 
     Args:
         plain: the plain texts by prompt, once they are there; speculative ones have to end as these do.
     """
     if not sampler.supports("stop") or not greedy:
-        return CheckRow(STOP, mode, 0, 0, "not checked: the source takes no stop strings, or has no greedy text")
+        raise SpecbenchError("the source takes no stop strings, or has no greedy text")
     wrong, cases = [], 0
     for prompt, text in list(zip(prompts, (completion.text for completion in greedy[mode]), strict=True))[:PROMPTS]:
         stop = text[len(text) // 2 : len(text) // 2 + 2]
         if len(stop.strip()) < 2:
             continue
         sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
-        request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
+        request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, sampling=sampling)
         (completion,) = sampler.complete([request], mode, "stop strings")
         stopped = _Stopped(stop, text[: text.index(stop)], completion, _ends_at(stop, completion.text, text))
         cases += stopped.ends_there is not None
@@ -175,8 +174,9 @@ def _stop(
             plain[prompt.name] = stopped
         elif prompt.name in plain and _cut_otherwise(plain[prompt.name], stopped):
             wrong.append(f"{where}, and the plain one {plain[prompt.name].completion.text[-40:]!r}")
-    detail = wrong[0] if wrong else "" if cases else "not checked: no text came to its stop string"
-    return CheckRow(STOP, mode, cases, len(wrong), detail)
+    if not cases:
+        raise SpecbenchError("no text came to its stop string")
+    return cases, wrong
 
 
 def _cut_otherwise(one: _Stopped, other: _Stopped) -> bool:
@@ -215,40 +215,36 @@ def _ends_at(stop: str, shown: str, text: str) -> bool | None:
     return None
 
 
-def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> list[CheckRow]:
+def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode, distinct: dict[Mode, set[int]]) -> Checked:
     """Texts that an engine draws with the same noise are equal.
 
     They refute if of each prompt more than half of the plain texts differ, and all speculative ones are equal. Of one
     distribution, whose likeliest text has probability a, eight are equal by chance a^8 and eight others hold four or
     more of other texts: both with a probability of at most 0.012, and 2e-8 for four prompts.
+
+    Args:
+        distinct: how many different texts prompts have, by mode, once they are there.
     """
     if sampler.sampling.temperature == 0 or len(prompts) < PROMPTS:
-        why = f"not checked: at temperature 0 texts are equal, and {PROMPTS} prompts are needed"
-        return [CheckRow(COPIES, mode, 0, 0, why) for mode in Mode]
-    rows, distinct = [], {}
-    for mode in Mode:
-        requests = [sampler.request(prompt, "several", LENGTH, mode) for prompt in prompts]
-        try:
-            texts = [sampler.several(request, SEVERAL, mode, "several") for request in requests]
-        except SpecbenchError as error:  # llama-server takes an n of at most its -np; an outage ends the next check
-            return [CheckRow(COPIES, one, 0, 0, f"not checked: {error}") for one in Mode]
-        wrong = [len(some) for some in texts if len(some) != SEVERAL]
-        distinct[mode] = {len(set(_contents(some))) for some in texts}
-        detail = f"{wrong[0]} texts for n={SEVERAL}" if wrong else ""
-        rows.append(CheckRow(COPIES, mode, len(prompts), len(wrong), detail))
-    if min(distinct[Mode.PLAIN]) > SEVERAL / 2 and distinct[Mode.SPECULATIVE] == {1}:
-        detail = f"{SEVERAL} equal texts for each of {len(prompts)} prompts, where most plain ones differ"
-        rows[-1] = CheckRow(COPIES, Mode.SPECULATIVE, len(prompts), len(prompts), detail)
-    return rows
+        raise SpecbenchError(f"at temperature 0 texts are equal, and {PROMPTS} prompts are needed")
+    requests = [sampler.request(prompt, "several", LENGTH, mode) for prompt in prompts]
+    texts = [sampler.several(request, SEVERAL, mode, "several") for request in requests]
+    distinct[mode] = {len(set(_contents(some))) for some in texts}
+    if Mode.PLAIN not in distinct:  # llama-server takes an n of at most its -np
+        raise SpecbenchError("there are no plain texts to compare with")
+    if mode is Mode.SPECULATIVE and min(distinct[Mode.PLAIN]) > SEVERAL / 2 and distinct[mode] == {1}:
+        problem = f"{SEVERAL} equal texts for each of {len(prompts)} prompts, where most plain ones differ"
+        return len(prompts), [problem] * len(prompts)
+    return len(prompts), [f"{len(some)} texts for n={SEVERAL}" for some in texts if len(some) != SEVERAL]
 
 
-def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy) -> CheckRow:
+def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy) -> Checked:
     """Of greedy texts, up to where they part from the plain ones."""
     if not sampler.supports("logprobs") or not greedy:
-        return CheckRow(LOGPROBS, Mode.SPECULATIVE, 0, 0, "not checked: the source returns none")
+        raise SpecbenchError("the source returns none")
     plain = greedy[Mode.PLAIN][:PROMPTS]
     sampling: SamplingParams = plain[0].request.sampling
-    requests = [sampler.request(p, 0, plain[0].request.max_new_tokens, "", sampling) for p in prompts[:PROMPTS]]
+    requests = [sampler.request(p, 0, plain[0].request.max_new_tokens, sampling=sampling) for p in prompts[:PROMPTS]]
     wrong, cases = [], 0
     for one, other in zip(plain, sampler.complete(requests, Mode.SPECULATIVE, "log-probabilities"), strict=True):
         if not one.logprobs or not other.logprobs or not one.token_ids or not other.token_ids:
@@ -260,7 +256,7 @@ def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy)
         if far:
             a, b = far[0]
             wrong.append(f"{len(far)} of {len(both)} tokens of prompt {one.request.prompt_id!r}, {b:.3f} for {a:.3f}")
-    return CheckRow(LOGPROBS, Mode.SPECULATIVE, cases, len(wrong), wrong[0] if wrong else "")
+    return cases, wrong
 
 
 def _finding(rows: Sequence[CheckRow]) -> Finding:

@@ -8,7 +8,6 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -166,16 +165,31 @@ def _finding(
         "nats_a_token": whole.entropy,
         "distinct_texts": {str(mode): distinct_share(pairs, side) for side, mode in enumerate(Mode)},
     }
-    constant = numbers["distinct_texts"][str(Mode.PLAIN)] == 0
     power: list[PowerRow] = []
-    if constant:
-        verdict, answer = CANNOT_TELL, _constant(numbers)
+    if numbers["distinct_texts"][str(Mode.PLAIN)] == 0:
+        verdict = CANNOT_TELL
+        answer = (
+            f"The {len(sampled.prompts):,} plain texts are the same for every seed of a prompt, so that the engine "
+            "ignores the temperature or the seeds."
+        )
     elif rejected is not None:
-        verdict, answer = REFUTED, _refuted(numbers, whole)
+        verdict = REFUTED
+        observed = whole.observed
+        differ = "" if observed is None else f", and shares of classes of tokens differ by {observed:.3f} a token"
+        answer = (
+            f"No: after {2 * rejected:,} texts the evidence against it exceeds {1 / limits.false_alarm:,.0f} to 1, "
+            f"most of it from {numbers['strongest']}{differ}."
+        )
     elif entropy < LEAST_ENTROPY:
-        verdict, answer = CANNOT_TELL, _certain(numbers)
+        verdict = CANNOT_TELL
+        known = "unknown" if whole.entropy is None else f"{entropy:.2f} nats"
+        answer = f"The entropy a token is {known}, and too few texts of a prompt begin likewise or differ."
     else:
-        verdict, answer = NOT_REFUTED, _not_refuted(numbers)
+        verdict = NOT_REFUTED
+        answer = (
+            f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} tokens, with "
+            f"{entropy:.2f} nats of entropy a token."
+        )
         power = power_rows(pairs, limits.false_alarm, limits.power, seed)
     return Finding(
         question=QUESTION,
@@ -195,31 +209,6 @@ def distinct_share(pairs: TextPairs, side: int) -> float:
         if len(texts) >= KNOWN:
             shares.append(float((texts != texts[0]).any()))
     return float(np.mean(shares)) if shares else 1.0
-
-
-def _refuted(numbers: dict[str, Any], whole: BiasRow) -> str:
-    after, strongest = numbers["rejected_after_texts"], numbers["strongest"]
-    text = f"No: after {after:,} texts the evidence against it exceeds {1 / numbers['false_alarm']:,.0f} to 1"
-    has_shares = whole.observed is not None
-    differ = f", and shares of classes of tokens differ by {whole.observed:.3f} a token" if has_shares else ""
-    return f"{text}, most of it from {strongest}{differ}."
-
-
-def _not_refuted(numbers: dict[str, Any]) -> str:
-    text = f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} tokens"
-    return f"{text}, with {numbers['nats_a_token']:.2f} nats of entropy a token."
-
-
-def _constant(numbers: dict[str, Any]) -> str:
-    return (
-        f"The {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
-        "engine ignores the temperature or the seeds."
-    )
-
-
-def _certain(numbers: dict[str, Any]) -> str:
-    entropy = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
-    return f"The entropy a token is {entropy}, and too few texts of a prompt begin likewise or differ."
 
 
 def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, guessed: bool) -> str:

@@ -49,8 +49,8 @@ def judge_greedy(
     if not prompts:
         return not_asked(QUESTION, "The source has no texts at temperature 0."), {}
     try:
-        plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
-        requests = [sampler.request(p, 0, length, "", greedy) for p in prompts]
+        plain = sampler.complete([sampler.request(p, 0, length, sampling=scored) for p in prompts], Mode.PLAIN, GREEDY)
+        requests = [sampler.request(p, 0, length, sampling=greedy) for p in prompts]
         speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
     except OutageError:
         raise
@@ -80,7 +80,7 @@ def _again(
 ) -> list[TextCompletion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
-        requests = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
+        requests = [sampler.request(prompt, 0, length, sampling=greedy) for prompt in reversed(prompts)]
         return [sampler.complete([request], Mode.PLAIN, "greedy, again")[0] for request in requests][::-1]
     except OutageError:
         raise
@@ -140,7 +140,8 @@ def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> 
         if ids is None:
             return NO_IDS
         before = (*(prompt.token_ids or ids), *text[:-1])
-        request = sampler.request(JudgedPrompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
+        fork = JudgedPrompt(f"{prompt.name}, to its fork", prompt.text, before)
+        request = sampler.request(fork, 0, 1, sampling=greedy)
         (following,) = sampler.complete([request], Mode.PLAIN, "fork, the next token")
     except OutageError:
         raise

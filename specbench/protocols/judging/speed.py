@@ -124,9 +124,9 @@ def predicted_rows(checkpoint: TextScorer, texts: Sequence[TextCompletion], gamm
         rate = ratio_of_sums(result.accepted, result.drafted, trace.prompts)
         length = ratio_of_sums(result.accepted + result.steps, result.steps, trace.prompts)
         ending = f"{PREDICTED}, drafts {drafts}"
-        rows.append(_row(f"acceptance rate, {ending}", f"Σa / Σd, replayed with gamma {gamma}", rate))
-        rows.append(_row(f"acceptance length, {ending}", f"(Σa + N) / N, replayed with gamma {gamma}", length))
-    return [row for row in rows if row is not None]
+        rows += _row(f"acceptance rate, {ending}", f"Σa / Σd, replayed with gamma {gamma}", rate)
+        rows += _row(f"acceptance length, {ending}", f"(Σa + N) / N, replayed with gamma {gamma}", length)
+    return rows
 
 
 def _tokens(completion: TextCompletion) -> int:
@@ -149,16 +149,16 @@ def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> li
     tokens = np.array([_tokens(text) for text in texts], dtype=float)
     rows = []
     if not np.isnan(drafted + accepted).any() and drafted.sum():
-        rows.append(_row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted, prompts)))
+        rows += _row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted, prompts))
         if len(drafted) > 1:
             rates = np.divide(accepted, drafted, out=np.zeros(len(drafted)), where=drafted > 0)
             mean = ratio_of_sums(rates, drafted > 0, prompts)
-            rows.append(_row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean))
+            rows += _row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean)
     if not np.isnan(steps).any() and steps.sum():
-        rows.append(_row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps, prompts)))
+        rows += _row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps, prompts))
         if len(steps) == len(tokens):
-            rows.append(_row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps, prompts)))
-    return [row for row in rows if row is not None]
+            rows += _row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps, prompts))
+    return rows
 
 
 def _speeds(times: np.ndarray) -> list[SpeedRow]:
@@ -166,17 +166,17 @@ def _speeds(times: np.ndarray) -> list[SpeedRow]:
         return []
     speed = speed_of(Rounds(*times))
     one, other = speed.tokens.sum() / speed.seconds.sum(), speed.plain_tokens.sum() / speed.plain_seconds.sum()
-    row = _row("speedup", "ratio of both", speed.speedup)
     fast = SpeedRow("tokens a second, speculative", "specbench/metrics/speed.py", float(one), None, None)
     plain = SpeedRow("tokens a second, plain", "specbench/metrics/speed.py", float(other), None, None)
-    return [fast, plain, *([row] if row is not None else [])]
+    return [fast, plain, *_row("speedup", "ratio of both", speed.speedup)]
 
 
-def _row(name: str, definition: str, estimate: Estimate | None) -> SpeedRow | None:
+def _row(name: str, definition: str, estimate: Estimate | None) -> list[SpeedRow]:
+    """The row of a number; none if the number is not known."""
     if estimate is None or math.isnan(estimate.value):
-        return None
+        return []
     ends = [None if math.isnan(end) else end for end in (estimate.low, estimate.high)]
-    return SpeedRow(name, definition, estimate.value, *ends)
+    return [SpeedRow(name, definition, estimate.value, *ends)]
 
 
 def _finding(rows: Sequence[SpeedRow]) -> Finding:

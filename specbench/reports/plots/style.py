@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
 NARROWEST = 1.5  # inches of a panel whose axis can still be read
@@ -130,13 +129,9 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     most_columns = min(len(named), columns)
     for ncols in range(most_columns, 0, -1):
         shown = figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=ncols)
-        if ncols == 1 or _inches(figure, shown) <= figure.get_figwidth():
+        if ncols == 1 or shown.get_window_extent().width / figure.dpi <= figure.get_figwidth():
             break
         shown.remove()
     more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
     return figure
-
-
-def _inches(figure: Figure, shown: Legend) -> float:
-    return shown.get_window_extent().width / figure.dpi

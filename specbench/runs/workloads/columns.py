@@ -14,7 +14,6 @@ Guessed from the schemas of the field's sets, unless ``workload.columns`` names 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from specbench.runs.config import AUTO, ColumnsConfig
@@ -29,15 +28,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The name of each column; None if there is none."""
-
-    turns: str | None
-    prompt: str | None
-    messages: str | None
-    id: str | None
-    category: str | None
+class Columns(ColumnsConfig):
+    """The name of each column, without any AUTO; None if there is none."""
 
     @staticmethod
     def of(config: ColumnsConfig, first: Mapping[str, Any]) -> Columns:
