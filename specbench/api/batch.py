@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.api.per_request import Samplings, check_length, derived_seeds, entries, samplings_of
+from specbench.api.per_request import Samplings, check_length, derived_seeds, entries, refuse_history, samplings_of
 from specbench.api.verifiers import verifier_of
 from specbench.core import arguments
 from specbench.core.checks import plain_number
@@ -230,10 +230,7 @@ def _params(name: str, sampling: Samplings, batch: int, device: torch.device) ->
     """The sampling parameters of each request. Raises ArgumentError for those that depend on the text."""
     settings = samplings_of(name, sampling, batch, "requests")
     for params in settings:
-        parts = {"processors": params.processors, "structured_outputs": params.structured_outputs, **params.shaping}
-        if parameter := next((key for key, value in parts.items() if value), None):
-            problem = "needs the text before each position; give logits that it has changed or masked"
-            raise ArgumentError(f"{name}.{parameter}: {problem}")
+        refuse_history(name, params, "give logits that it has changed or masked")
     return RowParams.of(settings, device)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from specbench.api.accept import AcceptVerifier, from_accept, takes
 from specbench.api.naming import names_arguments
-from specbench.api.per_request import single_sampling
+from specbench.api.per_request import refuse_history, single_sampling
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
@@ -100,7 +100,8 @@ def certify(
     gamma, batch_size = check_count("gamma", gamma, 0, LARGEST_GAMMA), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
     inputs_seed = fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED)
-    place = choose_device(device)
+    place, conditions = choose_device(device), single_sampling(sampling)
+    refuse_history("sampling", conditions, "leave it out: steps are made up, without texts")
     command = _call(
         verifier, suite=suite, seed=seed, inputs_seed=inputs_seed, rule=rule, lossless=lossless,
         takes_padded=takes_padded, sampling=sampling, gamma=gamma, batch_size=batch_size, device=device, dtype=dtype,
@@ -113,7 +114,7 @@ def certify(
         seed=seed,
         device=place,
         inputs_seed=inputs_seed,
-        configured=configured_stratum(single_sampling(sampling), gamma, batch_size, choose_dtype(dtype, place)),
+        configured=configured_stratum(conditions, gamma, batch_size, choose_dtype(dtype, place)),
         report=report,
         interrupted=lambda _: interrupted.append(certificate_of(*certified)),
     )
@@ -197,9 +198,8 @@ def _place(function: object) -> tuple[str, str]:
 def _source(value: Any) -> str:
     """Returns an argument as Python source; a Rule of one's own stands under its name."""
     if isinstance(value, SamplingParams):
-        changed = active_params(value)
-        changed |= {"logit_bias": dict(changed["logit_bias"])} if "logit_bias" in changed else {}
-        return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in changed.items())})"
+        changed = active_params(value).items()
+        return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in changed)})"
     if isinstance(value, RuleInfo):
         registered = value in (RULES.get(value.name), rules_with_formulas().get(value.name))
         return repr(value.name) if registered else re.sub(r"\W", "_", value.name)

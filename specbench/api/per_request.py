@@ -43,6 +43,13 @@ def single_sampling(sampling: SamplingParams | None) -> SamplingParams:
     return sampling or SamplingParams()
 
 
+def refuse_history(name: str, params: SamplingParams, remedy: str) -> None:
+    """Raises ArgumentError for sampling parameters that depend on the text, which a function without texts ignores."""
+    parts = {"processors": params.processors, "structured_outputs": params.structured_outputs, **params.shaping}
+    if parameter := next((key for key, value in parts.items() if value), None):
+        raise ArgumentError(f"{name}.{parameter}: needs the text before each position; {remedy}")
+
+
 def samplings_of(name: str, samplings: Samplings, count: int, requests: str) -> list[SamplingParams]:
     """The sampling parameters of each request.
 

@@ -84,6 +84,7 @@ def test_functions_have_docstrings_that_stand_alone(name):
 # verify
 
 COUNTS = [3, 0, 1, 2]
+BIASED = specbench.SamplingParams(logit_bias={3: 1.5})
 SAMPLING = [
     specbench.SamplingParams(temperature=0.7),
     specbench.SamplingParams(top_k=3),
@@ -450,7 +451,7 @@ REPEATED = {
     ),
     "sampling": (
         "mine",
-        {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, logit_bias={3: 1.5}), "device": "cpu"},
+        {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, top_k=3), "device": "cpu"},
     ),
     "settings": ("masked", {"seconds": 60, "stop_when_caught": False}),
     "an object": ("object", {"suite": "default"}),
@@ -530,6 +531,7 @@ def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
         ({"verifier": "masked", "sampling": {}}, ArgumentError, "sampling: a dict; give specbench.SamplingParams"),
         ({"verifier": "masked", "sampling": [SAMPLING[0]]}, ArgumentError, "sampling: a list; give specbench.Sampling"),
+        ({"verifier": "masked", "sampling": BIASED}, ArgumentError, "sampling.logit_bias: needs the text before each"),
         ({"verifier": "masked", "gamma": 65}, ConfigError, "Use a whole number from 0 to 64."),
         ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),
