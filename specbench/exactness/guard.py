@@ -1,6 +1,6 @@
 """Calls of the verifier under test: whatever it does wrong is named with the fixture and the request it did it on.
 
-A verifier is somebody's code: it may raise, return something else, or never return. All calls go through ``verify``.
+A verifier is code of others: it may raise, return something else, or never return. All calls go through ``verify``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Settings:
     Attributes:
         draws: steps on each small fixture.
         seconds: limit for the small fixtures together, as all that end in ``seconds``; 0 is no limit. Counts are fixed
-            beforehand: fewer where the verifier makes so many Python calls a request that they would not fit. The clock
+            beforehand: fewer where the Python calls that the verifier makes a request would not fit. The clock
             ends only what takes longer still, and the certificate names it.
         locating_seconds: for finding the thresholds of code; code that is too slow is held against its rule alone.
         calls, input_seconds: calls drawn from the input distribution D, 0 for none, and the limit for them.
@@ -167,7 +167,7 @@ class RequestBudget:
         return min(self.settings.serial_draws, fitting // _STEPS_A_PAIR)
 
     def draws(self, fixtures: int) -> int:
-        """Requests on each of so many small fixtures."""
+        """Requests on each small fixture, if there are ``fixtures`` of them."""
         return min(self.settings.draws, max(FEWEST, self._fitting(self.settings.seconds)) // fixtures)
 
     def _fitting(self, seconds: float | int) -> int:

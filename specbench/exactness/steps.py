@@ -152,7 +152,7 @@ def _drawn(
     ragged = fixture.counts != (fixture.gamma,)
     draft = Draft(all_tokens.flatten(), rows_drawn, counts, fixture.gamma, padded=ragged)
     target = fixture.target.select(all_rows.flatten())
-    if ragged:  # what nobody drafts goes
+    if ragged:  # rows without a drafted token go
         draft, target = draft.compact(target)
     return Drawn(fixture, draft, target, streams, all_tokens, all_rows, base)
 

@@ -17,7 +17,7 @@ _ROOM = 256  # positions are left for the steps that follow the first
 # What an index of 31 or 32 bits, a signed number or a counter that begins at 1 would take wrongly.
 END_SEEDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, MAX_SEED)
 END_POSITIONS = (0, 1, 2**16 - 1, 2**16, 2**31 - 1, 2**31, MAX_POSITION)
-_SPECIAL = 64  # one request in so many has each of the numbers above
+_SPECIAL = 64  # each number above stands in one request of _SPECIAL
 
 
 def request_streams(run_seed: int, first: int, size: int, width: int, device: torch.device) -> Streams:

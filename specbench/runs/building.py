@@ -72,7 +72,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
         raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
     if "drafter" in unused(protocol) and config.pair.draft is None:
-        drafter = Drafter()  # the one of the configuration, which nobody asks, need not have its model
+        drafter = Drafter()  # the configuration's is not used, and need not have its model
     drafter.check(config.pair.draft is not None)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
@@ -109,7 +109,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
 def _engine(
     config: Config, context: RunContext, drafter: Drafter, most: int, samplings: Sequence[SamplingParams], texts: int
 ) -> DecodingEngine:
-    """The engine that runs these, of at most so many requests together.
+    """The engine that runs these, with at most ``most`` requests together.
 
     Args:
         texts: that the job writes with one setting.

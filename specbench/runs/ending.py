@@ -103,7 +103,7 @@ def _track(status: SweepStatus, has_report: bool, ended: bool, online: bool) -> 
         try:
             for warning in part:
                 say(warning, style="yellow")
-        except Exception as error:  # a configuration that somebody has changed
+        except Exception as error:  # a configuration that was changed meanwhile
             say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 

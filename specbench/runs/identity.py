@@ -15,7 +15,7 @@ from specbench.runs.config import OPEN_GROUPS  # any key of theirs may name a fi
 # These change neither what is asked nor the numbers that answer it, other than times.
 APART = ("tracking", "threads", "share_machine")
 FILES = ("workload.path", "pair.target", "pair.draft")  # a file or a folder, if it is not the name of something else
-SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
+SAMPLES, SAMPLE = 16, 4096  # of a large file: pieces, and bytes of each
 
 
 def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def find_run(name: str) -> Path:
 
 
 def check_whole(run: Path, partial: bool) -> None:
-    """Raises ConfigError if jobs of a run failed or are missing, and nobody said that a part will do."""
+    """Raises ConfigError if jobs of a run failed or are missing, unless ``partial``."""
     status = SweepStatus.of(run)
     if status is not None and not status.complete and not partial:
         troubles = [sentence for style, sentence in status.problems() if style == "bold red"]

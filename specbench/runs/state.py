@@ -22,7 +22,7 @@ from specbench.sources.contract import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
 IDENTITY = "identity.json"  # of the plan: what the job's id is a digest of (identity.py)
-PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment
+PATIENCE = 5.0  # seconds; to look whether a lock is held takes it for a moment
 
 
 class Status(StrEnum):

@@ -1,4 +1,4 @@
-"""Sources of texts: engines under test, whoever wrote them. Requests go in, completions come out."""
+"""Sources of texts: engines under test, ours or others'. Requests go in, completions come out."""
 
 from specbench.sources.contract import Mode, Source, TextCompletion, TextRequest
 

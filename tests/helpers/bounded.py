@@ -1,4 +1,4 @@
-"""Bounds of time and memory for one call, whoever runs away in it: Python, C++ or Rust."""
+"""Bounds of time and memory for one call, whether Python, C++ or Rust runs away in it."""
 
 import faulthandler
 import resource

@@ -43,7 +43,7 @@ class Ended:
 def load_once() -> None:
     """Loads the embedded pair as a job does, for all children to come, and sets the threads that they begin with.
 
-    A child that would load another one is refused: each would take half a second that nobody sees.
+    A child that would load another one is refused: each would take half a second that no test shows.
     """
     torch.set_num_threads(1)
     register()

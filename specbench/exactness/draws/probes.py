@@ -42,7 +42,7 @@ from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
-_BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
+_BET_ON = 2048  # differing requests of a batch to bet on, about; chosen before it is known which differ
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
 
@@ -208,7 +208,7 @@ class Probe:
         return drawn.variants * (self.fixture.gamma + 1) + drawn.counts
 
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
-        """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
+        """Bets on the first requests of the batch, of which about _BET_ON should differ."""
         most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
         for part in differ[:most].nonzero()[:, 0].split(_BET_ON):
             got, other = steps.visible[part], wanted[part]

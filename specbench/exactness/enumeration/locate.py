@@ -39,7 +39,7 @@ _BASES, _SCAN = 240, 33  # lines along each uniform, points on each
 _SECTIONS, _DIVISIONS = 8, 16  # into how many parts what holds a threshold is divided, and how often: to 2^-48
 _CHECKS, _ROUNDS = 20_000, 10  # random points, and how often those that were not predicted start a new search
 _SIDES = 4  # how often the sides of the boxes are probed for thresholds out of place
-_HOPELESS, _PATIENCE = 0.2, 2  # share of points not predicted that is no use, and a tenth of it after so many rounds
+_HOPELESS, _PATIENCE = 0.2, 2  # share of points not predicted that is no use; after _PATIENCE rounds a tenth of it
 _REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes a difference
 _FOLLOWED = 400  # points not predicted that are followed up at once
 

@@ -15,7 +15,7 @@ ACCEPT, RESIDUAL, BONUS = range(3)  # kinds of lines: along the accept uniform, 
 BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _CELLS = 2**25  # probabilities held side by side
 _LEAST_REFUSAL = 1e-6  # probability of refusing a token with which refusals are probed
-_LIKELY, _STANDS_OUT, _SPREAD, _NOISE = 50, 4.0, 2.2, 0.7  # one likely token in so many; logits of the rows
+_LIKELY, _STANDS_OUT, _SPREAD, _NOISE = 50, 4.0, 2.2, 0.7  # one token in _LIKELY is a likely one; the others are logits
 
 
 @dataclass(frozen=True)

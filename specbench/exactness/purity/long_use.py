@@ -31,7 +31,7 @@ from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
-_EVERY = 20  # one call in so many is a recorded batch
+_EVERY = 20  # calls for each recorded batch
 _REQUESTS = 128  # of each small fixture
 
 
@@ -79,7 +79,7 @@ class LongUse:
             Whether the time was up first.
 
         Args:
-            calls: at most so many.
+            calls: the most that are made.
             seconds: after which no further call is made; 0 is no limit.
 
         Raises:

@@ -3,7 +3,7 @@
 A bet multiplies what was staked by a factor whose mean is 1 if the verifier emits the target's distribution. What has
 grown to W proves a bias with a false alarm of at most 1 / W, however often one looked (Ville's inequality; Ramdas et
 al., "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 38, 2023). Stakes are spread
-evenly over bets of several sizes, in both directions, on every cell, so that nobody has to know the bias beforehand.
+evenly over bets of several sizes, in both directions, on every cell, so that the bias need not be known beforehand.
 """
 
 from __future__ import annotations

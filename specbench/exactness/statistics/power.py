@@ -1,4 +1,4 @@
-"""What a test could have seen after so many draws, and how far from the target a verifier can still be.
+"""What a test could have seen in a number of draws, and how far from the target a verifier can still be.
 
 The G statistic of a step (g_tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
 KL is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with

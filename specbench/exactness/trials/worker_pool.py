@@ -1,4 +1,4 @@
-"""Independent work, numbered, shared among processes of one machine; the results come in order, whoever made them.
+"""Independent work, numbered, shared among processes of one machine; the results come in order.
 
 On a CPU processes are forked, so that a verifier need not be pickled and a script needs no main guard. A process that
 has used a GPU cannot be forked: there new ones are spawned, by the command line alone, with a copy of the verifier. A
