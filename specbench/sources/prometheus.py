@@ -54,8 +54,9 @@ class Counters:
         if name in metrics or not speculates:
             return metrics.get(name, 0.0)
         near = [name for name in sorted(metrics) if re.search("draft|accept|spec", name)]
-        problem = f"{server.url}/metrics has no such counter; it may be of another version"
-        raise ConfigError(f"source.counters.{what}", name, problem, f"It has {', '.join(near[:6]) or 'none like it'}.")
+        problem = f"{server.url}/metrics has no such counter; the server may not speculate, or be of another version"
+        remedy = f"It has {', '.join(near[:6]) or 'none like it'}; source.counters=null reads none."
+        raise ConfigError(f"source.counters.{what}", name, problem, remedy)
 
 
 def totals(text: str) -> dict[str, float]:

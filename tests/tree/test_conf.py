@@ -60,6 +60,11 @@ def test_every_choice_composes_with_the_defaults(group, name):
     written = OmegaConf.load(CONF / group / f"{name}.yaml")
     got = OmegaConf.to_container(chosen(group, name))
     for default in written.pop("defaults", []):  # "/verifier@other: naive" puts another choice under a key
+        if isinstance(default, str):  # a choice of the same group, some keys of which this one changes
+            written = OmegaConf.merge(
+                {} if default == "_self_" else OmegaConf.load(CONF / group / f"{default}.yaml"), written
+            )
+            continue
         (choice, value), *_ = default.items()
         source, key = choice.strip("/").split("@")
         written[key] = OmegaConf.load(CONF / source / f"{value}.yaml")
