@@ -13,7 +13,9 @@
 #include <cstring>
 
 // AHEAD: bytes that a product has read ahead, since processors do less by themselves, the less the more rows there are.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
+constexpr int64_t LANES = 16, AHEAD = 12288;  // AMD; the oldest name stands for processors newer than the compiler
+#elif defined(__AVX512F__)
 constexpr int64_t LANES = 16, AHEAD = 2048;
 #elif defined(__AVX__)
 constexpr int64_t LANES = 8, AHEAD = 4096;
