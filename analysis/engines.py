@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.core.errors import ConfigError
+from specbench.core.rounding import most
 from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.findings import DIFFERENCE, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, SHARES
 from specbench.reports import Report, Table, cells
@@ -115,14 +116,18 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
             "method": row["method"],
             "texts": f"{row['asks']}; {number(row['sampled'], ',.0f')}, {number(row['nats'])} nats a token",
             "against plain texts": _verdict(row, "texts", "log10_evidence"),
-            "bias, at most": number(row["bound"], ".3f"),
+            "bias, at most": _most(row["bound"]),
             "against the checkpoint": _verdict(row, "scored", "log10_evidence_scored"),
-            "bias, at most (scored)": number(row["bound_scored"], ".3f"),
+            "bias, at most (scored)": _most(row["bound_scored"]),
             "temperature 0": row["greedy_verdict"] or NONE,
             "forks": number(row["forks"], ".1f"),
             **({"certificate": row["certificate"]} if "certificate" in row else {}),
         },
     )
+
+
+def _most(bound: float | None) -> str:
+    return most(bound) if pd.notna(bound) else NONE
 
 
 def _verdict(row: pd.Series, question: str, evidence: str) -> str:

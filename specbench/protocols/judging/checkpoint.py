@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from specbench.core.rounding import most
 from specbench.exactness.statistics.bets import rejected_at
 from specbench.exactness.texts.eprocess import e_value
 from specbench.metrics.findings import DIFFERENCE, SHARES
@@ -94,8 +95,9 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
         verdict = NOT_REFUTED
         answer = f"No difference from the checkpoint was found in {count:,} speculative tokens."
     power = (
-        f"Shares of sets of tokens in speculative texts differ from the checkpoint's by at most {numbers['bound']:.3f} "
-        f"a token, and from plain texts' by at most {numbers['bound_of_difference']:.3f} ({confidence:.0%} confidence)."
+        "Shares of sets of tokens in speculative texts differ from the checkpoint's by at most "
+        f"{most(numbers['bound'])} a token, and from plain texts' by at most {most(numbers['bound_of_difference'])} "
+        f"({confidence:.0%} confidence)."
     )
     return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={SHARES: rows})
 

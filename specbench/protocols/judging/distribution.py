@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from specbench.core.machine.progress import say
+from specbench.core.rounding import most
 from specbench.exactness.two_sample.bets import BetResults, evidence
 from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
@@ -219,8 +220,8 @@ def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, guess
     shares = "Too few texts agree to bound the shares of classes of tokens."
     if whole.bound is not None:
         shares = (
-            f"Shares of classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), "
-            f"of the {whole.classified:.0%} of tokens before which enough texts agree."
+            f"Shares of classes of tokens differ by at most {most(whole.bound)} a token ({limits.power:.0%} "
+            f"confidence), of the {whole.classified:.0%} of tokens before which enough texts agree."
         )
         if guessed:  # wrong guesses mix the classes, and hide a part of the difference
             shares += " Classes are guessed from earlier texts, so that shares of the true ones may differ by more."
