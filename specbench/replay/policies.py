@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 
 from specbench.core.draft_lengths import LengthPolicy
 from specbench.core.errors import ConfigError
@@ -55,27 +55,22 @@ def allowed(trace: Trace, policy: Policy) -> Bool[np.ndarray, "T 2"]:
     yes = np.ones(len(trace), dtype=bool)
     if policy.kind == "fixed":
         return np.stack([yes, yes], axis=1)
-    values = confidence(trace)
-    if policy.kind not in values:
-        problem = f"the trace has no {READS[policy.kind]} for policy {policy.kind}"
-        raise ConfigError(KEY, trace.identity.source, problem, "Record it anew with protocol=record.")
-    if policy.kind == "probability":
-        return np.stack([yes, policy.goes_on(values["probability"])], axis=1)
-    return np.stack([policy.enters(values["entropy"]), yes], axis=1)
+    columns = trace.columns
+    if policy.kind == "entropy":
+        return np.stack([policy.enters(columns[READS["entropy"]]), yes], axis=1)
+    sure = columns[READS["probability"]] if READS["probability"] in columns else np.exp(columns["log_q"])
+    return np.stack([yes, policy.goes_on(sure)], axis=1)
 
 
-def confidence(trace: Trace) -> dict[str, Float[np.ndarray, " T"]]:
-    """Returns what each kind of policy reads of the draft at each token, for the kinds that the trace has it for.
+def replayable_kinds(trace: Trace) -> list[str]:
+    """Returns the kinds of policies that a trace has the columns for.
 
     Of a draft at temperature 0 policies read the distribution at temperature 1. Older traces, which have no
-    ``draft_confidence``, tell nothing of it: its log_q is 0 or -inf, and its draft_entropy 0.
+    ``draft_confidence``, tell nothing of it: their log_q is 0 or -inf, and their draft_entropy 0.
     """
-    columns = dict(trace.columns)
-    if READS["probability"] not in columns:
-        if np.isin(columns["log_q"], (0, -np.inf)).all():
-            return {}
-        columns[READS["probability"]] = np.exp(columns["log_q"])
-    return {kind: columns[name] for kind, name in READS.items() if name in columns}
+    if READS["probability"] not in trace.columns and np.isin(trace.columns["log_q"], (0, -np.inf)).all():
+        return ["fixed"]
+    return ["fixed", "probability", *(["entropy"] if READS["entropy"] in trace.columns else [])]
 
 
 def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:
@@ -98,6 +93,9 @@ def try_policy(trace: Trace, rule: RuleInfo | str, policy: Policy) -> PolicyPoin
     Raises:
         ArgumentError, ConfigError: as survival; a policy that reads what the trace does not have.
     """
+    if policy.kind not in replayable_kinds(trace):
+        problem = f"the trace has no {READS[policy.kind]} for policy {policy.kind}"
+        raise ConfigError(KEY, trace.identity.source, problem, "Record it anew with protocol=record.")
     parts, drafted, steps = [], 0.0, 0.0
     for chunk in chunks(trace):
         lengths = draft_lengths(chunk, policy)
@@ -160,5 +158,6 @@ def frontier(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[
     """Fixed draft lengths, and policies over a range of thresholds that draft at most the largest of them."""
     largest = max(gammas)
     tried = [Policy("fixed", None, gamma) for gamma in gammas if gamma > 0]
-    tried += [Policy(kind, threshold, largest) for kind in confidence(trace) for threshold in THRESHOLDS[kind]]
+    kinds = replayable_kinds(trace)
+    tried += [Policy(kind, threshold, largest) for kind in kinds for threshold in THRESHOLDS.get(kind, ())]
     return [try_policy(trace, rule, policy) for policy in tried]

@@ -103,6 +103,15 @@ def test_a_greedy_trace_without_the_draft_s_confidence_has_fixed_lengths_alone()
             try_policy(trace, "token", Policy(kind, 0.5, 4))
 
 
+def test_a_part_in_which_the_draft_is_certain_is_no_greedy_trace(monkeypatch):
+    """Traces are replayed in parts; the first text here has probability 1 under the draft, the others have not."""
+    p, q = markov_pair(4)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 3, 10, seed=1).tolist())
+    trace.columns["log_q"][:10] = 0
+    monkeypatch.setattr(renewal, "CHUNK", 10)
+    assert try_policy(trace, "token", Policy("probability", 0.5, 4)).drafted_per_step > 0
+
+
 def test_gain_over_fixed_by_hand():
     """Fixed lengths at (1 drafted, 1.6 emitted) and (2, 2.0); a policy at 1.5 drafted gains what it has above 1.8."""
     p, q = markov_pair(3)
