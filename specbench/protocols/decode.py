@@ -39,11 +39,11 @@ from specbench.protocols.rounds import (
     RoundRow,
     RoundSettings,
     TimedRounds,
-    speed_fields,
     warm_rounds,
 )
 from specbench.protocols.scoring import overlap_fields, shared_fields
 from specbench.protocols.settings import NOTHING, Ignored
+from specbench.protocols.speed_fields import speed_fields
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots
