@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-Loss = Callable[[LlamaForCausalLM, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
 
 
 def build(
@@ -61,7 +62,7 @@ def distillation_loss(teacher: LlamaForCausalLM, share_of_tv: float) -> Loss:
     return loss
 
 
-def optimisers(model: LlamaForCausalLM, learning_rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
+def optimisers(model: nn.Module, learning_rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms (Jordan et al., 2024)."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     inside = {id(p) for p in matrices}
@@ -96,7 +97,7 @@ def alternating(tokens: Tensor, texts: Tensor, sequences: int, context: int, see
 
 
 def train(
-    model: LlamaForCausalLM,
+    model: nn.Module,
     batches: Iterator[Tensor],
     loss: Loss,
     *,

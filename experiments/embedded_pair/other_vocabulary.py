@@ -22,7 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
-from experiments.embedded_pair.optimise import build, next_token_loss, train
+from experiments.embedded_pair.optimise import build, crops, next_token_loss, train
 from specbench.extras.vocabularies.spelling import Spelling
 from specbench.models import load_pair
 
@@ -112,8 +112,8 @@ def made(kind: str, texts: list[str], args: argparse.Namespace) -> Path:
     backend = tokenizer.backend_tokenizer
     parts = [f"{START}{text}" if kind == "pieces" else text for text in texts]
     tokens = torch.from_numpy(encode(backend, parts))
-    settings = {"sequences": args.sequences, "context": args.context, "learning_rate": args.learning_rate}
-    train(model, tokens, next_token_loss, steps=args.steps, label=kind, seed=args.seed, **settings)
+    batches = crops(tokens, args.sequences, args.context, args.seed)
+    train(model, batches, next_token_loss, steps=args.steps, learning_rate=args.learning_rate, label=kind)
     folder = args.out / kind
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

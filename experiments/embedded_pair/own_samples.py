@@ -6,18 +6,18 @@ Distilling on them is on-policy distillation as DistillSpec has it (arXiv 2310.0
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 LENGTH = 320  # tokens of a sample at most, its prefix included
 TOGETHER = 8192  # samples
 
 
 @torch.no_grad()
-def sample_texts(model: LlamaForCausalLM, tokens: Tensor, count: int, length: int, seed: int) -> Tensor:
-    """At least ``count`` samples of ``model`` at temperature 1, int16 [n, length], behind beginnings of documents.
+def sample_texts(model: Any, tokens: Tensor, count: int, length: int, seed: int) -> Tensor:
+    """At least ``count`` samples of a Llama model at temperature 1, int16 [n, length], behind beginnings of documents.
 
     ``tokens`` [N] is a stream of documents, each led by token 0. The prefixes of a batch have one length; those of all
     batches are spread evenly up to half of ``length``. A text goes on behind an end of text, as the stream does.
@@ -32,7 +32,7 @@ def sample_texts(model: LlamaForCausalLM, tokens: Tensor, count: int, length: in
         rows = torch.randint(len(starts), (min(count, TOGETHER),), generator=generator, device=tokens.device)
         window = torch.arange(max(1, length // 2 * batch // batches), device=tokens.device)
         prefixes = tokens[starts[rows] + window].long()
-        written = model.generate(  # type: ignore[operator]  # transformers types it as a module's attribute
+        written = model.generate(
             prefixes,
             attention_mask=torch.ones_like(prefixes),
             max_length=length,
