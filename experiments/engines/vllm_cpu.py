@@ -26,13 +26,14 @@ def mend():
     cpu_triton_utils._expand_kernel_impl = expand
 
 
-def serve(options):
+def serve(options, mended):
+    """Runs vLLM's server with a plugin, such as vllm_cpu:mend."""
     with tempfile.TemporaryDirectory() as folder:
         about = Path(folder) / "mended-1.dist-info"
         about.mkdir()
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mended\nVersion: 1\n")
-        (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmended = vllm_cpu:mend\n")
-        paths = os.pathsep.join([folder, str(Path(__file__).parent)])
+        (about / "entry_points.txt").write_text(f"[vllm.general_plugins]\nmended = {mended}\n")
+        paths = os.pathsep.join([folder, str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         subprocess.run([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options],
                        env={**os.environ, "PYTHONPATH": paths}, check=False)  # fmt: skip
 
@@ -51,4 +52,4 @@ def show():
 
 
 if __name__ == "__main__":
-    serve(sys.argv[2:]) if sys.argv[1:2] == ["serve"] else show()
+    serve(sys.argv[2:], "vllm_cpu:mend") if sys.argv[1:2] == ["serve"] else show()
