@@ -113,6 +113,24 @@ def factors_of(scored: np.ndarray, q: np.ndarray) -> np.ndarray:
     return log_factors(p, drafted, range(count), SamplingParams(), None)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_noise_that_the_draft_shares_shows_in_the_odds(shared):
+    """Tokens above their drafts are then too rare if they are little above, and too frequent if far."""
+    rng = np.random.default_rng(3)
+    logits, apart = rng.normal(size=(2, 60))
+    p, q = (np.exp(row) / np.exp(row).sum() for row in (1.5 * logits, 1.5 * logits + apart))
+    noise, other = rng.gumbel(size=(2, 24_000, 60))
+    drafted = (np.log(q) + noise).argmax(axis=1)
+    accepted = rng.random(len(drafted)) < (p / q)[drafted]
+    with np.errstate(divide="ignore"):
+        residual = np.log(np.clip(p - q, 0, None))
+    emitted = np.where(accepted, drafted, (residual + (noise if shared else other)).argmax(axis=1))
+    along = factors_of(p, q)[emitted]
+    others = [not bet.startswith("odds") for bet in BETS]
+    assert e_value(log_wealth(along[:, others])) < 6
+    assert (e_value(log_wealth(along)) > 6) is shared
+
+
 def test_every_bet_is_a_martingale_over_whole_texts():
     """Enumerated: over all texts of three tokens the mean of each bet is 1, less what it stakes on what cannot come."""
     rng = np.random.default_rng(2)

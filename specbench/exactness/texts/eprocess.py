@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from specbench.core.types import LogitRows
@@ -44,9 +44,12 @@ from specbench.sampling import RowParams, SamplingParams
 
 MIXED = (0.01, 0.03, 0.1, 0.3)  # shares of the other distribution
 TEMPERED = tuple(float(np.float32(exponent)) for exponent in (0.7, 0.85, 0.95, 1.05, 1.15, 1.4))
+EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)  # of the draft's odds, log q - log p
+SIDES = (-0.2, -0.05, 0.05, 0.2)  # stakes against and for the tokens between two edges
 BETS = (
     *(f"draft {share:g}" for share in MIXED),
     *(f"argmax {share:g}" for share in MIXED),
+    *(f"odds {place} {stake:+g}" for stake in SIDES for place in range(len(EDGES) + 1)),
     *(f"power {exponent:g}" for exponent in TEMPERED),
 )
 
@@ -76,23 +79,34 @@ def log_factors(
     logit = logits.gather(1, ids[:, None])[:, 0].double()
     doubtful = (logit < edge.surely) & (logit >= edge.lowest)
     probs, log_p = dense[0] if dense else p.probs(), p.prob(ids).log()
-    log_q = None if q is None else q.prob(ids).log()
+    drafted = probs if q is None else dense[1] if dense else q.probs()  # no bet on a draft that is the target
+    log_q = log_p if q is None else q.prob(ids).log()
     if params.truncates:
         sure = logits.double() >= edge.surely[:, None]
         probs, mass = _conditioned(probs, sure)
         log_p = torch.where(mass > 0, log_p - mass.log(), log_p)  # without any, each token is at the edge or outside
-        if q is not None and log_q is not None:
-            _, drafted = _conditioned(dense[1] if dense else q.probs(), sure)
-            log_q = torch.where(drafted > 0, log_q - drafted.log(), log_p)  # no bet towards a draft without any
-    ratio = torch.ones_like(log_p) if log_q is None else (log_q - log_p).clamp(max=700).exp()
+        drafted, mass = _conditioned(drafted, sure)
+        drafted = torch.where(mass[:, None] > 0, drafted, probs)  # likewise for a draft without any
+        log_q = torch.where(mass > 0, log_q - mass.log(), log_p)
+    ratio = (log_q - log_p).clamp(max=700).exp()
     argmax = torch.where(p.argmax == ids, (-log_p).exp(), 0)
     towards = [torch.log1p(share * (other - 1)) for other in (ratio, argmax) for share in MIXED]
+    of_token = torch.nn.functional.one_hot(odds_class(log_p, log_q), len(EDGES) + 1)
+    classes = odds_class(probs.log(), drafted.log())
+    expected = torch.zeros_like(of_token, dtype=torch.float64).scatter_add_(1, classes, probs.double())
+    odds = torch.cat([torch.log1p(stake * (of_token - expected)) for stake in SIDES], dim=1)
     log_probs = probs.log().float()  # powers in float32 take a quarter of the time, and move a sum by 1e-7 of itself
     sums = [(log_probs * exponent).exp_().sum(dim=-1, dtype=torch.float64) for exponent in TEMPERED]
     tempered = [(exponent - 1) * log_p - total.log() for exponent, total in zip(TEMPERED, sums, strict=True)]
-    factors = torch.stack([*towards, *tempered], dim=1)
+    factors = torch.cat([torch.stack(towards, dim=1), odds, torch.stack(tempered, dim=1)], dim=1)
     factors = torch.where(log_p.isneginf()[:, None], math.inf, factors)
     return torch.where(doubtful[:, None], 0.0, factors).cpu().numpy()
+
+
+def odds_class(log_p: Float[Tensor, "..."], log_q: Float[Tensor, "..."]) -> Int64[Tensor, "..."]:
+    """Between which of EDGES the draft's odds of a token lie, 0 to 8."""
+    apart = (log_q - log_p).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
+    return torch.bucketize(apart.double(), torch.tensor(EDGES, dtype=torch.float64, device=apart.device))
 
 
 def _conditioned(

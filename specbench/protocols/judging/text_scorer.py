@@ -13,7 +13,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.statistics.bets import rejected_at
-from specbench.exactness.texts.eprocess import BETS, e_value, log_factors, log_wealth
+from specbench.exactness.texts.eprocess import BETS, e_value, log_factors, log_wealth, odds_class
 from specbench.exactness.two_sample.bets import CLASSES, LIKELIEST, RARER, TENTH
 from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair
@@ -25,7 +25,6 @@ BATCH = 32  # texts of a prompt that are scored together
 DOUBT = 10.0  # evidence to one against plain texts, from which on the checkpoint is not the engine's model
 # Log factors of a text with tokens that the checkpoint excludes; one token that it excludes may come with others.
 EXCLUDED = {"speculative": math.log(1.9), "plain": math.log(0.1)}
-EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)  # of log q - log p
 DRAFTED = "those that the draft makes likelier"
 
 
@@ -192,9 +191,8 @@ class TextScorer:
         columns = {"log_p": prob.log()}
         if q is not None:
             log_q, drafted = q.prob(tokens).log(), dense[1]
-            apart = (log_q - prob.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
-            ratios = torch.bucketize(apart, torch.tensor(EDGES, dtype=torch.float64, device=apart.device)) + 1
-            members.append(apart > 0)
+            ratios = odds_class(prob.log(), log_q) + 1
+            members.append(log_q > prob.log())
             columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
             expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
