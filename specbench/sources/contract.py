@@ -93,6 +93,7 @@ class Source(Protocol):
         method (optional): how it speculates, such as "prompt_lookup", for certificates and tables; None if unknown.
         encode (optional): a method that returns the target's token ids of a prompt, as the engine makes them itself, or
             None. A source that has it decodes requests by their ``token_ids``.
+        concurrency (optional): how many requests it decodes side by side; 1 if it does not say.
     """
 
     engine: str

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,27 @@ def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_
     done = engines.Several()
     judged(done, tmp_path, **few)
     assert done.calls == 0
+
+
+class SideBySide(engines.Engine):
+    """Decodes several requests at the same time, and counts how many it got together."""
+
+    def __init__(self, concurrency: int) -> None:
+        super().__init__()
+        self.concurrency, self.together = concurrency, set[int]()
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        self.together.add(len(requests))
+        return super().complete(requests, mode)
+
+
+def test_an_engine_gets_as_many_requests_as_it_takes_together_and_the_same_ones():
+    few: dict[str, Any] = {"texts": 300, "rounds": 0, "greedy_length": 0}
+    sources = [SideBySide(concurrency) for concurrency in (1, 13)]
+    answers = [certificate(judged(source, **few))["findings"][0] for source in sources]
+    assert answers[0] == answers[1]
+    assert 12 in sources[1].together  # three texts of each of four prompts
+    assert 12 not in sources[0].together
 
 
 class Down(engines.Fails, engines.Several):

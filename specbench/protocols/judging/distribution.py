@@ -126,18 +126,20 @@ def judge_distribution(
 
 
 def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, limits: SampleLimits) -> bool:
-    """Samples a text of each prompt in both modes; False if no texts are left to sample."""
-    number = len(sampled.prompts)
+    """Samples as many texts of each prompt as the source takes together, in both modes; False if none are left."""
+    number, count = len(sampled.prompts), sampled.prompts.count
+    together = max(1, getattr(sampler.source, "concurrency", 1) // len(prompts))
     left = getattr(sampler.source, "pairs", None)  # of a file
-    count = sampled.prompts.count
-    which = [i for i, prompt in enumerate(prompts) if left is None or count(i) < left.get(prompt.name, 0)]
-    which = which[: max(limits.texts // 2 - number, 0)]
-    if not which:
+    texts = [(i, count(i) + further) for further in range(together) for i in range(len(prompts))]
+    texts = [(i, n) for i, n in texts if left is None or n < left.get(prompts[i].name, 0)]
+    texts = texts[: max(limits.texts // 2 - number, 0)]
+    if not texts:
         return False
-    for mode in (Mode.PLAIN, Mode.SPECULATIVE) if number // len(prompts) % 2 else (Mode.SPECULATIVE, Mode.PLAIN):
-        requests = [sampler.request(prompts[i], count(i), limits.length, mode) for i in which]
+    odd = number // (len(prompts) * together) % 2
+    for mode in (Mode.PLAIN, Mode.SPECULATIVE) if odd else (Mode.SPECULATIVE, Mode.PLAIN):
+        requests = [sampler.request(prompts[i], n, limits.length, mode) for i, n in texts]
         sampled.texts[mode] += sampler.complete(requests, mode, DISTRIBUTION)
-    sampled.prompts += which
+    sampled.prompts += [i for i, _ in texts]
     return True
 
 
