@@ -256,6 +256,19 @@ def test_a_wrong_rule_is_not(rule):
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
 
 
+def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
+    """Lenient from the tenth drafted token on: what comes before, and every draft of up to nine tokens, is right."""
+
+    def thresholds(along):
+        late = torch.arange(along.ratio.shape[1]) >= 9
+        return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
+
+    rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
+    long = some_calls(30, strata=(BY_NAME["long drafts"],))
+    errors = [law_error(rule, call, 0) for call in long]
+    assert sum(error is not None and error.step > 1e-5 for error in errors) > 2
+
+
 def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
     """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
     from specbench.rules.law import emitted

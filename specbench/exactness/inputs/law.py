@@ -34,7 +34,6 @@ from specbench.rules.draft_path import DraftPath, DraftPathTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
 LARGEST_DENSE = 2048  # tokens up to which a threshold may read whole rows of each of V alternatives
-MOST_PLACES = 9  # places of a path that are checked
 _REACHED = 1e-9  # a place that is reached more rarely adds nothing
 
 
@@ -136,7 +135,7 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
     if not stops and rule.prefix_weights is None:
         raise NoClosedFormError
     thresholds, kept, errors = rule.limits(path)[0], 1.0, []
-    for i in range(min(gamma, MOST_PLACES)):
+    for i in range(gamma):
         q = path.q[i]
         others = _Alternatives(path, i)
         if stops:
@@ -155,10 +154,8 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
         kept = float(longer[path.tokens[i]])
         if kept < _REACHED:
             return errors
-    if len(errors) == gamma:
-        end = 0.0 if stops else abs(kept - float(thresholds[-1]))
-        errors.append(end + kept * _difference(_drawn(rule, path, gamma), path.p[gamma]))
-    return errors
+    end = 0.0 if stops else abs(kept - float(thresholds[-1]))
+    return [*errors, end + kept * _difference(_drawn(rule, path, gamma), path.p[gamma])]
 
 
 def _drawn(rule: Rule, path: _Path, accepted: int) -> Float64[Tensor, " V"]:
