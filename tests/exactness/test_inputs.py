@@ -100,6 +100,25 @@ def test_argmax_ids_and_draft_lengths_are_spread_out():
     assert set(range(17)) <= set(lengths)
 
 
+def test_bans_of_some_calls_are_masks_for_verifiers_that_take_them():
+    """The same distributions: the logits of banned tokens are in place there, and the mask removes them."""
+    sets = collections.Counter()
+    for number in range(0, 240, 3):
+        with torch.inference_mode():
+            stratum = QUICK[number % len(QUICK)]
+            written, masked = (draw_call(4, number, CPU, Takes(masks=masks), stratum) for masks in (False, True))
+        assert written.target.allowed is None
+        assert torch.equal(written.p, masked.p)
+        plain = masked.target.with_mask_applied().logits
+        assert torch.equal(plain, written.target.logits)
+        assert masked.target.logits.stride() == written.target.logits.stride()
+        if masked.target.allowed is not None:
+            sets["of requests" if masked.target.allowed.rows > 1 else "of rows"] += 1
+            assert not plain.equal(masked.target.logits) or masked.vocabulary < 64
+    assert min(sets["of requests"], sets["of rows"]) > 3
+    assert draw_call(4, 1, CPU, Takes(masks=True), BY_NAME["large batches"]).target.allowed is None
+
+
 def test_seeds_and_positions_are_those_that_users_write_too():
     streams = [call.streams for call in some_calls(60, strata=(BY_NAME["tiny"],))]
     for name in ("seeds", "positions"):

@@ -178,6 +178,21 @@ def test_what_a_verifier_says_that_it_cannot_do_is_not_drawn():
     assert not outcome.refusals
 
 
+def test_a_verifier_that_takes_masks_has_to_apply_them():
+    class IgnoresMasks(MaskedVerifier):
+        takes_masks = True
+
+        def verify(self, draft, target, streams):
+            return super().verify(draft, dataclasses.replace(target, allowed=None), streams)
+
+    _, _, tests = trials(IgnoresMasks(), 60, "tiny", "small")
+    assert tests[FORM].p_value == 0
+    IgnoresMasks.verify = MaskedVerifier.verify  # which applies them
+    _, rows, tests = trials(IgnoresMasks(), 60, "tiny", "small")
+    assert tests[FORM].p_value == 1
+    assert sum(row.structural for row in rows.values()) == 0
+
+
 class Halves(TokenSteps):
     """Halves the accept uniforms in place, where the rule reads them afterwards, on few calls."""
 
