@@ -311,6 +311,21 @@ def test_a_rule_without_a_closed_form_along_a_path_says_so():
     assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
 
 
+def test_a_rule_that_looks_ahead_has_no_closed_form():
+    """Where p = q any threshold leaves the token itself right: a look at the next one spoils that one alone."""
+
+    def thresholds(along):
+        first = (along.ratio[:, :1] == 1) & (along.counts[:, None] > 1)
+        ahead = torch.where(first, (along.drafted_q[:, 1:2] > 0.05).double(), along.ratio[:, :1])
+        return torch.cat([ahead, along.ratio[:, 1:]], dim=1).clamp(max=1) if along.ratio.shape[1] > 1 else along.ratio
+
+    rule, seen = Rule(name="ahead", title="rule that looks ahead", guarantee="lossless", thresholds=thresholds), 0
+    for call in some_calls(120, strata=(BY_NAME["tiny"], BY_NAME["small"])):
+        if call.options["draft rows"][0] == "equal" and call.counts[0] > 1 and call.q is not None:
+            seen += law_error(rule, call, 0) is None
+    assert seen > 0
+
+
 def test_a_wrong_second_candidate_is_no_wrong_first_token():
     """The residual is right until a first candidate was refused, whose residual has zeros."""
 
