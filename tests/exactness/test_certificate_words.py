@@ -13,6 +13,7 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify
+from specbench.exactness.certificate.caveats import not_covered
 from specbench.exactness.certificate.words import row_sentence
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Evidence
@@ -572,3 +573,10 @@ def test_bounds_are_rounded_to_their_safe_side():
         assert float(least(value)) <= value * (1 + 1e-9)
         assert value <= float(most(value)) * (1 + 1e-9)
         assert math.isclose(float(about(value)), value, rel_tol=0.06)
+
+
+def test_the_first_calls_of_what_cannot_be_copied_are_not_covered():
+    for unlike_fresh, covered in ((None, False), (0, True)):
+        use = dataclasses.replace(LONG_USE, unlike_fresh=unlike_fresh)
+        lines = not_covered(Evidence(long_use=use))
+        assert any(line.startswith("the first calls of an object") for line in lines) != covered

@@ -100,6 +100,25 @@ def test_argmax_ids_and_draft_lengths_are_spread_out():
     assert set(range(17)) <= set(lengths)
 
 
+def test_bans_of_some_calls_are_masks_for_verifiers_that_take_them():
+    """The same distributions: the logits of banned tokens are in place there, and the mask removes them."""
+    sets = collections.Counter()
+    for number in range(0, 240, 3):
+        with torch.inference_mode():
+            stratum = QUICK[number % len(QUICK)]
+            written, masked = (draw_call(4, number, CPU, Takes(masks=masks), stratum) for masks in (False, True))
+        assert written.target.allowed is None
+        assert torch.equal(written.p, masked.p)
+        plain = masked.target.with_mask_applied().logits
+        assert torch.equal(plain, written.target.logits)
+        assert masked.target.logits.stride() == written.target.logits.stride()
+        if masked.target.allowed is not None:
+            sets["of requests" if masked.target.allowed.rows > 1 else "of rows"] += 1
+            assert not plain.equal(masked.target.logits) or masked.vocabulary < 64
+    assert min(sets["of requests"], sets["of rows"]) > 3
+    assert draw_call(4, 1, CPU, Takes(masks=True), BY_NAME["large batches"]).target.allowed is None
+
+
 def test_seeds_and_positions_are_those_that_users_write_too():
     streams = [call.streams for call in some_calls(60, strata=(BY_NAME["tiny"],))]
     for name in ("seeds", "positions"):
@@ -256,6 +275,19 @@ def test_a_wrong_rule_is_not(rule):
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
 
 
+def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
+    """Lenient from the tenth drafted token on: what comes before, and every draft of up to nine tokens, is right."""
+
+    def thresholds(along):
+        late = torch.arange(along.ratio.shape[1]) >= 9
+        return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
+
+    rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
+    long = some_calls(30, strata=(BY_NAME["long drafts"],))
+    errors = [law_error(rule, call, 0) for call in long]
+    assert sum(error is not None and error.step > 1e-5 for error in errors) > 2
+
+
 def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
     """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
     from specbench.rules.law import emitted
@@ -277,6 +309,21 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
 def test_a_rule_without_a_closed_form_along_a_path_says_so():
     long = [call for call in some_calls(60) if call.counts[0] > 2]
     assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
+
+
+def test_a_rule_that_looks_ahead_has_no_closed_form():
+    """Where p = q any threshold leaves the token itself right: a look at the next one spoils that one alone."""
+
+    def thresholds(along):
+        first = (along.ratio[:, :1] == 1) & (along.counts[:, None] > 1)
+        ahead = torch.where(first, (along.drafted_q[:, 1:2] > 0.05).double(), along.ratio[:, :1])
+        return torch.cat([ahead, along.ratio[:, 1:]], dim=1).clamp(max=1) if along.ratio.shape[1] > 1 else along.ratio
+
+    rule, seen = Rule(name="ahead", title="rule that looks ahead", guarantee="lossless", thresholds=thresholds), 0
+    for call in some_calls(120, strata=(BY_NAME["tiny"], BY_NAME["small"])):
+        if call.options["draft rows"][0] == "equal" and call.counts[0] > 1 and call.q is not None:
+            seen += law_error(rule, call, 0) is None
+    assert seen > 0
 
 
 def test_a_wrong_second_candidate_is_no_wrong_first_token():

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream
 from specbench.exactness import inputs
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
+from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row
@@ -174,6 +176,62 @@ def test_what_a_verifier_says_that_it_cannot_do_is_not_drawn():
 
     outcome, _, _ = trials(Uniform(), 40, "tiny")
     assert not outcome.refusals
+
+
+def test_a_verifier_that_takes_masks_has_to_apply_them():
+    class IgnoresMasks(MaskedVerifier):
+        takes_masks = True
+
+        def verify(self, draft, target, streams):
+            return super().verify(draft, dataclasses.replace(target, allowed=None), streams)
+
+    _, _, tests = trials(IgnoresMasks(), 60, "tiny", "small")
+    assert tests[FORM].p_value == 0
+    IgnoresMasks.verify = MaskedVerifier.verify  # which applies them
+    _, rows, tests = trials(IgnoresMasks(), 60, "tiny", "small")
+    assert tests[FORM].p_value == 1
+    assert sum(row.structural for row in rows.values()) == 0
+
+
+class Halves(TokenSteps):
+    """Halves the accept uniforms in place, where the rule reads them afterwards, on few calls."""
+
+    def read(self, draft, target, streams):
+        if draft.max_draft_tokens == 8:
+            streams.uniform(Stream.ACCEPT).mul_(0.5)
+        return draft, target, streams
+
+
+class LowestNumber(TokenSteps):
+    """Writes the lowest number in place of -inf."""
+
+    def read(self, draft, target, streams):
+        target.logits.clamp_(min=torch.finfo(target.logits.dtype).min)
+        return draft, target, streams
+
+
+class Overruns(TokenSteps):
+    """Writes one number behind each row."""
+
+    def read(self, draft, target, streams):
+        logits = target.logits
+        if logits.stride(0) == logits.shape[1] + 1:
+            logits.as_strided((len(logits), 1), logits.stride(), logits.storage_offset() + logits.shape[1]).zero_()
+        return draft, target, streams
+
+
+@pytest.mark.parametrize(
+    ("verifier", "problem"),
+    [
+        (Halves(), r"altered streams\.uniform\(ACCEPT\) in place\."),
+        (LowestNumber(), r"altered target\.logits in place"),
+        (Overruns(), r"altered memory between the rows of target\.logits in place\."),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_call_may_alter_its_arguments(verifier, problem):
+    with pytest.raises(VerifierFault, match=problem):
+        trials(verifier, 600, "tiny")
 
 
 def test_time_ends_it_and_is_said():

@@ -177,6 +177,35 @@ def test_a_text_that_forks_in_the_token_of_its_stop_string_refutes_nothing():
     assert outcome.failure is None
 
 
+class LeavesCharacters(engines.Engine):
+    """Keeps a character of a refused token when it speculates, or also in plain requests that are alone."""
+
+    def __init__(self, plain: bool = False):
+        super().__init__()
+        self.plain, self.leaves = plain, False
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        self.leaves = mode is Mode.SPECULATIVE or (self.plain and len(requests) == 1)
+        return super().complete(requests, mode)
+
+    def completion(self, request: TextRequest, mode: Mode, ids: list[int], text: str, *rest: Any) -> TextCompletion:
+        return super().completion(request, mode, ids, text + "w" * self.leaves, *rest)
+
+
+def test_equal_tokens_with_other_characters_are_no_equal_texts():
+    outcome = judged(LeavesCharacters())
+    answer = certificate(outcome)["findings"][1]["answer"]
+    assert verdicts(outcome)[:2] == [NOT_REFUTED, REFUTED]
+    assert answer.startswith(
+        "No: 4 speculative texts have the tokens of the plain ones and other characters (the first"
+    )
+    assert outcome.failure is not None
+
+
+def test_characters_that_plain_texts_of_the_same_tokens_change_too_refute_nothing():
+    assert verdicts(judged(LeavesCharacters(plain=True)))[1] == NOT_REFUTED
+
+
 def test_an_engine_that_refuses_several_texts_is_judged_without_them():
     """As llama-server does with -np 1."""
     outcome = judged(engines.Several("refuses"))

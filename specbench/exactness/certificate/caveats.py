@@ -20,8 +20,8 @@ from specbench.exactness.verdict import (
 ALWAYS_BEYOND = (
     "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",
     "penalties, grammars and whatever else makes p depend on more than logits and these parameters; trees of drafts",
-    "another device, another release of PyTorch or of a driver",
-    "code that recognises that it is tested, and what more calls of one object would change",
+    "another device, another release of PyTorch or of a driver, other threads and modes of PyTorch",
+    "code that recognises that it is tested, what more calls of one object would change, and the first of a process",
     "where logits come from: models, caches, and the engine around the verifier",
 )
 
@@ -66,6 +66,8 @@ def not_covered(evidence: Evidence) -> list[str]:
         lines.append("successive steps of a request, and neighbours in a batch: not run")
     if TWINS not in tests:
         lines.append("requests whose seeds or positions differ in one bit: not run")
+    if evidence.long_use is None or evidence.long_use.unlike_fresh is None:
+        lines.append("the first calls of an object: not compared with later ones, since no unused copy was at hand")
     return [*lines, *ALWAYS_BEYOND]
 
 

@@ -28,19 +28,21 @@ class Takes:
         padded: drafts whose rows are padded.
         ragged: requests of one call that draft different numbers of tokens.
         empty: requests that draft nothing.
+        masks: bans as ``target.allowed``; without, banned tokens have logit -inf in all calls.
         draft_tokens: the verifier's own sampler of draft tokens, if it has one.
     """
 
     padded: bool = True
     ragged: bool = True
     empty: bool = True
+    masks: bool = False
     draft_tokens: DraftSampler | None = None
 
     @staticmethod
     def of(verifier: object) -> Takes:
         """By the attributes that a verifier has."""
         own = capabilities(verifier)
-        return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
+        return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.takes_masks, own.draft_tokens)
 
     @property
     def left_out(self) -> list[str]:

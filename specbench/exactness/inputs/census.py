@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from specbench.core.types import LogitRows
@@ -59,7 +60,8 @@ class Census:
         first = draft.first_row + torch.arange(size, device=call.counts.device)
         columns = [call.counts, call.streams.seeds, call.streams.positions, target.cutoff[first] > -torch.inf]
         masked = any(kind != "none" for kind in call.options["mask"])  # or else a pass over the logits is spared
-        columns.append(target.logits[first].isinf().any(dim=1) if masked else torch.zeros_like(call.counts))
+        nothing = torch.zeros_like(call.counts)
+        columns.append(banned(target.select(first)).any(dim=1) if masked else nothing)
         counts, seeds, positions, cutoffs, infinite = torch.stack(columns).tolist()
         of_requests = {
             "draft tokens": [whole(count, GAMMAS) for count in counts],
@@ -107,6 +109,11 @@ def layout(rows: LogitRows) -> str:
     if stride != vocabulary:
         return "every second row" if stride == 2 * vocabulary else "wider"
     return "offset" if rows.logits.storage_offset() else "contiguous"
+
+
+def banned(rows: LogitRows) -> Bool[Tensor, "n V"]:
+    """Tokens at -inf, and those that a mask removes."""
+    return rows.with_mask_applied().logits.isinf()
 
 
 def _dtype(tensor: Tensor) -> str:

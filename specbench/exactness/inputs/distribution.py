@@ -150,7 +150,8 @@ CHOICES = {
         ),
         Choice(
             "mask", "request", {"none": 0.8, "half": 0.08, "few": 0.08, "one": 0.04},
-            "tokens at -inf: each token with a probability drawn from 0 to 1, all but 2 to 20, all but one",
+            "tokens at -inf: each token with a probability drawn from 0 to 1, all but 2 to 20, all but one; in every "
+            "third call of a verifier that takes masks, in target.allowed instead",
         ),
         Choice("masked", "request", {"target": 0.5, "both": 0.5}, "which rows a mask applies to"),
         Choice(

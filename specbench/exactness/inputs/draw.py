@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.core.types import Draft, LogitRows
+from specbench.core.types import BITS, Draft, LogitRows, Mask
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
@@ -22,6 +22,7 @@ from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, dr
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, uniforms
 
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
+MASKS_EVERY = 3  # calls, of which one hands over bans as a mask, to verifiers that take masks
 WRITTEN = 100_000  # seeds and positions that users write are at most this
 _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per == "request")
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -106,6 +107,8 @@ class _Drawing:
     def call(self) -> Call:
         """Makes the tensors."""
         p_logits, q_logits = self._logits()
+        unmasked = p_logits.clone() if self.takes.masks and self.number % MASKS_EVERY == 0 else None
+        kept = self._mask(p_logits, q_logits)
         streams = self._streams()
         parameters = self._parameters()
         target, p = self._rows(p_logits, self.scored, parameters, "temperature", self.options["dtype"])
@@ -121,6 +124,8 @@ class _Drawing:
         if stated is None and known == "both unknown":
             stated = dataclasses.replace(q_rows, log_normalizer=None)
         q_rows = q_rows if stated is None else stated
+        if unmasked is not None and kept:
+            target = dataclasses.replace(target, logits=unmasked.to(target.logits.dtype), allowed=self._allowed(kept))
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
@@ -166,7 +171,6 @@ class _Drawing:
         )
         if shift.any():
             p, q = (rows + self._column(shift[request]) for rows, request in ((p, self.scored), (q, self.owner)))
-        self._mask(p, q)
         return p, q
 
     def _of(self, chosen: np.ndarray) -> Iterator[slice | Tensor]:
@@ -185,8 +189,13 @@ class _Drawing:
         noise = noise.mul_(self._column(np.where(unrelated, 2.0, close)[self.owner]))
         return noise.addcmul_(like, self._column(~unrelated[self.owner]))
 
-    def _mask(self, p: Tensor, q: Tensor) -> None:
-        """Puts -inf in place, at least one token of every row left; the same tokens in all rows of a request."""
+    def _mask(self, p: Tensor, q: Tensor) -> dict[int, Bool[Tensor, " V"]]:
+        """Puts -inf in place, at least one token of every row left; the same tokens in all rows of a request.
+
+        Returns:
+            The tokens that are left, by request with a mask.
+        """
+        masks = {}
         for b, kind in enumerate(self.options["mask"]):
             if kind == "none":
                 continue
@@ -199,10 +208,24 @@ class _Drawing:
                 kept = torch.zeros(self.vocabulary, dtype=torch.bool, device=self.device)
                 kept[ids] = True
             kept[int(self.rng.integers(self.vocabulary))] |= ~kept.any()
+            masks[b] = kept
             banned, both = ~kept, self.options["masked"][b] == "both"
             for rows, request in ((p, self.scored), (q, self.owner)) if both else ((p, self.scored),):
                 first, end = np.searchsorted(request, (b, b + 1))
                 rows[first:end].masked_fill_(banned, -math.inf)
+        return masks
+
+    def _allowed(self, kept: dict[int, Bool[Tensor, " V"]]) -> Mask:
+        """The tokens that are left, as bits: a set for each row, or for each request if all draft as many tokens."""
+        words = torch.zeros(self.batch, -(-self.vocabulary // BITS), BITS, dtype=torch.int64, device=self.device)
+        for b, tokens in kept.items():
+            words[b].view(-1)[: self.vocabulary] = tokens.long()
+        bits = (words << torch.arange(BITS, device=self.device)).sum(dim=2).to(torch.int32)
+        restricted = self._tensor(np.isin(np.arange(self.batch), list(kept)))
+        if (self.counts == self.counts[0]).all():
+            return Mask(restricted, bits, int(self.counts[0]) + 1)
+        owner = self._tensor(self.scored)
+        return Mask(restricted[owner], bits[owner], 1)
 
     def _streams(self) -> Streams:
         drawn = []

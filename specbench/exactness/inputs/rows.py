@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from pathlib import Path
@@ -146,4 +147,4 @@ def laid_out(rows: LogitRows, layout: str, rng: np.random.Generator) -> LogitRow
     else:
         view = logits.new_full((2 * n, vocabulary), 1e4)[::2]
     view.copy_(logits)
-    return LogitRows(view, rows.temperature, rows.cutoff, rows.log_normalizer)
+    return dataclasses.replace(rows, logits=view)

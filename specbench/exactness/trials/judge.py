@@ -103,7 +103,8 @@ class Judge:
         try:
             if call.number % _PURE_EVERY == 0:
                 guard.check_pure(self.verifier, call.name, *arguments)
-            result = guard.verify(self.verifier, call.name, *arguments)
+            with guard.unaltered(call.name, *arguments):
+                result = guard.verify(self.verifier, call.name, *arguments)
         except ArgumentError as error:
             seen.refused, judgement.refusal = 1, str(error)
             return judgement

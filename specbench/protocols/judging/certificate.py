@@ -24,7 +24,9 @@ JSON, MARKDOWN, HTML, FIGURE = "certificate.json", "certificate.md", "certificat
 NOT_TESTED = (
     "other prompts, models, sampling parameters, lengths of texts, draft lengths and loads than those named here",
     "biases that keep the shares of the tokens that texts of this number can tell apart",
-    "how several texts of one request (n) depend on one another, chat templates, streaming, tool calls and structures",
+    "how several texts of one request (n) are distributed, finish reasons, chat templates, streaming, tool calls and "
+    "structures",
+    "stop strings, and the characters of texts that have token ids, at temperatures above 0",
     "whether the plain texts follow the model: both ways of decoding could be wrong alike",
     "another release of the engine, another device, another driver",
 )

@@ -58,12 +58,14 @@ def judge_greedy(
         return not_asked(QUESTION, f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
     margins: Margins | None = None
-    forks = []
+    forks, other_characters = [], []
     for prompt, one, other, repeated in zip(prompts, plain, speculative, again or [None] * len(plain), strict=True):
         place = None
         if repeated is not None:
             place = parting(*_units(one, repeated))
             forks.append(_fork(prompt, AGAIN, one, repeated, place))
+        if _other_characters(one, other) and not (repeated is not None and _other_characters(one, repeated)):
+            other_characters.append(prompt.name)
         fork = _fork(prompt, SPECULATIVE, one, other, parting(*_units(one, other)))
         examined = sum(fork.way == SPECULATIVE and fork.position is not None for fork in forks)
         if fork.position is not None and examined < EXAMINED:
@@ -72,7 +74,7 @@ def judge_greedy(
                 margins = margins or Margins(checkpoint, plain)
                 fork = _scored(margins, one, other, fork)
         forks.append(fork)
-    return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
+    return _finding(forks, other_characters), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
 def _again(
@@ -94,6 +96,12 @@ def _units(
     if one.token_ids is None or other.token_ids is None:
         return words_of(one.text), words_of(other.text)
     return one.token_ids, other.token_ids
+
+
+def _other_characters(one: TextCompletion, other: TextCompletion) -> bool:
+    """Whether texts of the same tokens have other characters, as where refused tokens leave some behind."""
+    same = bool(one.token_ids) and one.token_ids == other.token_ids
+    return same and bool(one.text) and bool(other.text) and one.text != other.text  # a file may have ids alone
 
 
 def _fork(prompt: JudgedPrompt, way: str, one: TextCompletion, other: TextCompletion, place: int | None) -> EngineFork:
@@ -150,7 +158,12 @@ def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> 
     return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN
 
 
-def _finding(forks: list[EngineFork]) -> Finding:
+def _finding(forks: list[EngineFork], other_characters: Sequence[str]) -> Finding:
+    """What follows.
+
+    Args:
+        other_characters: prompts whose speculative text has the tokens of the plain one and other characters.
+    """
     ways = {way: [fork for fork in forks if fork.way == way] for way in (SPECULATIVE, AGAIN)}
     parted = [fork for fork in ways[SPECULATIVE] if fork.position is not None]
     certain = [fork for fork in parted if fork.cause in (NO_ROUNDING, BY_CHECKPOINT)]
@@ -172,6 +185,13 @@ def _finding(forks: list[EngineFork]) -> Finding:
     else:
         answer = (
             f"{answer}; rounding is shown at {len(shown)} of {len(parted)} forks, and at the others cannot be told."
+        )
+    if other_characters:
+        rest = "" if not parted else f" {answer[0].upper()}{answer[1:]}"
+        verdict, answer = (
+            REFUTED,
+            f"No: {len(other_characters)} speculative texts have the tokens of the plain ones and other characters "
+            f"(the first of prompt {other_characters[0]!r}).{rest}",
         )
     numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": plain_rate}
     return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks})
