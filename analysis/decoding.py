@@ -115,7 +115,7 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
     def line(run: pd.Series) -> dict[str, str]:
         by_name = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
         speedups = {name: interval(row, "speedup") for name, row in by_name.iterrows()}
-        both = {"all": interval(run, "speedup"), "tokens a step": interval(run, "acceptance_length")}
+        both = {"all": interval(run, "speedup"), "acceptance length": interval(run, "acceptance_length")}
         return {**cells.settings(run, settings), **speedups, **both}
 
     wide = 1 < len(names) <= MOST_COLUMNS and rows["speedup"].notna().any()

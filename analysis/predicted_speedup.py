@@ -126,10 +126,11 @@ def fault(row: pd.Series) -> Fault:
 def surprising(both: pd.DataFrame) -> bool:
     """Returns whether fewer measured speedups lie in the predicted intervals than chance explains.
 
-    The settings of a job share its trace and its measured costs, so that they may all miss at once: only jobs count as
-    independent. The shares of misses of n jobs lie in [0, 1] and have a mean of at most 5%; their average is s or more
-    with a probability of at most exp(-n KL(s, 5%)) (Hoeffding, "Probability inequalities for sums of bounded random
-    variables", JASA 58, 1963, theorem 1), whatever the settings of a job have in common.
+    The settings of a job share its trace and its measured costs, so that they may all miss at once: jobs are counted.
+    The shares of misses of n jobs lie in [0, 1] and have a mean of at most 5%; were jobs independent, their average
+    would be s or more with a probability of at most exp(-n KL(s, 5%)) (Hoeffding, "Probability inequalities for sums of
+    bounded random variables", JASA 58, 1963, theorem 1), whatever the settings of a job have in common. Jobs of one
+    seed share the recorded texts too, and may miss together: for them that is no bound.
     """
     misses = 1 - both.groupby("job")["inside"].mean()
     share, expected = float(misses.mean()), 1 - CONFIDENCE

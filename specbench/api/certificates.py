@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from specbench.api.accept import AcceptVerifier, from_accept, takes
-from specbench.api.naming import names_arguments
 from specbench.api.per_request import refuse_history, single_sampling
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import choose_device, choose_dtype
 from specbench.core.machine.progress import say_in_notebook
+from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate, certificate_of
 from specbench.exactness.inputs import fresh_seed

@@ -8,13 +8,13 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from specbench.api.decoded import Decoded, DecodedBatch
-from specbench.api.naming import names_arguments
 from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
 from specbench.api.prompts import Prompts, encode_prompt, split_prompts
 from specbench.api.verifiers import name_of, verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
+from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.requests import requests_of

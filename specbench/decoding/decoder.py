@@ -287,7 +287,7 @@ def _record(completion: Completion, step: RequestStep, verifier: Verifier | None
                 "`streams` argument for randomness."
             )
         raise ModelError(_nothing_drawn(completion.request, number, verifier))
-    tokens, accepted = step.token_ids[: step.num_emitted], step.num_accepted
+    tokens = step.token_ids[: step.num_emitted]
     completion.finished = _FINISHED[step.finished]
     by_token = step.finished == STOPPED
     if by_token and tokens[-1] in completion.request.sampling.stop_token_ids:
@@ -295,10 +295,9 @@ def _record(completion: Completion, step: RequestStep, verifier: Verifier | None
     # A stop token is no text, in which there could be a stop string.
     if completion.search and (match := completion.search.feed(tokens[:-1] if by_token else tokens)):
         tokens = tokens[: match.tokens - len(completion.token_ids)]
-        accepted = min(accepted, len(tokens))
         completion.finished, completion.stop_reason, completion.characters = "stop", match.text, match.characters
     completion.token_ids.extend(tokens)
-    completion.steps.append(Step(name, number, step.num_draft_tokens, accepted, len(tokens), step.draft_depth))
+    completion.steps.append(Step(name, number, step.num_draft_tokens, step.num_accepted, len(tokens), step.draft_depth))
     if completion.first_token is None:
         completion.first_token = read
     if completion.finished:

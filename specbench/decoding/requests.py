@@ -80,8 +80,7 @@ def requests_of(
 class Step:
     """One verification of one request; num_emitted < num_accepted + 1 only where the end of the text cut the block.
 
-    If a stop token cut the block, num_accepted is the number that the verifier accepted. If a stop string did, no token
-    behind the end counts, so that num_accepted is at most num_emitted.
+    num_accepted is the number that the verifier accepted, also behind the end of the text; num_emitted tokens stand.
 
     draft_depth is the largest number of tokens that could have been accepted: num_draft_tokens, or a tree's depth.
     """

@@ -22,6 +22,20 @@ _SLOW = 0.1  # seconds a request, so reckoned, from which on there is no long us
 _HABITS_SECONDS, _COMPARED_SECONDS, _FEWEST_OF_HABITS = 0.5, 1.25, 8  # reckoned, for batches of slow code
 
 
+def _checked(name: str, value: Any) -> Any:
+    """The value of a setting, as Python's own."""
+    key, value = f"protocol.{name}", plain_number(value)
+    if name.endswith("seconds"):
+        return check_seconds(key, value)
+    if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
+        return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
+    if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
+        raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
+    if name == "stop_when_caught" and not isinstance(value, bool):
+        raise ConfigError(key, value, "not true or false", "Use one of them.")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How hard to look.
@@ -41,6 +55,9 @@ class Settings:
         row_vocabulary, row_seconds: tokens of the pair of rows on which the law of a step is located; 0 skips it.
         call_seconds: after which a call of verify is stopped, and the verifier called broken; 0 is no limit.
         stop_when_caught: stop at the look at which something is rejected.
+
+    Raises:
+        ConfigError: a value that cannot work.
     """
 
     draws: int = 1_500_000
@@ -58,6 +75,10 @@ class Settings:
     power: float = 0.99
     call_seconds: float | int = 60
     stop_when_caught: bool = True
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            object.__setattr__(self, setting.name, _checked(setting.name, getattr(self, setting.name)))
 
 
 SUITES = {
@@ -108,21 +129,7 @@ def settings_of(suite: object, **given: Any) -> Settings:
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
-    return replace(SUITES[suite], **{name: _checked(name, value) for name, value in given.items() if value is not None})
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value of a setting, as Python's own."""
-    key, value = f"protocol.{name}", plain_number(value)
-    if name.endswith("seconds"):
-        return check_seconds(key, value)
-    if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
-        return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
-    if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
-        raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
-    if name == "stop_when_caught" and not isinstance(value, bool):
-        raise ConfigError(key, value, "not true or false", "Use one of them.")
-    return value
+    return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
 
 
 class RequestBudget:

@@ -51,8 +51,7 @@ SGLANG_META = (
 VLLM = "vllm-project/vllm, vllm/v1/spec_decode/metrics.py, SpecDecodingLogging.log (ee4ceaa)"
 VLLM_COUNTS = (
     "the scheduler counts a before it looks for a stop (vllm/v1/core/sched/scheduler.py, update_from_output, b4622cf), "
-    "as this log does but for stop strings, behind which no token is accepted here; it takes drafts that a grammar "
-    "forbids out of d"
+    "as this log does; it takes drafts that a grammar forbids out of d"
 )
 AIPERF = (
     "ai-dynamo/aiperf, docs/tutorials/spec-decode-metrics.md (08c43be) and docs/reference/spec-decode-acceptance.md "
@@ -71,8 +70,8 @@ CHUNKS = (
 METRICS: tuple[Metric, ...] = (
     # Lengths
     Metric("acceptance length", "specbench; SGLang, log line 'accept len'", "(Σa + N) / N", SGLANG_LOG,
-           "pooled over a log interval; a as verified, end of text or not (batch_result_processor.py, "
-           "_resolve_spec_v2_tokens, df80246), where this log cuts a at a stop string"),
+           "pooled over a log interval; a as verified, end of text or not, as here (batch_result_processor.py, "
+           "_resolve_spec_v2_tokens, df80246)"),
     Metric("block efficiency", "Leviathan et al., mean of 'generated tokens'", "(Σa + N) / N",
            f"{LEVIATHAN}, section 3.1, tokens of a run of algorithm 1; the name as in 2310.15141 and 2403.10444, "
            "from memory",

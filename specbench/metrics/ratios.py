@@ -1,11 +1,10 @@
 """The ratios that acceptance metrics are, by their formulas; definitions.py says whose each is.
 
 A step log has a line a verification and request (results.StepRow). For step s: d_s tokens drafted
-(num_draft_tokens), a_s of them accepted (num_accepted, before a stop token cut the block), e_s emitted (num_emitted, at
-most a_s + 1). A stop string cuts a_s too, so that a < d does not mean a rejection there: rates of short texts that end
-so are lower than those of texts that end by a stop token. N steps; n of them drafted (d > 0); gamma is the setting. A
-tree drafts more tokens than it could accept: d counts them in sums, and if d is compared with a position, with a, e or
-gamma, the depth of the tree (draft_depth) stands for it. What tells definitions apart:
+(num_draft_tokens), a_s of them accepted (num_accepted, before the end of the text cut the block), e_s emitted
+(num_emitted, at most a_s + 1). N steps; n of them drafted (d > 0); gamma is the setting. A tree drafts more tokens than
+it could accept: d counts them in sums, and if d is compared with a position, with a, e or gamma, the depth of the tree
+(draft_depth) stands for it. What tells definitions apart:
 
 - whether the recovered or bonus token counts (a + 1 or a);
 - whether steps that drafted nothing, and drafts cut short by a length limit, are in the denominator;

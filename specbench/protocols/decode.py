@@ -180,7 +180,7 @@ def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
     """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
     ratio = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
-    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {ratio} times plain decoding"]
+    parts = [f"{measured['tokens'] / measured['steps']:.2f} tokens a step, {ratio} times plain decoding"]
     if measured["speedup_low"] is None:
         parts.append("no interval, since all was timed in one batch")
     if synthetic:

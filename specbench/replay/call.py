@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
+from specbench.core.naming import names_arguments
 from specbench.replay import renewal
 from specbench.replay.imports import read_any
 from specbench.replay.renewal import Replayed
@@ -15,6 +16,7 @@ from specbench.replay.trace import Trace
 from specbench.rules import RuleInfo
 
 
+@names_arguments({"protocol.": ""})
 def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Replayed]:
     """What each gamma would have accepted of a trace's texts, in expectation and without a model.
 

@@ -4,10 +4,10 @@ Expected values of what decoding counts, given the texts; in the terms of a step
 num_draft_tokens, num_accepted, num_emitted, and N the steps), where accepted means kept, k = min(a, e):
 
     steps, tokens, drafted     N, sum e, sum d: a decode run's columns of these names
-    accepted, histogram        sum k, and the steps by k: a run's columns where no stop token is accepted; what a
-                               verifier accepts behind one, a - k, is not in the text
+    accepted, histogram        sum k, and the steps by k: a run's columns where no text ends within a block; what a
+                               verifier accepts behind the end, a - k, is not in the text
     acceptance_length          sum e / N: a run's tokens / steps. A run's own acceptance_length is (sum a + N) / N,
-                               which is larger by what was cut off behind stop tokens, at most gamma a text
+                               which is larger by what was cut off behind ends of texts, at most gamma a text
     full_acceptance_length     1 + mean k where d = gamma
     acceptance_rate            sum k / sum d
     joint_rates                #{k >= i} / #{d >= i}

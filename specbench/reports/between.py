@@ -108,8 +108,7 @@ def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataF
             if both.empty:
                 continue
             (old, old_steps), (new, new_steps) = (
-                (both[f"accepted{end}"].to_numpy() + both[f"steps{end}"].to_numpy(), both[f"steps{end}"].to_numpy())
-                for end in ("", "_other")
+                (both[f"emitted{end}"].to_numpy(), both[f"steps{end}"].to_numpy()) for end in ("", "_other")
             )
             lengths = float(old.sum() / old_steps.sum()), float(new.sum() / new_steps.sum())
             setting = ", ".join(f"{name} {plain(first[name])}" for name in settings)

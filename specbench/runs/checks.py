@@ -166,6 +166,13 @@ def launcher_of(hydra: Any) -> str:
     return str(hydra.runtime.choices[LAUNCHER])
 
 
+def choices_of(hydra: Any) -> dict[str, str]:
+    """The choices of conf by group, by Hydra's part of a configuration, but Hydra's own and those inside a group."""
+    return {
+        group: str(choice) for group, choice in hydra.runtime.choices.items() if choice is not None and "/" not in group
+    }
+
+
 def check_launcher(launcher: str) -> None:
     """Raises ConfigError for a launcher that starts processes of its own, if torchrun started several already."""
     if ranks.size() > 1 and launcher != "basic":

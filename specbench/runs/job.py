@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from specbench.core.machine import ranks
 from specbench.core.machine.files import clipped
-from specbench.runs.checks import launcher_of, shares_machine
+from specbench.runs.checks import choices_of, launcher_of, shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import Plan, read_plan
@@ -45,8 +45,7 @@ class JobInfo:
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
-        chosen = {key: value for key, value in hydra.runtime.choices.items() if value is not None}
-        choices = {key: str(value) for key, value in chosen.items() if not key.startswith("hydra/")}
+        choices = choices_of(hydra)
         overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         folder = Path(hydra.runtime.output_dir)
         plan = read_plan(folder.parent)

@@ -46,7 +46,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
             "category": row["category"] or "(none)",
             "prompts": f"{row['prompts']}",
             "texts": f"{row['texts']}",
-            "tokens a step": cells.interval(row, "acceptance_length"),
+            "acceptance length": cells.interval(row, "acceptance_length"),
             "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
             "speedup": cells.interval(row, "speedup"),
         },
@@ -84,7 +84,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
         rows,
         lambda row: {
             **{name: cells.plain(row[name]) for name in shown},
-            "tokens a step": cells.number(row["acceptance_length"]),
+            "tokens a step": cells.number(row["tokens"] / row["steps"]),
             "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
             "tokens/s": cells.number(row["tokens_per_second"], ".0f"),
             "plain tokens/s": cells.number(row["plain_tokens_per_second"], ".0f"),

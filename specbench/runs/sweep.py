@@ -30,7 +30,7 @@ from specbench.core.machine import ranks
 from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
-from specbench.runs.checks import check_job, check_sweep, check_times, launcher_of
+from specbench.runs.checks import check_job, check_sweep, check_times, choices_of, launcher_of
 from specbench.runs.choices import is_of_choice, with_own_keys
 from specbench.runs.combinations import combinations, with_every_bug
 from specbench.runs.commandline import Command
@@ -130,8 +130,7 @@ class Planner:
         composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
         if kept := pickled(composed):
             self.composed[tuple(overrides)] = zlib.compress(kept, 1)
-        chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
-        choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
+        choices = choices_of(composed.hydra)
         job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
             resolved = config.resolved(_without_hydra(composed))

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import specbench
-from specbench.api.naming import renamed
 from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.naming import renamed
 from specbench.exactness.certificate import certificate_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.suite import Examination

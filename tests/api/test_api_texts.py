@@ -152,7 +152,7 @@ def test_texts_as_a_table(pair: Pair):
     assert table["sample"].tolist() == [0, 1] * 3
     assert table["accepted"].sum() / table["drafted"].sum() == pytest.approx(texts.acceptance_rate)
     log = texts.step_log()
-    assert len(log) == table["steps"].sum()
+    assert log[["prompt", "sample"]].value_counts(sort=False).tolist() == table["steps"].tolist()
     assert log["num_emitted"].sum() == table["tokens"].sum()
     kept = copy.deepcopy(texts)  # as pickle does
     assert kept == texts
@@ -290,6 +290,15 @@ def test_replay_names_wrong_gammas(gammas):
     """A negative one beside others would be replayed as something else: only the largest was looked at."""
     with pytest.raises((ArgumentError, ConfigError), match="gammas"):
         specbench.replay("no file", "token", gammas)
+
+
+def test_replay_names_its_argument_where_a_file_is_no_trace(tmp_path: Path):
+    """As the Python API has it, also in what to do."""
+    (tmp_path / "trace.parquet").touch()
+    says = rf"^trace={tmp_path}: a folder\. Give trace\.parquet in it: trace="
+    with pytest.raises(ConfigError, match=says) as caught:
+        specbench.replay(tmp_path, "token", [1])
+    assert caught.value.key == "trace"
 
 
 @pytest.mark.parametrize(

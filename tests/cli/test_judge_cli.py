@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from specbench.exactness.zoo.bugs import bugs
 from specbench.sources import Mode
 from tests.helpers import made_up_engines as engines
 from tests.helpers.command_lines import ROOT, Ran, run_once
@@ -55,6 +57,21 @@ def uploaded_text(run: Ran, name: str) -> str:
     """A file in the folder that the workflow uploads."""
     (path,) = (run.folder / "judge").rglob(name)
     return Path(path).read_text()
+
+
+def test_the_table_of_what_texts_find_names_bugs_of_the_zoo_and_adds_up():
+    """It holds measurements of one commit, whose zoo was smaller."""
+    page = (ROOT / "docs/judge.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| (not|[\d,]+) \| (not|[\d,]+).* \|$", page, re.MULTILINE)
+    names = [name for name, *_ in rows]
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(bugs())
+    refuted = [sum(row[column] != "not" for row in rows) for column in (1, 2)]
+    counted = re.search(r"Without a checkpoint (\d+) of the (\d+) .* are refuted, with target and draft (\d+),", page)
+    others = re.findall(r"^(?:\| |Many of the )(\d+) (?:others|are)", page, re.MULTILINE)
+    assert counted is not None
+    assert [int(counted[1]), int(counted[3])] == refuted
+    assert others == [str(int(counted[2]) - len(rows))] * 2
 
 
 def test_several_continuations_of_a_request_are_refused(runs):

@@ -107,7 +107,7 @@ def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
 
 def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
     quiet = TimedRounds([[]], Disturbance(None, None, None))
-    measured = {"acceptance_length": 2.0, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
+    measured = {"tokens": 20, "steps": 10, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
     sentence = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
     assert headline(measured, quiet) == sentence
     assert "interval" not in headline(measured | {"speedup_low": 1.25, "speedup_high": 1.75}, quiet)

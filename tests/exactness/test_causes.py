@@ -11,11 +11,12 @@ from specbench.core.types import Verification
 from specbench.exactness.certificate.words import sentences
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.enumeration.reference import expected, expected_of
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
-from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch
+from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch, _Batch
 from specbench.exactness.settings import Settings
+from specbench.exactness.steps import draw
 from specbench.exactness.streams import uniforms
 from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
@@ -72,6 +73,7 @@ def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     assert at_points(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
     assert "issue" not in at_points(verifier, points)
     assert at_points(verifier, points[:9]) == ""
+    assert at_points(verifier, points[:10]) != ""
 
 
 class SlightlyKind(TokenSteps):
@@ -185,3 +187,24 @@ def test_unknown_bugs_sound_code_and_ambiguous_requests_have_no_cause():
     assert [cause_of(verifier, "one_hot") for verifier in alike] == ["", ""]
     assert all(cause_of(verifier, "one_hot", "chain") for verifier in alike)
     assert cause_of(ShiftedTests(), "processed") == ""  # of two offsets the next one is the one before, too
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("verifier", [wrong_q.LateDraftRow(), ShiftedTests()], ids=["zoo", "uniforms"])
+def test_requests_show_a_cause_from_ten_wrong_ones_on(verifier):
+    search = CauseSearch(verifier, list(FIXTURES.values()), 0, REQUESTS)
+    kept = []
+    for batch in search._batches:
+        own = expected(rule_of(verifier), draw(None, batch.fixture, batch.streams)).token_ids
+        wrong = (batch.emitted != own).any(dim=1)
+        kept.append((batch, wrong.nonzero()[:, 0].tolist(), (~wrong).nonzero()[:, 0].tolist()))
+    for most, named in ((9, False), (10, True)):
+        left, batches = most, []
+        for batch, wrong, right in kept:
+            rows = torch.tensor(right + wrong[:left])
+            count = min(len(wrong), left)
+            batches.append(_Batch(batch.fixture, batch.streams.select(rows), batch.emitted[rows], count))
+            left -= count
+        search = CauseSearch(verifier, [], 0, REQUESTS)
+        search.__dict__["_batches"] = batches
+        assert (search.cause() != "") == named

@@ -8,8 +8,10 @@ import dataclasses
 import math
 import re
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -24,7 +26,7 @@ from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.purity import long_use
-from specbench.exactness.settings import Settings
+from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import Examination
@@ -60,6 +62,17 @@ FEW = tuple(
 HUNT = Settings(
     draws=100_000, seconds=0, locating_seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0
 )
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "value"), [("draws", 0), ("calls", 1.5), ("seconds", -1), ("power", 1.0), ("stop_when_caught", 1)]
+)
+def test_settings_that_cannot_work_are_refused_however_they_are_made(name, value):
+    for make in (Settings, partial(dataclasses.replace, SHORT), partial(settings_of, "quick")):
+        with pytest.raises(ConfigError, match=f"protocol.{name}={value}: "):
+            make(**{name: value})
+    assert type(Settings(draws=np.int64(3)).draws) is int
 
 
 @pytest.mark.cases(6)

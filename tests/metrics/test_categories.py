@@ -99,7 +99,7 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
         ["2", "1.50", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
         ["4", "-", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
     ]
-    assert list(table) == ["gamma", "[red]", "(none)", "all", "tokens a step"]
+    assert list(table) == ["gamma", "[red]", "(none)", "all", "acceptance length"]
     write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CategoryRow)
     assert shown(run, ["gamma"], "speedups")["(none)"].tolist() == ["1.25", "-"]  # of a run without the category
     write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CategoryRow)

@@ -15,6 +15,7 @@ def row(name: str) -> dict[str, object]:
     measured = {
         **dict.fromkeys(("acceptance_length", "acceptance_rate", "tokens_per_second", "plain_tokens_per_second"), 2.0),
         **{"speedup": 1.5, "speedup_low": 1.25, "speedup_high": 1.75, "check_tv": 0.1, "check_tv_noise": 0.2},
+        **{"tokens": 30, "steps": 16},
     }
     absent = {column: None for column in RESULT_SCHEMA.names}
     return {
@@ -38,6 +39,7 @@ def test_names_are_shown_as_they_are(monkeypatch):
     for name in ODD:
         assert text.count(name) >= 5  # as a pair and a verifier among others; as a title's two names and a verifier
     assert "1.50 [1.25, 1.75]" in text
+    assert "1.88" in text  # tokens a step, of the tokens that stand
 
 
 def test_a_title_names_no_pair_that_is_of_some_of_the_runs_alone():

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
+from specbench.runs.checks import choices_of
 from specbench.runs.combinations import combinations
 from specbench.runs.commandline import parse_command, show
 from specbench.runs.state import Status, read_state
@@ -41,6 +42,14 @@ def test_jobs_are_all_combinations_in_the_order_of_their_keys():
     ]
     assert jobs_of("gamma=1,2", "seed=3", "gamma=4") == [["gamma=4", "seed=3"]]  # the last one of a key counts
     assert jobs_of("verifier=flawed/a,naive") == [["verifier=flawed", "verifier.bug=a"], ["verifier=naive"]]
+
+
+def test_choices_are_of_groups_that_lie_in_no_other():
+    """Of the plan and of a job's row alike."""
+    hydra = OmegaConf.create(
+        {"runtime": {"choices": {"pair": "hf", "exp": None, "drafter/head": "a", "hydra/help": "b"}}}
+    )
+    assert choices_of(hydra) == {"pair": "hf"}
 
 
 @pytest.mark.parametrize(

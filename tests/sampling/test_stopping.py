@@ -159,17 +159,20 @@ def stopped(exact, free):
 @pytest.mark.usefixtures("unchecked")
 @each_engine
 @pytest.mark.parametrize("gamma", [0, 4])
-def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, stopped, engine, gamma):
+def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, free, stopped, engine, gamma):
+    """What the verifier accepted is recorded as in the texts that go on, also behind the stop string."""
     requests, expected = stopped
     made = decoder(exact, gamma, engine=engine())
+    longer = decoder(exact, gamma).run([completion.request for completion in free])
     completions = made.run(requests, at_once=3)
     assert [(c.text, c.token_ids, c.finished, c.stop_reason) for c in completions] == expected
-    for completion in completions:
+    for completion, text in zip(completions, longer * 2, strict=True):
         assert sum(step.num_emitted for step in completion.steps) == len(completion.token_ids)
-        assert completion.steps[-1].num_accepted <= completion.steps[-1].num_emitted
+        accepted = [step.num_accepted for step in completion.steps]
+        assert accepted == [step.num_accepted for step in text.steps][: len(accepted)]
     if gamma:  # the cases that this is about are among them
         lasts = [completion.steps[-1] for completion in completions]
-        assert any(0 < last.num_emitted < last.num_draft_tokens for last in lasts)
+        assert any(0 < last.num_emitted < last.num_accepted for last in lasts)
         last = [(exact.tokenizer.decode(c.token_ids[-c.steps[-1].num_emitted :]), c.stop_reason) for c in completions]
         assert any(len(text) < len(stop) for text, stop in last)
 
