@@ -16,7 +16,7 @@ from typing import Any
 
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import reason
+from specbench.core.machine.files import reason, shown
 from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params
@@ -114,15 +114,26 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
         line = json.loads(row)
     except (ValueError, RecursionError):
         return "is no JSON"
-    if not isinstance(line, dict) or not is_name(line.get("prompt_id")) or line.get("mode") not in list(Mode):
-        return "is no object with a prompt_id and a mode, plain or speculative"
-    line = {name: value for name, value in line.items() if value is not None}
+    if not isinstance(line, dict) or not {"prompt_id", "mode"} <= set(line):
+        return "is no object with a prompt_id and a mode"
+    problem = _problem_of_values(line := {name: value for name, value in line.items() if value is not None})
+    if problem is None:
+        lines.append(line)
+    return problem
+
+
+def _problem_of_values(line: dict[str, Any]) -> str | None:
+    if not is_name(prompt_id := line.get("prompt_id")):
+        return f"has the prompt_id {shown(prompt_id)}, which is no text"
+    if (mode := line.get("mode")) not in list(Mode):
+        return f"has the mode {shown(mode)}, which is neither plain nor speculative"
     if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
     for name, kind in _FIELDS.items():
         if name in line and not is_a(kind, line[name]):
-            return f"has a {name} that cannot be read"
-    lines.append(line)
+            return f"has a {name} that cannot be read, {shown(line[name])}"
+    if unknown := sorted(set(line.get("sampling", {})) - set(DEFAULTS)):
+        return f"has the sampling parameter {shown(unknown[0])}, which is not known here"
     return None
 
 
@@ -136,12 +147,14 @@ class FileSource:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
+        recorded: whether its texts were served before, so that they answer no request for a stop string or a limit.
 
     Raises:
         ConfigError: a file that cannot be read.
     """
 
     engine = "texts of a file"
+    recorded = True
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
