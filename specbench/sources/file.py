@@ -166,6 +166,7 @@ class FileSource:
         self.modes: frozenset[Mode] = frozenset(Mode)
         self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
         self._given: dict[tuple[str, Mode, bool], int] = {}
+        self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
 
     def open(self) -> None:
         """Reads the file."""
@@ -187,7 +188,7 @@ class FileSource:
                 problem = f"its texts of prompt {name!r} have different prompts"
                 raise ConfigError("source.path", self.path, problem, "Give each prompt a prompt_id of its own.")
         self.prompts = {name: max(prompt) for name, prompt in prompts.items()}
-        self._texts, self._given = dict(texts), defaultdict(int)
+        self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
@@ -198,7 +199,8 @@ class FileSource:
         """The next texts of these prompts.
 
         Raises:
-            ConfigError: a prompt has none left, or its text was sampled with other parameters than the request's.
+            ConfigError: a prompt has none left, or its text was sampled with other parameters than the request's, or
+                with another limit than the other mode's.
         """
         completions = []
         for request in requests:
@@ -209,9 +211,20 @@ class FileSource:
                 raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
             if not request.sampling.greedy:
                 _check_sampling(request, texts[number], self.path)
+            self._check_limit(request, texts[number], number)
             self._given[key] += 1
             completions.append(completion_of(request, texts[number]))
         return completions
+
+    def _check_limit(self, request: TextRequest, line: Mapping[str, Any], number: int) -> None:
+        """Raises ConfigError if the other mode's text that this one is compared with may have more or fewer tokens."""
+        limit = min(line.get("max_new_tokens", request.max_new_tokens), request.max_new_tokens)
+        first = self._limits.setdefault((request.prompt_id, request.sampling.greedy, number), limit)
+        if first != limit:
+            problem = f"texts of prompt {request.prompt_id!r} were sampled with max_new_tokens={first} and {limit}"
+            key = "protocol.greedy_length" if request.sampling.greedy else "protocol.length"
+            remedy = f"Give both modes the same, or compare no more tokens: {key}={min(first, limit)}."
+            raise ConfigError("source.path", self.path, problem, remedy)
 
     def close(self) -> None:
         self._texts = {}

@@ -127,6 +127,22 @@ def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampli
             source.complete([request(**sampling)], Mode.PLAIN)
 
 
+@pytest.mark.parametrize(("limits", "same"), [((3, 8), False), ((3, None), False), ((6, 8), True), ((3, 3), True)])
+def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same, tmp_path):
+    """Where their lengths were compared, a sound engine would be refuted. The request has a limit of 5."""
+    lines = [
+        json.dumps({"prompt_id": "a", "mode": mode, "text": " os", "max_new_tokens": limit}) + "\n"
+        for mode, limit in zip(Mode, limits, strict=True)
+    ]
+    source, asked = written(tmp_path, *lines), dataclasses.replace(request(), max_new_tokens=5)
+    assert source.complete([asked], Mode.PLAIN)
+    if same:
+        assert source.complete([asked], Mode.SPECULATIVE)
+    else:
+        with pytest.raises(ConfigError, match=r"with max_new_tokens=3 and 5\. .* protocol\.length=3\."):
+            source.complete([asked], Mode.SPECULATIVE)
+
+
 def test_a_field_that_is_null_is_none_at_all(tmp_path):
     names = ("text", "question", "prompt", "counters", "engine", "logprobs", "finish_reason", "seconds", "temperature")
     nulls = {"prompt_id": "a", "mode": "plain", "token_ids": [5], **dict.fromkeys(names)}
