@@ -134,13 +134,13 @@ def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same
         json.dumps({"prompt_id": "a", "mode": mode, "text": " os", "max_new_tokens": limit}) + "\n"
         for mode, limit in zip(Mode, limits, strict=True)
     ]
-    source, asked = written(tmp_path, *lines), dataclasses.replace(request(), max_new_tokens=5)
-    assert source.complete([asked], Mode.PLAIN)
+    source, shorter = written(tmp_path, *lines), dataclasses.replace(request(), max_new_tokens=5)
+    assert source.complete([shorter], Mode.PLAIN)
     if same:
-        assert source.complete([asked], Mode.SPECULATIVE)
+        assert source.complete([shorter], Mode.SPECULATIVE)
     else:
         with pytest.raises(ConfigError, match=r"with max_new_tokens=3 and 5\. .* protocol\.length=3\."):
-            source.complete([asked], Mode.SPECULATIVE)
+            source.complete([shorter], Mode.SPECULATIVE)
 
 
 def test_a_field_that_is_null_is_none_at_all(tmp_path):
