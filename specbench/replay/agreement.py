@@ -14,8 +14,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from specbench.core.errors import ArgumentError
 from specbench.metrics.intervals import Estimate, ratios_of_sums
 from specbench.replay.trace import first_turn
+
+_COUNTS = ("tokens", "steps", "expected_steps")
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,13 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
         points: the decoded texts of one setting.
         independent: tokens and expected steps, [prompts] each, of a trace of its own (replay/summary.by_prompt); None
             if it was not replayed.
+
+    Raises:
+        ArgumentError: points without one of their columns, or with a number that no text has.
     """
+    _check_points(points)
     units = points["prompt"].map(first_turn)
-    sums = points.groupby(units, sort=False)[["tokens", "steps", "expected_steps"]].sum()
+    sums = points.groupby(units, sort=False)[[*_COUNTS]].sum()
     decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
     if len(sums) < 2:  # nothing tells how much prompts scatter
         return Agreement(decoded, same_text, None, None)
@@ -60,6 +67,17 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
         None if independent is None else _difference_p(sums, *independent),
         _p_value(float(surprise.mean()), float(surprise.std(ddof=1) / np.sqrt(len(surprise))), len(surprise) - 1),
     )
+
+
+def _check_points(points: pd.DataFrame) -> None:
+    if missing := [name for name in ("prompt", *_COUNTS) if name not in points]:
+        raise ArgumentError(f"points: no column {missing[0]}. Give prompt, {', '.join(_COUNTS)}, a line a text.")
+    for name in _COUNTS:
+        if not pd.api.types.is_numeric_dtype(points[name]):
+            raise ArgumentError(f"points: {name} holds {points[name].dtype}. Give numbers.")
+        wrong = points[name][~(np.isfinite(points[name]) & (points[name] >= 0))]
+        if len(wrong):
+            raise ArgumentError(f"points: {name} is {wrong.iloc[0]} in line {wrong.index[0]}. Give a number from 0.")
 
 
 def _difference_p(sums: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> float:

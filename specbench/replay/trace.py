@@ -284,6 +284,7 @@ def _limits(table: pa.Table, starts: np.ndarray, source: Origin, where: Where) -
     wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        problem = f"{LIMIT} is {written[row]} in {where(row)}, unlike before in its text or below the text's length"
+        shown_limit = "null" if table[LIMIT][row].as_py() is None else written[row]
+        problem = f"{LIMIT} is {shown_limit} in {where(row)}, unlike before in its text or below the text's length"
         raise source.wrong(problem, "Write the same number on all lines of a text, at least its tokens.")
     return limits

@@ -112,7 +112,10 @@ def parse_override(argument: str) -> Override:
     except HydraException as error:
         problem = " ".join(str(error).split())
         remedy = QUOTES
-    if equals and "," not in value and not value.startswith(("[", "{", "'", '"')):  # quotes belong to parts of these
+    if not equals:
+        remedy = "Write key=value. A command, such as list or report, is the first word and takes no flags of a run."
+        raise ConfigError("argument", argument, "no key=value", remedy)
+    if "," not in value and not value.startswith(("[", "{", "'", '"')):  # quotes belong to parts of these
         try:
             parser.parse_override(f"{key}={in_quotes(value)}")
             problem, remedy = "it has characters that can be read in quotes alone", f"Write {typed(key, value)}"
@@ -177,10 +180,11 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         overrides: of the command line.
     """
     override = next(one for one in overrides if key_of(one) == f"{group}.{key}")
-    chosen = [name for name in values_of(overrides).get(group, "").split(",") if name in names(group)]
+    given = list(filter(None, values_of(overrides).get(group, "").split(",")))
+    chosen = [name for name in given if name in names(group)]
     every = {name: keys(group, name) for name in names(group)}
     having = [name for name in every if key in every[name]]
-    lacking = ",".join(name for name in chosen if name not in having)
+    lacking = ",".join(name for name in given if name not in having)
     subject = f"{group}={lacking}" if lacking else f"the chosen {group}"
     text = f"{override}: {subject} has no key {key}"
     if chosen and not lacking:
@@ -188,7 +192,8 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
         return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
     if having:
         return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
+    if given and not chosen:
+        return f"{text}. Its yaml has all that it takes."
     takes = sorted({member for name in chosen or every for member in every[name]})
-    return (
-        f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{member}' for member in takes])}It has {', '.join(takes)}."
-    )
+    guess = did_you_mean(f"{group}.{key}", [f"{group}.{member}" for member in takes])
+    return f"{text}. {guess}It has {', '.join(takes) or 'none'}."

@@ -16,7 +16,7 @@ from typing import Any
 
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import reason
+from specbench.core.machine.files import reason, shown
 from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params
@@ -114,15 +114,26 @@ def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
         line = json.loads(row)
     except (ValueError, RecursionError):
         return "is no JSON"
-    if not isinstance(line, dict) or not is_name(line.get("prompt_id")) or line.get("mode") not in list(Mode):
-        return "is no object with a prompt_id and a mode, plain or speculative"
-    line = {name: value for name, value in line.items() if value is not None}
+    if not isinstance(line, dict) or not {"prompt_id", "mode"} <= set(line):
+        return "is no object with a prompt_id and a mode"
+    problem = _problem_of_values(line := {name: value for name, value in line.items() if value is not None})
+    if problem is None:
+        lines.append(line)
+    return problem
+
+
+def _problem_of_values(line: dict[str, Any]) -> str | None:
+    if not is_name(prompt_id := line.get("prompt_id")):
+        return f"has the prompt_id {shown(prompt_id)}, which is no text"
+    if (mode := line.get("mode")) not in list(Mode):
+        return f"has the mode {shown(mode)}, which is neither plain nor speculative"
     if "text" not in line and "token_ids" not in line:
         return "has neither text nor token_ids"
     for name, kind in _FIELDS.items():
         if name in line and not is_a(kind, line[name]):
-            return f"has a {name} that cannot be read"
-    lines.append(line)
+            return f"has a {name} that cannot be read, {shown(line[name])}"
+    if unknown := sorted(set(line.get("sampling", {})) - set(DEFAULTS)):
+        return f"has the sampling parameter {shown(unknown[0])}, which is not known here"
     return None
 
 
@@ -136,12 +147,14 @@ class FileSource:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
+        recorded: whether its texts were served before, so that they answer no request for a stop string or a limit.
 
     Raises:
         ConfigError: a file that cannot be read.
     """
 
     engine = "texts of a file"
+    recorded = True
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
@@ -153,6 +166,7 @@ class FileSource:
         self.modes: frozenset[Mode] = frozenset(Mode)
         self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
         self._given: dict[tuple[str, Mode, bool], int] = {}
+        self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
 
     def open(self) -> None:
         """Reads the file."""
@@ -174,7 +188,7 @@ class FileSource:
                 problem = f"its texts of prompt {name!r} have different prompts"
                 raise ConfigError("source.path", self.path, problem, "Give each prompt a prompt_id of its own.")
         self.prompts = {name: max(prompt) for name, prompt in prompts.items()}
-        self._texts, self._given = dict(texts), defaultdict(int)
+        self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
@@ -185,7 +199,8 @@ class FileSource:
         """The next texts of these prompts.
 
         Raises:
-            ConfigError: a prompt has none left, or its text was sampled with other parameters than the request's.
+            ConfigError: a prompt has none left, or its text was sampled with other parameters than the request's, or
+                with another limit than the other mode's.
         """
         completions = []
         for request in requests:
@@ -196,9 +211,20 @@ class FileSource:
                 raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
             if not request.sampling.greedy:
                 _check_sampling(request, texts[number], self.path)
+            self._check_limit(request, texts[number], number)
             self._given[key] += 1
             completions.append(completion_of(request, texts[number]))
         return completions
+
+    def _check_limit(self, request: TextRequest, line: Mapping[str, Any], number: int) -> None:
+        """Raises ConfigError if the other mode's text that this one is compared with may have more or fewer tokens."""
+        limit = min(line.get("max_new_tokens", request.max_new_tokens), request.max_new_tokens)
+        first = self._limits.setdefault((request.prompt_id, request.sampling.greedy, number), limit)
+        if first != limit:
+            problem = f"texts of prompt {request.prompt_id!r} were sampled with max_new_tokens={first} and {limit}"
+            key = "protocol.greedy_length" if request.sampling.greedy else "protocol.length"
+            remedy = f"Give both modes the same, or compare no more tokens: {key}={min(first, limit)}."
+            raise ConfigError("source.path", self.path, problem, remedy)
 
     def close(self) -> None:
         self._texts = {}

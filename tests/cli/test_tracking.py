@@ -7,6 +7,7 @@ import struct
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from specbench.runs.config import TrackingConfig
 from specbench.runs.state import JobState, Status, write_state
 from specbench.runs.tracking.panels import MOST_ROWS
 from specbench.runs.tracking.run import TrackedRun
+from specbench.runs.tracking.wandb_process import table_of
 from tests.helpers.command_lines import SmokeRun, clean_environment
 from tests.helpers.wandb_runs import Tracked, payloads, read_run
 from tests.helpers.without_network import network_of_its_own, without_network
@@ -113,6 +115,12 @@ def test_typed_rows_are_tables(smoke, tracked):
             assert {key for key in run.history if key.startswith("charts/")} == {"charts/acceptance_histogram"}
             logged = run.table(f"tables/{name.removesuffix('.parquet')}")
             assert logged["data"] == rows[rows["job"] == job][logged["columns"]].to_numpy().tolist()[:MOST_ROWS]
+
+
+def test_a_table_may_have_rates_that_are_unknown():
+    """replay.parquet has null in lists, for drafts longer than the texts."""
+    rows = pa.table({"rule": ["token", "token"], "joint_rates": [[1.0], [1.0, None]]})
+    assert table_of(rows).data == [["token", [1.0]], ["token", [1.0, None]]]
 
 
 def test_curves_grow_to_the_numbers_of_the_row(smoke, tracked):

@@ -46,6 +46,19 @@ BAD_INPUT = [
         ("drafter=prompt_lookup", "drafter.longst=3"),
         ("drafter.longst=3: drafter=prompt_lookup has no key longst. Did you mean drafter.longest? It has longest,",),
     ),
+    Case("key of a component without any", ("verifier=masked", "verifier.foo=1"), ("has no key foo. It has none.",)),
+    Case(
+        "unknown key of one's own component",
+        ("--config-dir", "conf", "drafter=echo", "drafter.lagg=3"),
+        ("drafter.lagg=3: drafter=echo has no key lagg. Its yaml has all that it takes.",),
+        files={"conf/drafter/echo.yaml": "_target_: echo.Echo\nlag: 12\n"},
+    ),
+    Case(
+        "a command behind a flag",
+        ("--config-dir", "conf", "list", "drafter"),
+        ("argument=list: no key=value. Write key=value. A command, such as list or report, is the first word",),
+        files={"conf/drafter/echo.yaml": "_target_: echo.Echo\n"},
+    ),
     Case(
         "an entry that a mapping of a component lacks",
         ("source=openvino", "source.target=IR", "source.properties={A: b}"),

@@ -404,6 +404,17 @@ def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
 
 
+def test_texts_that_a_file_has_beyond_its_pairs_answer_no_check_and_are_not_timed(tmp_path):
+    """Served without a stop string or a limit, they would break both and refute a sound engine."""
+    judged(engines.Engine(), tmp_path, rounds=0)
+    lines = [json.loads(line) for line in (tmp_path / SAMPLED).read_text().splitlines()]
+    more = [line for line in lines if line["question"] == "greedy" or line["mode"] == Mode.SPECULATIVE]
+    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, *more, *more]))
+    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), rounds=2)
+    assert verdicts(outcome)[1:] == [NOT_REFUTED, NOT_ASKED, NOT_ASKED]
+    assert outcome.failure is None
+
+
 def test_a_file_without_pairs_of_texts_says_so_in_a_line(tmp_path):
     lines = [{"prompt_id": "ab"[n % 2], "mode": list(Mode)[n % 2], "text": " x"} for n in range(8)]
     (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -2,11 +2,13 @@
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from specbench.core.errors import ArgumentError
 from specbench.decoding import Decoder, Request
 from specbench.replay import renewal
 from specbench.replay.agreement import agreement, joint_p_value
@@ -187,6 +189,26 @@ def test_decoding_finds_what_replay_says(rule, thorough):
     wrong = {"token": "block", "block": "token"}[rule]
     other = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), wrong, [8])[0].steps
     assert agreement(points.assign(expected_steps=other), (tokens, steps[:, -1])).same_text_p < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"expected_steps": [math.nan, 5.2]}, "expected_steps is nan in line 0. Give a number from 0"),
+        ({"steps": [2, -5]}, "steps is -5 in line 1"),
+        ({"tokens": [4.0, math.inf]}, "tokens is inf in line 1"),
+        ({"steps": ["2", "5"]}, "steps holds .*. Give numbers"),
+    ],
+    ids=str,
+)
+def test_counts_that_no_text_has_are_refused(change, says):
+    """An unknown count would be left out of the sums, and the p-value would be of other texts."""
+    points = pd.DataFrame({"prompt": ["a", "b"], "tokens": [4, 12], "steps": [2, 5], "expected_steps": [1.7, 5.2]})
+    assert agreement(points, None).same_text_p is not None
+    with pytest.raises(ArgumentError, match=says):
+        agreement(points.assign(**change), None)
+    with pytest.raises(ArgumentError, match="points: no column steps. Give prompt, tokens"):
+        agreement(points.drop(columns="steps"), None)
 
 
 @pytest.mark.parametrize("spare", [None, 20], ids=["by length", "behind stop tokens"])

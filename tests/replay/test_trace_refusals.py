@@ -85,6 +85,7 @@ def test_json_lines_that_cannot_be(tmp_path, lines, says):
         ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
         ({"draft_confidence": 1.5}, "draft_confidence is 1.5"),
         ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
+        ({"max_new_tokens": None}, "max_new_tokens is null in line 1"),
         ({"position": 2}, "line 1 has position 2 where 1 is due"),
         ({"prompt": "b", "position": 0}, "occurs twice"),  # the second a is then a text of its own, and b comes again
     ],

@@ -127,6 +127,22 @@ def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampli
             source.complete([request(**sampling)], Mode.PLAIN)
 
 
+@pytest.mark.parametrize(("limits", "same"), [((3, 8), False), ((3, None), False), ((6, 8), True), ((3, 3), True)])
+def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same, tmp_path):
+    """Where their lengths were compared, a sound engine would be refuted. The request has a limit of 5."""
+    lines = [
+        json.dumps({"prompt_id": "a", "mode": mode, "text": " os", "max_new_tokens": limit}) + "\n"
+        for mode, limit in zip(Mode, limits, strict=True)
+    ]
+    source, shorter = written(tmp_path, *lines), dataclasses.replace(request(), max_new_tokens=5)
+    assert source.complete([shorter], Mode.PLAIN)
+    if same:
+        assert source.complete([shorter], Mode.SPECULATIVE)
+    else:
+        with pytest.raises(ConfigError, match=r"with max_new_tokens=3 and 5\. .* protocol\.length=3\."):
+            source.complete([shorter], Mode.SPECULATIVE)
+
+
 def test_a_field_that_is_null_is_none_at_all(tmp_path):
     names = ("text", "question", "prompt", "counters", "engine", "logprobs", "finish_reason", "seconds", "temperature")
     nulls = {"prompt_id": "a", "mode": "plain", "token_ids": [5], **dict.fromkeys(names)}
@@ -141,10 +157,13 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
     [
         ("no json", "line 1 is no JSON"),
         ("[1]", "is no object with a prompt_id and a mode"),
-        ('{"prompt_id": "a", "mode": "fast", "text": ""}', "is no object with a prompt_id and a mode"),
+        ('{"mode": "plain", "text": ""}', "is no object with a prompt_id and a mode"),
+        ('{"prompt_id": 3, "mode": "plain", "text": ""}', "line 1 has the prompt_id 3, which is no text"),
+        ('{"prompt_id": "a", "mode": "fast", "text": ""}', "has the mode 'fast', which is neither plain nor"),
+        ('{"prompt_id": "a", "mode": ["plain"], "text": ""}', "has the mode .*, which is neither plain nor"),
         ('{"prompt_id": "a", "mode": "plain"}', "has neither text nor token_ids"),
         ('{"prompt_id": "a", "mode": "plain", "token_ids": [1.5]}', "has a token_ids that cannot be read"),
-        ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read, '12'"),
         ('{"prompt_id": "a", "mode": "plain", "token_ids": [3, -1]}', "has a token_ids that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": "0"}', "has a temperature that"),
@@ -157,7 +176,11 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": NaN}', "has a temperature that"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "seconds": "1"}', "has a seconds that"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "engine": "\\ud800"}', "has a engine that"),
-        ('{"prompt_id": "\\ud800", "mode": "plain", "text": ""}', "is no object with a prompt_id"),
+        ('{"prompt_id": "\\ud800", "mode": "plain", "text": ""}', "has the prompt_id .*, which is no text"),
+        (
+            '{"prompt_id": "a", "mode": "plain", "text": "", "sampling": {"typical_p": 0.9}}',
+            "has the sampling parameter 'typical_p', which is not known here",
+        ),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):

@@ -10,7 +10,7 @@ from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import parting
 from specbench.exactness.two_sample.pairs import words_of
-from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, REFUTED, Finding
+from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, RECORDED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.sources import Mode, TextCompletion
 from specbench.sources.contract import SourceOfSeveral
@@ -60,6 +60,8 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         greedy: texts of these prompts at temperature 0, in both modes; empty if there are none.
         gamma: tokens drafted a step, as far as it is known: limits up to gamma + 3 are tried.
     """
+    if getattr(sampler.source, "recorded", False):
+        return not_asked(QUESTION, RECORDED)
     some, stopped, distinct = prompts[:PROMPTS], dict[str, _Stopped](), dict[Mode, set[int]]()
     of_each_mode: dict[str, Callable[[Mode], Checked]] = {
         SAME_SEED: lambda mode: _same_seed(sampler, some, mode),

@@ -15,6 +15,7 @@ REFUTED, NOT_REFUTED, CANNOT_TELL, NOT_ASKED, MEASURED = (
     "not asked",
     "measured",
 )
+RECORDED = "The texts of the source were served before, for other requests."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.judging.finding import MEASURED, Finding, not_asked
+from specbench.protocols.judging.finding import MEASURED, RECORDED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.replay.renewal import replay
@@ -60,6 +60,8 @@ def judge_speed(
     """
     if not rounds:
         return not_asked(QUESTION, "protocol.rounds is 0.")
+    if getattr(sampler.source, "recorded", False):
+        return not_asked(QUESTION, RECORDED)
     if not prompts:
         return not_asked(QUESTION, "The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]

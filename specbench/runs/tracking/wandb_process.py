@@ -14,12 +14,16 @@ import select
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.errors import SpecbenchError, TrackingError
 from specbench.core.machine.journal import AXES, PROGRESS
 from specbench.runs.tracking.process import TASK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TICK = 2.0  # seconds between two looks at the curves
 MOST_AT_ONCE = 1000  # points of a curve that are sent at a time
@@ -96,7 +100,7 @@ def _end(logged: Any, folder: Path, kind: str, texts: int) -> int:
     for name, counts in shown.histograms.items():  # each whole number in the middle of its bin
         media[name] = wandb.Histogram(np_histogram=(np.array(counts, float), np.arange(len(counts) + 1) - 0.5))
     for name, table in shown.tables.items():
-        media[name] = wandb.Table(table.column_names, [list(row.values()) for row in table.to_pylist()])
+        media[name] = table_of(table)
     if shown.error:
         media["error"] = wandb.Html(f"<pre>{html.escape(shown.error)}</pre>", inject=False)
     if media:
@@ -107,6 +111,15 @@ def _end(logged: Any, folder: Path, kind: str, texts: int) -> int:
             artifact.add_file(str(path), policy="immutable", skip_cache=True)  # no copies elsewhere
         logged.log_artifact(artifact)
     return shown.exit_code
+
+
+def table_of(table: pa.Table) -> Any:
+    """A table for W&B, which takes a list with null, such as rates of which one is unknown, for another type."""
+    import wandb
+
+    rows: list[Iterable[Any]] = [list(row.values()) for row in table.to_pylist()]
+    has_unknown = any(isinstance(value, list) and None in value for row in rows for value in row)
+    return wandb.Table(table.column_names, rows, allow_mixed_types=has_unknown)
 
 
 def login() -> None:
