@@ -81,12 +81,8 @@ class PackedLayer(RaggedLayer):
 
     def __init__(self, cache: RaggedCache, plain: Any, columns: int):
         super().__init__(cache)
-        rows, heads, capacity, self._head_dim = plain.keys.shape
-        self._columns, tokens, dims = columns, -(-capacity // columns), -(-self._head_dim // columns)
-        self.keys = plain.keys.new_zeros((rows, heads, tokens, self._head_dim, columns))
-        self.values = plain.values.new_zeros((rows, heads, dims, tokens * columns, columns))
-        positions = torch.arange(capacity, device=self.keys.device)[None]
-        self._write(torch.arange(rows)[:, None], positions, plain.keys.transpose(1, 2), plain.values.transpose(1, 2))
+        self._columns, self._head_dim = columns, plain.keys.shape[-1]
+        self.keys, self.values = self._packed(plain.keys, plain.values)
         self.is_initialized = True
 
     def plain(self) -> RaggedLayer:
@@ -108,17 +104,23 @@ class PackedLayer(RaggedLayer):
         if cache.source is None:
             self._write(cache.at_rows, cache.write_at, key_states.transpose(1, 2), value_states.transpose(1, 2))
             return self._read(cache.read_rows, cache.visible)
-        n = min(key_states.shape[2], cache.capacity)
-        self.keys[cache.at_rows] = 0
-        self.values[cache.at_rows] = 0
-        new = (states[cache.source, :, :n].transpose(1, 2) for states in (key_states, value_states))
-        self._write(cache.at_rows[:, None], torch.arange(n, device=key_states.device)[None], *new)
+        new = (states[cache.source, :, : cache.capacity] for states in (key_states, value_states))
+        self.keys[cache.at_rows], self.values[cache.at_rows] = self._packed(*new)
         return key_states, value_states
+
+    def _packed(
+        self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the memory of texts that begin with these tokens."""
+        more = self._cache.capacity + -self._cache.capacity % self._columns - keys.shape[2]
+        keys = torch.nn.functional.pad(keys, (0, 0, 0, more)).unflatten(2, (-1, self._columns))
+        values = torch.nn.functional.pad(values, (0, -self._head_dim % self._columns, 0, more))
+        return keys.transpose(3, 4).contiguous(), values.unflatten(3, (-1, self._columns)).transpose(2, 3).contiguous()
 
     def _write(
         self,
         rows: Int64[Tensor, "B 1"],
-        positions: Int64[Tensor, "_ n"],
+        positions: Int64[Tensor, "B n"],
         keys: Float[Tensor, "B n heads dim"],
         values: Float[Tensor, "B n heads dim"],
     ) -> None:
