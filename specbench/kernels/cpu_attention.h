@@ -1,37 +1,30 @@
 // Attention on a CPU of a few queries to the cached tokens of one head; cpu_model.cpp says which.
+//
+// Keys and values lie in memory as packed matrices do (cpu_product.h): a token is a column of the keys, and an input of
+// the values. Scores are a product of queries and keys, and results are a product of weights and values.
 
 #pragma once
 
-#include "cpu_vectors.h"
+#include "cpu_product.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <utility>
 #include <vector>
 
-// Returns the vector with each lane and the one STEP further exchanged.
-template <int STEP, int... LANE>
-Vector crossed(Vector x, std::integer_sequence<int, LANE...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(x, x, (LANE ^ STEP)...);
-#else
-  return __builtin_shuffle(x, Integers{(LANE ^ STEP)...});
-#endif
-}
+// Returns the size up to the end of its last block.
+inline int64_t filled_up(int64_t size) { return (size + COLUMNS - 1) / COLUMNS * COLUMNS; }
 
-// Returns a vector whose lane i is the sum of the lanes of vector i of 2 * STEP, at first LANES. Each call halves them.
-template <int STEP = LANES / 2>
-Vector lane_sums(Vector* x) {
-  using Lanes = std::make_integer_sequence<int, LANES>;
-  constexpr auto upper = []<int... LANE>(std::integer_sequence<int, LANE...>) { return Integers{-((LANE & STEP) != 0)...}; };
-  for (int i = 0; i < STEP; i++) {
-    const Vector low = x[i], high = x[i + STEP];
-    x[i] = (upper(Lanes()) ? high : low) + crossed<STEP>(upper(Lanes()) ? low : high, Lanes());
+// The cached tokens of one head: keys [blocks of tokens][size][COLUMNS], values [blocks of numbers][tokens][COLUMNS].
+struct Memory {
+  float *keys, *values;
+  int64_t size, capacity;
+
+  void write(int64_t token, const float* key, const float* value) const {
+    float* column = keys + token / COLUMNS * size * COLUMNS + token % COLUMNS;
+    for (int64_t i = 0; i < size; i++) column[i * COLUMNS] = key[i];
+    for (int64_t i = 0; i < size; i += COLUMNS)
+      std::copy_n(value + i, std::min(size - i, COLUMNS), values + i * filled_up(capacity) + token * COLUMNS);
   }
-  if constexpr (STEP > 1) return lane_sums<STEP / 2>(x);
-  return x[0];
-}
+};
 
 // Returns the sum of the lanes of a vector.
 inline float sum_of_lanes(Vector x) {
@@ -42,61 +35,8 @@ inline float sum_of_lanes(Vector x) {
   return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
-// Returns the products of a vector with LANES rows of a matrix. What `size` has beyond whole vectors is left out.
-inline Vector dots(const float* x, const float* rows, int64_t size) {
-  Vector sums[LANES] = {};
-  for (int64_t i = 0; i + LANES <= size; i += LANES)
-    for (int row = 0; row < LANES; row++) sums[row] += load(x + i) * load(rows + row * size + i);
-  return lane_sums(sums);
-}
-
-// Returns the product of two vectors.
-inline float dot(const float* x, const float* y, int64_t size) {
-  Vector lanes = {};
-  int64_t i = 0;
-  for (; i + LANES <= size; i += LANES) lanes += load(x + i) * load(y + i);
-  float sum = sum_of_lanes(lanes);
-  for (; i < size; i++) sum += x[i] * y[i];
-  return sum;
-}
-
-// A query of one head to the cached tokens up to its own position, and what attention returns for it.
-struct Query {
-  const float* vector;
-  float* result;
-  int64_t visible;
-  float* weights;  // of the tokens, with room for whole vectors
-};
-
-// y += the sum of weights[j] * values[j][size], of `COUNT` vectors.
-template <int COUNT>
-void combine(const float* values, const float* weights, float* y, int64_t tokens, int64_t size) {
-  constexpr int PARTS = 8 / COUNT;  // sums a number, which break the chain of additions
-  Vector sums[PARTS][COUNT] = {};
-  std::memcpy(sums[0], y, sizeof(sums[0]));
-  auto add = [&](int64_t j, int part) {
-    for (int i = 0; i < COUNT; i++) sums[part][i] += load(values + j * size + i * LANES) * weights[j];
-  };
-  int64_t j = 0;
-  for (; j + PARTS <= tokens; j += PARTS)
-    for (int part = 0; part < PARTS; part++) add(j + part, part);
-  for (; j < tokens; j++) add(j, 0);
-  for (int part = 1; part < PARTS; part++)
-    for (int i = 0; i < COUNT; i++) sums[0][i] += sums[part][i];
-  std::memcpy(y, sums[0], sizeof(sums[0]));
-}
-
-inline void combine(const float* values, const float* weights, float* y, int64_t tokens, int64_t size) {
-  int64_t i = 0;
-  for (; i + 4 * LANES <= size; i += 4 * LANES) combine<4>(values + i, weights, y + i, tokens, size);
-  for (; i + LANES <= size; i += LANES) combine<1>(values + i, weights, y + i, tokens, size);
-  for (; i < size; i++)
-    for (int64_t j = 0; j < tokens; j++) y[i] += values[j * size + i] * weights[j];
-}
-
-// Replaces scores by their softmax, and fills the last vector up with zeros.
-inline void softmax(float* scores, int64_t count) {
-  const int64_t padded = (count + LANES - 1) / LANES * LANES;
+// Replaces scores by their exponentials, the largest of which is 1, and those behind `count` by 0. Returns their sum.
+inline float exponentials(float* scores, int64_t count, int64_t padded) {
   std::fill(scores + count, scores + padded, -INFINITY);
   Vector largest = load(scores), sums = {};
   for (int64_t j = LANES; j < padded; j += LANES) largest = load(scores + j) > largest ? load(scores + j) : largest;
@@ -105,32 +45,27 @@ inline void softmax(float* scores, int64_t count) {
   for (int64_t j = 0; j < padded; j++) scores[j] = small_exponential(scores[j] - highest);
   std::fill(scores + count, scores + padded, 0.0f);
   for (int64_t j = 0; j < padded; j += LANES) sums += load(scores + j);
-  const float total = sum_of_lanes(sums);
-  for (int64_t j = 0; j < padded; j++) scores[j] /= total;
+  return sum_of_lanes(sums);
 }
 
-constexpr int64_t TOKENS = 4 * LANES;  // whose values stay in the first cache while all queries use them
-
-// Attention of queries to the same keys and values, which are read once: some tokens are used by all queries in turn.
-inline void attend(const std::vector<Query>& queries, const float* keys, const float* values, int64_t size, float scale) {
-  int64_t longest = 0;
-  for (const Query& query : queries) longest = std::max(longest, query.visible);
-  for (int64_t j = 0; j < longest; j += LANES)
-    for (const Query& query : queries) {
-      const float* some = keys + j * size;
-      const int64_t count = std::min(query.visible - j, LANES);
-      if (count == LANES && size % LANES == 0) {
-        const Vector scores = dots(query.vector, some, size) * scale;
-        std::memcpy(query.weights + j, &scores, sizeof(scores));
-      } else {
-        for (int64_t i = 0; i < count; i++) query.weights[j + i] = dot(query.vector, some + i * size, size) * scale;
-      }
-    }
-  for (const Query& query : queries) {
-    softmax(query.weights, query.visible);
-    std::fill_n(query.result, size, 0.0f);
-  }
-  for (int64_t j = 0; j < longest; j += TOKENS)
-    for (const Query& query : queries)
-      combine(values + j * size, query.weights + j, query.result, std::min(query.visible - j, TOKENS), size);
+// Attention of scaled queries [count][size], each to the first `visible` tokens. `scores` has room for
+// [count][filled_up(visible)] numbers.
+inline void attend(const float* queries, const int64_t* visible, int64_t count, const Memory& memory, float* scores,
+                   float* results) {
+  const int64_t size = memory.size, longest = *std::max_element(visible, visible + count), padded = filled_up(longest);
+  auto product = [&](const float* x, int64_t x_stride, const float* packed, int64_t block_size, float* y,
+                     int64_t inputs, int64_t outputs) {
+    for (int64_t column = 0; column < outputs; column += COLUMNS)
+      for (int64_t row = 0; row < count; row += ROWS)
+        BLOCKS<float>[std::min(count - row, ROWS)](x + row * x_stride, x_stride, packed + column / COLUMNS * block_size,
+                                                   y + row * outputs + column, outputs, inputs,
+                                                   std::min(outputs - column, COLUMNS));
+  };
+  product(queries, size, memory.keys, size * COLUMNS, scores, size, padded);
+  std::vector<float> sums(count);
+  for (int64_t query = 0; query < count; query++)
+    sums[query] = exponentials(scores + query * padded, visible[query], padded);
+  product(scores, padded, memory.values, filled_up(memory.capacity) * COLUMNS, results, longest, size);
+  for (int64_t query = 0; query < count; query++)
+    for (int64_t i = 0; i < size; i++) results[query * size + i] /= sums[query];
 }

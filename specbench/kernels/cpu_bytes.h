@@ -81,7 +81,7 @@ void whole_block(const Digits* rows, const int8_t* weight, float* y, int64_t gro
       }
       total[side] *= rows[row].unit * load_as<Vector>(weight + groups * GROUP * COLUMNS + side * sizeof(Vector));
     }
-    std::memcpy(y + row * outputs, total, columns * sizeof(float));
+    store(total, y + row * outputs, columns);
   }
 }
 

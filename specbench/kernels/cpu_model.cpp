@@ -21,7 +21,7 @@ struct Layer {
   const void* output;
   const float *output_bias, *inner_norm;
   const void *gate_up, *down;
-  float *keys, *values;  // [requests, kv_heads, capacity, head_dim]
+  float *keys, *values;  // [requests, kv_heads], each as Memory has it
 };
 
 struct Model {
@@ -94,6 +94,10 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
   Floats gate_up(n * 2 * inner);
   constexpr int64_t GRAIN = 8;  // pieces of a head that are worth a thread
   const std::vector<Piece> pieces = pieces_of(rows);
+  auto memory_of = [&](const Layer& layer, int64_t request, int64_t kv_head) {
+    const int64_t place = (request * model.kv_heads + kv_head) * filled_up(model.capacity);
+    return Memory{layer.keys + place * dim, layer.values + place * filled_up(dim), dim, model.capacity};
+  };
   for (int64_t row = 0; row < n; row++)
     std::copy_n(model.embeddings + rows[row].token * hidden, hidden, state.data() + row * hidden);
   auto normalize_all = [&](const float* weight) {
@@ -113,27 +117,28 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         if (norm) normalize(its + head * dim, norm, its + head * dim, dim, model.epsilon);
         rotate(its + head * dim, model.cos + position * dim, model.sin + position * dim, dim);
       }
-      for (int64_t head = 0; head < model.kv_heads; head++) {
-        const int64_t at = ((rows[row].request * model.kv_heads + head) * model.capacity + position) * dim;
-        std::copy_n(its + own + head * dim, dim, layer.keys + at);
-        std::copy_n(its + own + shared + head * dim, dim, layer.values + at);
-      }
+      for (int64_t head = 0; head < model.kv_heads; head++)
+        memory_of(layer, rows[row].request, head)
+            .write(position, its + own + head * dim, its + own + shared + head * dim);
     }
     if (!logits && i + 1 == model.num_layers) return;  // all that later tokens read is written
     torch::stable::parallel_for(0, pieces.size() * model.kv_heads, GRAIN, [&](int64_t begin, int64_t end) {
-      const int64_t group = model.heads / model.kv_heads, stride = model.capacity + LANES;
-      Floats weights(PIECE * group * stride);
-      std::vector<Query> queries;
+      const int64_t group = model.heads / model.kv_heads, width = group * dim;  // queries of a row that share keys
+      Floats queries(PIECE * width), results(PIECE * width), scores;
+      std::vector<int64_t> visible(PIECE * group);
       for (int64_t i = begin; i < end; i++) {
         const Piece& piece = pieces[i / model.kv_heads];
-        const int64_t kv_head = i % model.kv_heads;
-        queries.clear();
-        for (int64_t row = piece.begin; row < piece.end; row++)
-          for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            queries.push_back({qkv.data() + row * joined + head * dim, x.data() + row * own + head * dim,
-                               rows[row].position + 1, weights.data() + queries.size() * stride});
-        const int64_t at = (rows[piece.begin].request * model.kv_heads + kv_head) * model.capacity * dim;
-        attend(queries, layer.keys + at, layer.values + at, dim, float(model.scale));
+        const int64_t kv_head = i % model.kv_heads, count = piece.end - piece.begin;
+        for (int64_t row = 0; row < count; row++) {
+          const float* its = qkv.data() + (piece.begin + row) * joined + kv_head * width;
+          for (int64_t j = 0; j < width; j++) queries[row * width + j] = its[j] * float(model.scale);
+          std::fill_n(visible.data() + row * group, group, rows[piece.begin + row].position + 1);
+        }
+        scores.resize(count * group * filled_up(rows[piece.end - 1].position + 1));
+        attend(queries.data(), visible.data(), count * group, memory_of(layer, rows[piece.begin].request, kv_head),
+               scores.data(), results.data());
+        for (int64_t row = 0; row < count; row++)
+          std::copy_n(results.data() + row * width, width, x.data() + (piece.begin + row) * own + kv_head * width);
       }
     });
     multiply(x.data(), layer.output, model.weight_bytes, y.data(), n, own, hidden);

@@ -48,16 +48,20 @@ inline void load_columns(const Byte* from, Vector* columns) {
   }
 }
 
-// One block of columns of ROW_COUNT rows. PARTS sums a number break the chain of additions if there are few rows.
+// One block of columns of ROW_COUNT rows, which are `x_stride` and `y_stride` numbers apart. PARTS sums a number break
+// the chain of additions if there are few rows.
 template <typename Weight, int ROW_COUNT, int PARTS>
-void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64_t outputs, int64_t columns) {
+void block(const float* x, int64_t x_stride, const Weight* weight, float* y, int64_t y_stride, int64_t inputs,
+           int64_t columns) {
+  constexpr int64_t ahead = sizeof(Weight) == 4 ? std::min<int64_t>(AHEAD, 4096) : AHEAD;  // keys and values end soon
   Vector sums[PARTS][ROW_COUNT][2] = {};
   auto add = [&](int64_t k, int part) {
-    __builtin_prefetch(weight + k * COLUMNS + AHEAD / sizeof(Weight));
+    for (size_t byte = 0; byte < COLUMNS * sizeof(Weight); byte += LINE)
+      __builtin_prefetch(reinterpret_cast<const char*>(weight + k * COLUMNS) + ahead + byte);
     Vector columns[2];
     load_columns(weight + k * COLUMNS, columns);
     for (int row = 0; row < ROW_COUNT; row++)
-      for (int side = 0; side < 2; side++) sums[part][row][side] += columns[side] * x[row * inputs + k];
+      for (int side = 0; side < 2; side++) sums[part][row][side] += columns[side] * x[row * x_stride + k];
   };
   int64_t k = 0;
   for (; k + PARTS <= inputs; k += PARTS)
@@ -69,12 +73,12 @@ void block(const float* x, const Weight* weight, float* y, int64_t inputs, int64
       for (int part = 1; part < PARTS; part++) total[side] += sums[part][row][side];
       if constexpr (sizeof(Weight) == 1) total[side] *= load_as<Vector>(weight + inputs * COLUMNS + side * sizeof(Vector));
     }
-    std::memcpy(y + row * outputs, total, columns * sizeof(float));
+    store(total, y + row * y_stride, columns);
   }
 }
 
 template <typename Weight>
-using Block = void (*)(const float*, const Weight*, float*, int64_t, int64_t, int64_t);
+using Block = void (*)(const float*, int64_t, const Weight*, float*, int64_t, int64_t, int64_t);
 template <typename W>
 constexpr Block<W> BLOCKS[] = {nullptr,        block<W, 1, 4>, block<W, 2, 2>, block<W, 3, 2>,
                                block<W, 4, 1>, block<W, 5, 1>, block<W, 6, 1>, block<W, 7, 1>,
@@ -85,8 +89,8 @@ template <typename Weight>
 void multiply(const float* x, const Weight* packed, float* y, int64_t rows, int64_t inputs, int64_t outputs) {
   const int64_t block_size = (inputs + (sizeof(Weight) == 1 ? sizeof(float) : 0)) * COLUMNS;
   for_blocks(rows, ROWS, outputs, [&](int64_t block, int64_t row, int64_t count, int64_t columns) {
-    BLOCKS<Weight>[count](x + row * inputs, packed + block * block_size, y + row * outputs + block * COLUMNS, inputs,
-                          outputs, columns);
+    BLOCKS<Weight>[count](x + row * inputs, inputs, packed + block * block_size, y + row * outputs + block * COLUMNS,
+                          outputs, inputs, columns);
   });
 }
 

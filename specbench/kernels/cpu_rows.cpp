@@ -111,7 +111,7 @@ struct Rows {
         result[i - begin] = std::isnan(log_sum) ? log_sum : its[i] >= least ? prob : 0.0;
       }
     } else {
-      const int64_t largest = std::max_element(its, its + size) - its;
+      const int64_t largest = likeliest(its, size);
       for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest;
     }
   }

@@ -13,20 +13,29 @@
 
 constexpr int64_t PADDING = -1;
 
-// The weight of every token, exp(logit / temperature - highest), and its normaliser without log(sum of weights). The
-// normaliser is -inf for a row of -inf alone and NaN for a row with NaN or +inf, which have no weights.
-inline double weigh(const float* logits, int64_t size, double temperature, double cutoff, double* weights) {
-  float highest = -INFINITY;
-  int64_t unusual = 0;
-  for (int64_t i = 0; i < size; i++) unusual += !(logits[i] < INFINITY);
+// Returns the largest number that is not NaN, by vectors.
+inline float highest_of(const float* logits, int64_t size) {
   constexpr int64_t PARTS = 16;
   float lanes[PARTS];
-  std::fill_n(lanes, PARTS, highest);
+  std::fill_n(lanes, PARTS, -INFINITY);
   for (int64_t i = 0; i + PARTS <= size; i += PARTS)
     for (int64_t lane = 0; lane < PARTS; lane++)
       lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
-  for (int64_t i = size - size % PARTS; i < size; i++) highest = std::max(highest, logits[i]);
-  highest = std::max(highest, *std::max_element(lanes, lanes + PARTS));
+  for (int64_t i = size - size % PARTS; i < size; i++) lanes[0] = std::max(lanes[0], logits[i]);
+  return *std::max_element(lanes, lanes + PARTS);
+}
+
+// Returns the first token with the largest logit.
+inline int64_t likeliest(const float* logits, int64_t size) {
+  return std::find(logits, logits + size, highest_of(logits, size)) - logits;
+}
+
+// The weight of every token, exp(logit / temperature - highest), and its normaliser without log(sum of weights). The
+// normaliser is -inf for a row of -inf alone and NaN for a row with NaN or +inf, which have no weights.
+inline double weigh(const float* logits, int64_t size, double temperature, double cutoff, double* weights) {
+  int64_t unusual = 0;
+  for (int64_t i = 0; i < size; i++) unusual += !(logits[i] < INFINITY);
+  const float highest = highest_of(logits, size);
   if (unusual) return std::numeric_limits<double>::quiet_NaN();
   if (highest == -INFINITY) return -INFINITY;
   const double scaled = highest / temperature;
@@ -68,13 +77,14 @@ inline Drawn draw_one(const float* logits, int64_t size, double temperature, dou
   Drawn drawn;
   drawn.normalizer = weigh(logits, size, temperature > 0 ? temperature : 1.0, cutoff, weights);
   if (!std::isfinite(drawn.normalizer)) return drawn;
-  if (!u) {
+  if (u && temperature > 0) {
+    std::partial_sum(weights, weights + size, weights);
+    drawn.normalizer += std::log(weights[size - 1]);
+    drawn.token = place(weights, size, *u);
+  } else {
     drawn.normalizer += std::log(total_of(weights, size));
-    return drawn;
+    if (u) drawn.token = likeliest(logits, size);
   }
-  std::partial_sum(weights, weights + size, weights);
-  drawn.normalizer += std::log(weights[size - 1]);
-  drawn.token = temperature > 0 ? place(weights, size, *u) : std::max_element(logits, logits + size) - logits;
   return drawn;
 }
 

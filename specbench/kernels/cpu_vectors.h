@@ -23,6 +23,7 @@ constexpr int64_t LANES = 8, AHEAD = 4096;
 constexpr int64_t LANES = 4, AHEAD = 4096;
 #endif
 constexpr int64_t COLUMNS = 2 * LANES;  // of a block
+constexpr int64_t LINE = 64;            // bytes that a processor reads at once
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
@@ -35,6 +36,14 @@ Result load_as(const void* from) {
 }
 
 inline Vector load(const float* from) { return load_as<Vector>(from); }
+
+// Writes the first `columns` numbers of a block; of a whole block without a call.
+inline void store(const Vector* from, float* to, int64_t columns) {
+  if (columns == COLUMNS)
+    std::memcpy(to, from, COLUMNS * sizeof(float));
+  else
+    std::memcpy(to, from, columns * sizeof(float));
+}
 
 // Calls compute(block, row, rows, columns) for every block of columns, spread over threads, and for `most` rows at a time.
 template <typename Function>

@@ -66,6 +66,74 @@ class RaggedLayer(CacheLayerMixin):
         return self._cache.capacity
 
 
+class PackedLayer(RaggedLayer):
+    """Keys and values in the order in which C++ code reads them (kernels/cpu_attention.h), in blocks of ``columns``.
+
+    Keys are [rows, kv_heads, blocks of tokens, head_dim, columns], and values [rows, kv_heads, blocks of dimensions,
+    tokens, columns]; tokens and dimensions are filled up to whole blocks.
+
+    Args:
+        plain: the layer whose tokens are copied.
+    """
+
+    keys: Any  # a tensor, never None
+    values: Any
+
+    def __init__(self, cache: RaggedCache, plain: Any, columns: int):
+        super().__init__(cache)
+        self._columns, self._head_dim = columns, plain.keys.shape[-1]
+        self.keys, self.values = self._packed(plain.keys, plain.values)
+        self.is_initialized = True
+
+    def plain(self) -> RaggedLayer:
+        """Returns a layer with the same tokens that is not packed."""
+        layer = RaggedLayer(self._cache)
+        layer.keys, layer.values = self._read(slice(None), self._cache.capacity)
+        layer.is_initialized = True
+        return layer
+
+    def update(
+        self,
+        key_states: Float[Tensor, "B heads n dim"],
+        value_states: Float[Tensor, "B heads n dim"],
+        *_: object,
+        **__: object,
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`RaggedLayer`; a pass of PyTorch's, such as one over a long prompt, reads a copy."""
+        cache = self._cache
+        if cache.source is None:
+            self._write(cache.at_rows, cache.write_at, key_states.transpose(1, 2), value_states.transpose(1, 2))
+            return self._read(cache.read_rows, cache.visible)
+        new = (states[cache.source, :, : cache.capacity] for states in (key_states, value_states))
+        self.keys[cache.at_rows], self.values[cache.at_rows] = self._packed(*new)
+        return key_states, value_states
+
+    def _packed(
+        self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the memory of texts that begin with these tokens."""
+        more = self._cache.capacity + -self._cache.capacity % self._columns - keys.shape[2]
+        keys = torch.nn.functional.pad(keys, (0, 0, 0, more)).unflatten(2, (-1, self._columns))
+        values = torch.nn.functional.pad(values, (0, -self._head_dim % self._columns, 0, more))
+        return keys.transpose(3, 4).contiguous(), values.unflatten(3, (-1, self._columns)).transpose(2, 3).contiguous()
+
+    def _write(
+        self,
+        rows: Int64[Tensor, "B 1"],
+        positions: Int64[Tensor, "B n"],
+        keys: Float[Tensor, "B n heads dim"],
+        values: Float[Tensor, "B n heads dim"],
+    ) -> None:
+        self.keys[rows, :, positions // self._columns, :, positions % self._columns] = keys
+        padded = torch.nn.functional.pad(values, (0, -self._head_dim % self._columns))
+        self.values[rows, :, :, positions] = padded.unflatten(3, (-1, self._columns))
+
+    def _read(self, rows: slice | Int64[Tensor, " m"], visible: int) -> tuple[Tensor, Tensor]:
+        keys = self.keys[rows].transpose(3, 4).flatten(2, 3)
+        values = self.values[rows].transpose(2, 3).flatten(3)
+        return keys[:, :, :visible], values[:, :, :visible, : self._head_dim]
+
+
 class RaggedCache(Cache):
     """All layers, and the positions that the next forward pass writes.
 
@@ -107,16 +175,21 @@ class RaggedCache(Cache):
     def grow(self, rows: int, capacity: int) -> None:
         """Allocates memory for numbers of requests and positions; cached tokens stay."""
         more = (0, 0, 0, capacity - self.capacity, 0, 0, 0, rows - self.rows)
+        self.layers = [layer.plain() if isinstance(layer, PackedLayer) else layer for layer in self.layers]
         self.rows, self.capacity = rows, capacity
         for layer in self._written():
             layer.keys, layer.values = (torch.nn.functional.pad(states, more) for states in (layer.keys, layer.values))
 
-    def memory(self, like: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Returns the keys and values of each layer; a layer without any gets those of heads such as ``like`` has."""
+    def packed(self, like: Tensor, columns: int) -> list[tuple[Tensor, Tensor]]:
+        """Packs what is not packed yet, and returns the keys and values of each layer (:class:`PackedLayer`).
+
+        A layer without any gets those of heads such as ``like`` has. Memory that grows is not packed any more.
+        """
         layers: list[Any] = self.layers
-        for layer in layers:
+        for i, layer in enumerate(layers):
             if not layer.is_initialized:
                 layer.lazy_initialization(like, like)
+            layers[i] = layer if isinstance(layer, PackedLayer) else PackedLayer(self, layer, columns)
         return [(layer.keys, layer.values) for layer in layers]
 
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
@@ -139,6 +212,7 @@ class RaggedCache(Cache):
         """Copies some positions of each leading row to others; all are read before any is written."""
         rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self._written():
+            assert not isinstance(layer, PackedLayer)  # only trees move their tokens, and C++ code takes chains alone
             for states in (layer.keys, layer.values):
                 states[rows, :, goal] = states[rows, :, source]
 

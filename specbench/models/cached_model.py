@@ -123,9 +123,10 @@ class CachedModel(RowCache):
         """The most tokens of a request that there is memory for."""
         return self._cache.capacity
 
-    def memory(self, kv_heads: int, head_dim: int) -> list[tuple[Tensor, Tensor]]:
-        """Returns the keys and values of each layer, [rows, kv_heads, capacity, head_dim], allocated if need be."""
-        return self._cache.memory(torch.empty((0, kv_heads, 0, head_dim), dtype=self.model.dtype, device=self.device))
+    def packed_memory(self, kv_heads: int, head_dim: int, columns: int) -> list[tuple[Tensor, Tensor]]:
+        """Returns the keys and values of each layer, packed from here on until memory grows; allocated if need be."""
+        like = torch.empty((0, kv_heads, 0, head_dim), dtype=self.model.dtype, device=self.device)
+        return self._cache.packed(like, columns)
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:

@@ -164,7 +164,7 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
     heads, kv_heads = (layer.out_features // attention.head_dim for layer in (attention.q_proj, attention.k_proj))
     positions = torch.arange(capacity).clamp(max=cached.context - 1)[None]
     rotation = [table[0].contiguous() for table in model.model.rotary_emb(weights.outer[0], positions)]
-    memory = cached.memory(kv_heads, attention.head_dim)
+    memory = cached.packed_memory(kv_heads, attention.head_dim, cpu_product.load().specbench_columns())
     addresses = [
         0 if tensor is None else tensor.data_ptr()
         for tensors, its in zip(weights.layers, memory, strict=True)

@@ -10,7 +10,8 @@ from experiments.embedded_pair.rounding import round_to_bytes
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.kernels import cpu_product, cpu_rows
-from specbench.models import CachedModel, cpu_model
+from specbench.models import CachedModel, cached_model, cpu_model
+from specbench.models.cache import PackedLayer, RaggedCache
 from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.decoding.test_engines import logs
 from tests.helpers import families
@@ -89,6 +90,51 @@ def test_drafts_end_where_those_of_eager_steps_do(pair, policy):
     assert logs(completions) == logs(eager.run(requests, 2))
     drafted = {step.num_draft_tokens for completion in completions for step in completion.steps}
     assert drafted == {0} if policy[1] == 0 else len(drafted) > 3
+
+
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_long_prompts_that_pytorch_feeds_are_extended_in_packed_memory(pair, chunk, monkeypatch):
+    """As a whole, and in pieces of which each attends to those before it; in rows that other requests left."""
+    monkeypatch.setattr(cached_model, "NATIVE_PROMPT", 4)
+    toy, requests = toy_pair(pair, "qwen3"), toy_requests((15, 2, 20, 7, 3, 18))
+    compiled, eager = (toy_decoder(toy, engine=engine) for engine in (CompiledCpuEngine(prompt_chunk=chunk), None))
+    assert logs(compiled.run(requests, 2)) == logs(eager.run(requests, 2))
+    assert all(isinstance(layer, PackedLayer) for layer in compiled.components.target._cache.layers)
+
+
+@pytest.mark.parametrize(("capacity", "head_dim"), [(21, 5), (24, 8)])
+def test_packed_memory_holds_what_plain_memory_does(capacity, head_dim):
+    """Texts that begin, are extended, move, end and grow; sizes of whole blocks, and others."""
+    generator, caches = torch.Generator().manual_seed(0), (RaggedCache(1), RaggedCache(1))
+
+    def fed(rows, n):
+        states = torch.randn(2, rows, 2, n, head_dim, generator=generator)
+        return [[read.clone() for read in cache.layers[0].update(*states)] for cache in caches]
+
+    def both(call):
+        for cache in caches:
+            call(cache)
+
+    both(lambda cache: cache.grow(3, capacity))
+    both(lambda cache: cache.begin(torch.tensor([2, 0, 1]), torch.tensor([1, 0, 1]), 9))
+    fed(2, 9)
+    for more in (0, 7):
+        both(lambda cache: cache.grow(3, capacity + more))  # noqa: B023
+        ((keys, values),) = caches[1].packed(torch.zeros(0), 4)
+        assert keys.shape == (3, 2, -(-(capacity + more) // 4), head_dim, 4)
+        assert values.shape == (3, 2, -(-head_dim // 4), len(keys[0, 0]) * 4, 4)
+        for rows in (None, torch.tensor([2, 0])):
+            at = torch.tensor([[9 + more, 10 + more, 11 + more], [7, 8, 9]])
+            both(lambda cache: cache.extend(at, 12 + more, rows))  # noqa: B023
+            plain, packed = fed(2, 3)
+            assert all(map(torch.equal, plain, packed))
+        both(lambda cache: cache.move(torch.tensor([2]), torch.tensor([1])))
+        both(lambda cache: cache.clear(torch.tensor([2])))
+        both(lambda cache: cache.begin(torch.tensor([2]), torch.tensor([0]), 4))
+        fed(1, 4)
+        plain, unpacked = caches[0].layers[0], caches[1].layers[0].plain()
+        assert torch.equal(plain.keys, unpacked.keys)
+        assert torch.equal(plain.values, unpacked.values)
 
 
 def test_weights_that_change_are_read_anew():
