@@ -76,8 +76,8 @@ def row_names(table: Table) -> list[str]:
     count = next((n for n in range(1, len(columns)) if not shown[columns[:n]].duplicated().any()), len(columns))
     while count < len(columns) and columns[count] in table.left:
         count += 1
-    told = (zip(columns, row, strict=False) for row in shown[columns[:count]].itertuples(index=False))
-    names = pd.Series([",".join(f"{column}={cell}" for column, cell in pairs) for pairs in told], dtype=object)
+    cells_of_rows = (zip(columns, row, strict=False) for row in shown[columns[:count]].itertuples(index=False))
+    names = pd.Series([",".join(f"{column}={cell}" for column, cell in pairs) for pairs in cells_of_rows], dtype=object)
     copies = names.groupby(names).cumcount()
     return [f"{name},{copy + 1}" if copy else name for name, copy in zip(names, copies, strict=True)]
 
