@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -23,14 +22,6 @@ BASELINES = "baselines.parquet"
 ASSISTED = "transformers_assisted"
 SETTINGS = ("batch_size", "engine", "gamma")
 COLUMNS = ["name", "batch", "texts", "tokens_per_second", "seconds_prepared", "equal_texts", "note", "gamma"]
-
-
-class Size(NamedTuple):
-    """The highest speeds at a batch size: rows of speculative and plain decoding, and one of the others."""
-
-    fast: pd.Series
-    slow: pd.Series
-    other: pd.Series | None
 
 
 def build(run_dir: Path) -> Report:
@@ -122,11 +113,11 @@ def _other(row: pd.Series) -> dict[str, str]:
     return {"batch": plain(row["batch"]), "decoder": row["name"], **own, "prepared s": prepared}
 
 
-def best_of(rows: pd.DataFrame, others: pd.DataFrame) -> Size:
-    """The highest speeds of the rows of one batch size, and of the others at it."""
+def best_of(rows: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.Series, pd.Series, pd.Series | None]:
+    """The rows of the highest speeds of one batch size, speculative and plain, and of the others at it."""
     fast, slow = (rows.loc[rows[name].idxmax()] for name in ("tokens_per_second", "plain_tokens_per_second"))
     rivals = others[(others["batch"] == fast["batch_size"]) & others["tokens_per_second"].notna()]
-    return Size(fast, slow, None if rivals.empty else rivals.loc[rivals["tokens_per_second"].idxmax()])
+    return fast, slow, None if rivals.empty else rivals.loc[rivals["tokens_per_second"].idxmax()]
 
 
 if __name__ == "__main__":

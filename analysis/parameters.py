@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -27,15 +26,7 @@ OFF = {
     name: DEFAULTS[name] for name, setting in SETTINGS.items() if setting.paths == (SAMPLER + name,) and name != BASE
 }
 STRUCTURE = "structured_outputs"
-
-
-class ParameterComparison(NamedTuple):
-    """A row of a temperature alone, and the rows whose overlap is above or below its own by intervals apart."""
-
-    base: pd.Series
-    settings: dict[str, str]
-    above: pd.DataFrame
-    below: pd.DataFrame
+Comparison = tuple[pd.Series, dict[str, str], dict[str, pd.DataFrame]]
 
 
 def build(run_dir: Path) -> Report:
@@ -49,8 +40,7 @@ def build(run_dir: Path) -> Report:
         **latency(results, ["series"]),
         "acceptance_by_sampler": plots.acceptance_by_sampler(results, bases),
     }
-    comparisons = compared(results, varied)
-    return page(run_dir, "parameters", shown, results=results, comparisons=comparisons, bases=bases)
+    return page(run_dir, "parameters", shown, results=results, comparisons=list(compared(results, varied)), bases=bases)
 
 
 def settings(results: pd.DataFrame) -> list[str]:
@@ -108,21 +98,21 @@ def structure(row: pd.Series) -> dict[str, str]:
     return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in structures.items()}
 
 
-def compared(results: pd.DataFrame, varied: Sequence[str]) -> list[ParameterComparison]:
-    """Each temperature alone, beside the samplers of the same temperature.
+def compared(results: pd.DataFrame, varied: Sequence[str]) -> Iterator[Comparison]:
+    """Each temperature alone, its settings, and the samplers of the same temperature with an overlap above or below its
+    own by intervals that do not touch.
 
     Args:
         varied: columns in which rows have to be alike to be compared.
     """
     rows = results[results["overlap"].notna()]
-    alike, comparisons = rows.groupby(["temperature", *varied], dropna=False).ngroup(), []
+    alike = rows.groupby(["temperature", *varied], dropna=False).ngroup()
     for place, base in rows[own_bases(rows)].iterrows():
         others = rows[~own_bases(rows) & (alike == alike[place])]
         if len(others):
             above = others[others["overlap_low"] > base["overlap_high"]]
             below = others[others["overlap_high"] < base["overlap_low"]]
-            comparisons.append(ParameterComparison(base, cells.settings(base, varied), above, below))
-    return comparisons
+            yield base, cells.settings(base, varied), {"above": above, "below": below}
 
 
 if __name__ == "__main__":

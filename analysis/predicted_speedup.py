@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from scipy.special import rel_entr
@@ -28,13 +27,6 @@ TERMS = {
     "plain_step_seconds": "the plain step's time",
     "start_seconds": "the prompts' time",
 }
-
-
-class Fault(NamedTuple):
-    """What is chiefly at fault in a miss, and how many times it is what was predicted."""
-
-    term: str
-    ratio: float
 
 
 def build(run_dir: Path) -> Report:
@@ -106,7 +98,7 @@ def rendered(both: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def recommendations(both: pd.DataFrame) -> list[tuple[pd.Series, pd.Series, Fault | None]]:
+def recommendations(both: pd.DataFrame) -> list[tuple[pd.Series, pd.Series, tuple[str, float] | None]]:
     """Of each setting: the points of the recommended and of the best measured gamma; what is at fault in a miss."""
     choices = []
     for _, points in both.groupby("job", sort=False):
@@ -115,12 +107,13 @@ def recommendations(both: pd.DataFrame) -> list[tuple[pd.Series, pd.Series, Faul
     return choices
 
 
-def fault(row: pd.Series) -> Fault:
-    """The term that moves the speedup furthest from the prediction; times count by their share."""
+def fault(row: pd.Series) -> tuple[str, float]:
+    """The term that moves the speedup furthest from the prediction, and how many times it is what was predicted; times
+    count by their share."""
     prompts = min(row["start_seconds"] / row["batch_seconds"], 1.0)
     shares = {"step_seconds": 1 - prompts, "start_seconds": prompts}
     worst = max(TERMS, key=lambda term: abs(math.log(row[f"{term}_ratio"])) * shares.get(term, 1.0))
-    return Fault(TERMS[worst], row[f"{worst}_ratio"])
+    return TERMS[worst], row[f"{worst}_ratio"]
 
 
 def surprising(both: pd.DataFrame) -> bool:

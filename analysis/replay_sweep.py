@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from .command import main
 from .folder import read_rows, read_table
 from .page import page
 
+Gain = tuple[float, float, str, str]  # tokens a step, at which threshold of which rule and kind of policy
 LEVEL = 1e-3
 FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 TESTS = {
@@ -32,43 +33,17 @@ TESTS = {
 }
 
 
-class JointTest(NamedTuple):
-    """A test over all settings that have a p-value."""
-
-    what: str
-    count: int
-    p_value: float
-
-
-class Gain(NamedTuple):
-    """What the best threshold of a stopping policy gains over a fixed gamma of equal draft."""
-
-    tokens: float  # a step
-    rule: str
-    kind: str
-    threshold: float
-
-
-class Policies(NamedTuple):
-    """The stopping policies of a temperature: the name of their figure, their points and their gains."""
-
-    temperature: str
-    name: str
-    lines: pd.DataFrame
-    gains: list[Gain]
-
-
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir)
     points = compared(run_dir, rows)
     replayed = read_table(run_dir, REPLAY, rows, ["temperature"])
     timings = read_table(run_dir, "timings.parquet", rows, ["temperature", "verifier"])
-    tried = policies(run_dir, rows)
+    tried = list(policies(run_dir, rows))
     shown = {
         "table": Table("table", rendered(points), points, left=("rule",)),
         "replay_against_decoding": plots.against_decoding(replayed, points),
-        **{policy.name: plots.policy_frontier(policy.lines) for policy in tried},
+        **{name: plots.policy_frontier(lines) for _, name, lines, _ in tried},
     }
     return page(
         run_dir,
@@ -81,13 +56,13 @@ def build(run_dir: Path) -> Report:
         ratio=width_ratios(points),
         timings=timings,
         settings=len(replayed),
-        policies=tried,
+        policies=[(temperature, name, gains) for temperature, name, _, gains in tried],
     )
 
 
-def policies(run_dir: Path, rows: pd.DataFrame) -> list[Policies]:
-    """For each temperature the frontier of stopping policies under both rules, of its first trace."""
-    policies = []
+def policies(run_dir: Path, rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame, list[Gain]]]:
+    """Of each temperature the name of its figure, the frontier of stopping policies under both rules, of its first
+    trace, and what they gain over a fixed gamma of equal draft."""
     for temperature, jobs in rows.groupby("temperature"):
         trace, lines, gains = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
         for info in replayable():
@@ -95,10 +70,9 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> list[Policies]:
             lines += policy_rows(trace, info.name, points)
             for kind in ("probability", "entropy"):
                 if gain := gain_over_fixed(points, kind):
-                    gains.append(Gain(gain[0], info.title, kind, gain[1]))
+                    gains.append((*gain, info.title, kind))
         text = f"{temperature:g}"
-        policies.append(Policies(text, f"policies_at_T_{file_name(text)}", pd.DataFrame(lines), gains))
-    return policies
+        yield text, f"policies_at_T_{file_name(text)}", pd.DataFrame(lines), gains
 
 
 def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -154,11 +128,11 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def joint_tests(points: pd.DataFrame) -> list[JointTest]:
-    """Both tests over all settings; a p-value of NaN where none is known."""
+def joint_tests(points: pd.DataFrame) -> list[tuple[str, int, float]]:
+    """Both tests: over how many settings, and their joint p-value; NaN where none is known."""
     p_values = {name: points[name].dropna().tolist() for name in TESTS}
     return [
-        JointTest(what, len(p_values[name]), joint_p_value(p_values[name]) if p_values[name] else math.nan)
+        (what, len(p_values[name]), joint_p_value(p_values[name]) if p_values[name] else math.nan)
         for name, what in TESTS.items()
     ]
 

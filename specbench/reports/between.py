@@ -24,7 +24,8 @@ from specbench.metrics.run_settings import distinguishing_columns, sampling_of
 from specbench.metrics.speed import batch_variance, half_width, parts
 from specbench.replay.trace import TRACE
 from specbench.reports.cells import plain
-from specbench.reports.markdown import code, escape, strong
+from specbench.reports.markdown import code
+from specbench.reports.templates import words
 from specbench.rules import RULES, TOKEN, replayable, rules_by_verifier
 
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
@@ -48,11 +49,6 @@ class RunComparison:
     part: np.ndarray
 
     @property
-    def both_lengths(self) -> str:
-        """Both lengths, such as ``2.40 against 2.91``."""
-        return f"{self.lengths[1]:.2f} against {self.lengths[0]:.2f}"
-
-    @property
     def gain(self) -> float:
         """log(other / row)."""
         return math.log(self.lengths[1] / self.lengths[0])
@@ -60,6 +56,11 @@ class RunComparison:
     def half_width(self, tail: float) -> float:
         """Of the interval of the gain; infinite for one prompt."""
         return half_width([batch_variance(self.part)], tail) if len(self.part) > 1 else math.inf
+
+    def ratio(self, tail: float) -> str:
+        """How many times as many tokens a step ``other`` has, with its interval."""
+        half = self.half_width(tail)
+        return interval(math.exp(self.gain), math.exp(self.gain - half), math.exp(self.gain + half))
 
 
 def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> list[Markup]:
@@ -102,7 +103,9 @@ def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataF
     rules = {verifier: info.name for verifier, info in rules_by_verifier().items()}
     named = named.assign(rule=[rules.get(name, name) for name in named["verifier"]])
     for _, rows in named.groupby(list(settings), sort=False, dropna=False):
-        first, *others = (row for _, row in _by_rule(rows).iterrows())
+        one_a_rule = rows.drop_duplicates("rule")
+        token_first = one_a_rule.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
+        first, *others = (row for _, row in token_first.iterrows())
         for other in others:
             both = totals[first["job"]].join(totals[other["job"]].add_suffix("_other"), how="inner")
             if both.empty:
@@ -115,43 +118,23 @@ def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataF
             yield RunComparison(setting, first, other, lengths, parts(new, new_steps, old, old_steps))
 
 
-def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a rule; the token rule first, if it is there."""
-    one = rows.drop_duplicates("rule")
-    return one.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
-
-
 def _verdict(comparisons: Sequence[RunComparison], tail: float, run_dir: Path) -> Markup:
     other, row = comparisons[0].other["verifier"], comparisons[0].row["verifier"]
-    sentences = []
-    for word, sign in (("more", 1), ("fewer", -1)):
-        if shown := [comparison for comparison in comparisons if sign * comparison.gain > comparison.half_width(tail)]:
-            listing = ", ".join(
-                f"at {comparison.setting} ({comparison.both_lengths}, {_ratio(comparison, tail)} times)"
-                for comparison in shown
-            )
-            sentences.append(f"{strong(f'{other} yields {word} tokens a step than {row}')} {escape(listing)}.")
-    if equal := [comparison.setting for comparison in comparisons if comparison.gain == 0]:
-        sentences.append(escape(f"{other} and {row} yield equally many tokens a step at {', '.join(equal)}."))
-    if unknown := [comparison for comparison in comparisons if 0 < abs(comparison.gain) <= comparison.half_width(tail)]:
-        listing = ", ".join(f"at {comparison.setting} ({comparison.both_lengths})" for comparison in unknown)
-        differ = strong(f"{other} and {row} differ by less than chance in tokens a step")
-        sentences.append(f"{differ} {escape(listing)}{_remedy(unknown, run_dir)}.")
-    sentences.append(f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
-    return Markup(" ".join(sentences))
+    more, fewer, equal, unknown = ([] for _ in range(4))
+    for comparison in comparisons:
+        gain, half = comparison.gain, comparison.half_width(tail)
+        kind = equal if gain == 0 else unknown if abs(gain) <= half else more if gain > 0 else fewer
+        kind.append(comparison)
+    replay = _replay_command(unknown, run_dir) if unknown else None
+    return words("between.tokens_a_step", other, row, more, fewer, equal, unknown, tail, replay)
 
 
-def _ratio(comparison: RunComparison, tail: float) -> str:
-    half = comparison.half_width(tail)
-    return interval(math.exp(comparison.gain), math.exp(comparison.gain - half), math.exp(comparison.gain + half))
-
-
-def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> str:
-    """How to find out: by a replay of a trace, whose texts both rules then share; by more prompts if there is none."""
+def _replay_command(unknown: Sequence[RunComparison], run_dir: Path) -> Markup | None:
+    """What replays a trace, whose texts both rules then share; None if there is none, so that more prompts must do."""
     first = unknown[0]
     path = run_dir / str(first.row["job"]) / TRACE
     if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
-        return "; more prompts would tell (`workload.limit`)"
+        return None
     sampling = sampling_of(first.row)
     alike = [comparison for comparison in unknown if sampling_of(comparison.row) == sampling]
     gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
@@ -163,7 +146,7 @@ def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> str:
         *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
         *(f"sampler.{name}={value}" for name, value in sampler.items()),
     ]
-    return f"; {code(shlex.join(command))} compares them on the same texts"
+    return code(shlex.join(command))
 
 
 def agreement(results: pd.DataFrame, axis: str) -> list[Markup]:
@@ -174,16 +157,11 @@ def agreement(results: pd.DataFrame, axis: str) -> list[Markup]:
 
 
 def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Markup:
-    compared, differing = 0, []
-    for _, rows in family.groupby(list(settings), sort=False, dropna=False):
-        if rows["verifier"].nunique() > 1:
-            compared += 1
-            if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
-                differing.append(plain(rows[axis].iloc[0]))
-    promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
+    groups = family.groupby(list(settings), sort=False, dropna=False)
+    compared = [rows for _, rows in groups if rows["verifier"].nunique() > 1]
     if not compared:
         return Markup("")
-    if not differing:
-        return escape(f"{promise}, and their acceptance histograms are identical in all {compared} settings.")
-    where = f"{axis} {', '.join(dict.fromkeys(differing))}"
-    return strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug.")
+    differing = [
+        plain(rows[axis].iloc[0]) for rows in compared if rows["acceptance_histogram"].map(tuple).nunique() > 1
+    ]
+    return words("between.agreement", family["verifier"].unique(), len(compared), axis, list(dict.fromkeys(differing)))

@@ -7,10 +7,9 @@ emphasis, code and links (specbench/reports/markdown.py).
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -117,15 +116,12 @@ class Report:
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables, in their order."""
-        return tuple(block for block in self._blocks() if isinstance(block, Table))
+        return tuple(block for section in self.sections for block in section.blocks if isinstance(block, Table))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """All figures, in their order."""
-        return tuple(block for block in self._blocks() if isinstance(block, Picture))
-
-    def _blocks(self) -> Iterator[Block]:
-        return itertools.chain.from_iterable(section.blocks for section in self.sections)
+        return tuple(block for section in self.sections for block in section.blocks if isinstance(block, Picture))
 
 
 def _check_name(name: str) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pandas as pd
 
+from specbench.reports.latex.document import fill
 from specbench.reports.latex.escape import escape
 from specbench.reports.latex.numbers import NUMBER, Numbers, words
 from specbench.reports.model import Picture, Table
@@ -51,18 +52,8 @@ def table_float(table: Table, experiment: str, numbers: Numbers, remark: str = "
     place = f"{experiment}/{table.name}"
     env = "table" if _characters(table.shown) <= COLUMN else "table*"
     caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
-    first = f"\\caption{{{caption}}}\n\\label{{tab:{experiment}-{table.name}}}"
-    further = "\\addtocounter{table}{-1}\n\\caption{Continued.}"
-    return "\n".join(
-        rf"""\begin{{{env}}}[t]
-{further if number else first}
-\smallskip
-\centering\footnotesize\setlength{{\tabcolsep}}{{4pt}}
-\specbenchfit{{%
-{part}}}
-\end{{{env}}}"""
-        for number, part in enumerate(tabulars(table, place, numbers))
-    )
+    parts = tabulars(table, place, numbers)
+    return fill("table.tex", env=env, caption=caption, label=f"{experiment}-{table.name}", parts=parts)
 
 
 def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: str = "") -> str:
@@ -72,14 +63,9 @@ def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: st
         remark: LaTeX in front of the caption: what a reader must know of the whole run.
     """
     env, page = ("figure", "column") if len(picture.figure.axes) == 1 else ("figure*", "wide")
-    question = rf"\emph{{{escape(picture.question)}}}"
     reading = words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)
-    return rf"""\begin{{{env}}}[t]
-\centering
-\includegraphics[width=\linewidth]{{\specbenchpath/{experiment}/{picture.name}-{page}.pdf}}
-\caption{{{remark}{question} {reading}}}
-\label{{fig:{experiment}-{picture.name}}}
-\end{{{env}}}"""
+    values = {"env": env, "page": page, "experiment": experiment, "name": picture.name, "remark": remark}
+    return fill("figure.tex", question=picture.question, reading=reading, **values)
 
 
 def row_names(table: Table) -> list[str]:
@@ -90,15 +76,10 @@ def row_names(table: Table) -> list[str]:
     count = next((n for n in range(1, len(columns)) if not shown[columns[:n]].duplicated().any()), len(columns))
     while count < len(columns) and columns[count] in table.left:
         count += 1
-    names = [
-        ",".join(f"{column}={cell}" for column, cell in zip(columns, row, strict=False))
-        for row in shown[columns[:count]].itertuples(index=False)
-    ]
-    seen: dict[str, int] = {}
-    for place, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        names[place] = name if seen[name] == 1 else f"{name},{seen[name]}"
-    return names
+    cells_of_rows = (zip(columns, row, strict=False) for row in shown[columns[:count]].itertuples(index=False))
+    names = pd.Series([",".join(f"{column}={cell}" for column, cell in pairs) for pairs in cells_of_rows], dtype=object)
+    copies = names.groupby(names).cumcount()
+    return [f"{name},{copy + 1}" if copy else name for name, copy in zip(names, copies, strict=True)]
 
 
 def _cell(cell: str, name: str, numbers: Numbers, is_word: bool) -> str:

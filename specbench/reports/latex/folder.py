@@ -10,6 +10,7 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import beside, read_json, write_json, writing
 from specbench.reports.latex import document, floats
+from specbench.reports.latex.document import fill
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.model import Picture, Report
 from specbench.reports.plots.style import Page, drawn_for, style
@@ -41,20 +42,20 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
     first = next(iter(reports.values()))
     for report in first:
         folder, remark = report.name, document.remark(report, numbers)
-        files[f"{folder}/answer.tex"] = document.answer(report, numbers, remark)
-        files[f"{folder}/report.tex"] = document.whole(report, numbers)
+        files[f"{folder}/answer.tex"] = fill("answer.tex", report=report, numbers=numbers, remark=remark)
+        files[f"{folder}/report.tex"] = fill("report.tex", report=report, numbers=numbers)
         numbers.headlines(report.name, report.headlines)
         for table in report.tables:
-            files[f"{folder}/table-{table.name}.tex"] = floats.table_float(table, folder, numbers, remark) + "\n"
+            files[f"{folder}/table-{table.name}.tex"] = floats.table_float(table, folder, numbers, remark)
         for picture in report.pictures:
-            files[f"{folder}/figure-{picture.name}.tex"] = floats.figure_float(picture, folder, numbers, remark) + "\n"
+            files[f"{folder}/figure-{picture.name}.tex"] = floats.figure_float(picture, folder, numbers, remark)
     for end, page in pages.items():
         for report in reports[end]:
             for picture in report.pictures:
                 files[f"{report.name}/{picture.name}-{end}.pdf"] = _pdf(picture, page)
     rules = [rule for report in first for rule in report.rules]
     files["numbers.tex"] = document.MARK + numbers.render()
-    files["specbench.tex"] = document.PREAMBLE
+    files["specbench.tex"] = fill("specbench.tex", mark=document.MARK.rstrip())
     files["refs.bib"] = document.bibliography(rules, version)
     files[KEPT] = document.main(first, pages)
     return {path: content.encode() if isinstance(content, str) else content for path, content in files.items()}

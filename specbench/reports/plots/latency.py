@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from specbench.reports.plots.looks import DASHED, DOTTED, Dashes, Look, looks
 from specbench.reports.plots.style import GREY, INK, left_label, panels, style, with_legend
@@ -33,7 +33,7 @@ def time_against_batch(rows: pd.DataFrame) -> Figure:
         ticks = np.unique(chosen["batch_size"])
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter("{x:g}")
     figure.supxlabel("requests", fontsize=8)
     left_label(every_axes, "time of one verification (µs)")
     return with_legend(figure, columns=3)
@@ -78,7 +78,7 @@ def ratio_to_floor(rows: pd.DataFrame) -> Figure:
         axes.hlines(y, line["ratio_low"], line["ratio_high"], color=look.colour, linewidth=1)
     axes.axvline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
     axes.set(xscale="log", xlabel="time / byte floor", ylim=(len(cases) - 0.5, -0.5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yticks(range(len(cases)), [f"{variant}, {batch}" for variant, batch in cases], parse_math=False)
     axes.grid(visible=True, axis="x")
     return with_legend(figure)
