@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig
@@ -43,10 +43,19 @@ class EagleHead(nn.Module):
         inputs = self.fc(torch.cat([embeddings, hidden], dim=-1))
         return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
 
-    def saved(self) -> dict[str, Tensor]:
-        """The weights by the names that vLLM expects."""
-        layer = self.model.layers.state_dict(prefix="layers.")
-        return {"fc.weight": self.fc.weight.detach(), **layer}
+    def save(self, folder: Path) -> None:
+        """Writes configuration and weights, by the names that vLLM expects."""
+        self.model.config.save_pretrained(folder)
+        weights = {"fc.weight": self.fc.weight.detach(), **self.model.layers.state_dict(prefix="layers.")}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    @classmethod
+    def loaded(cls, folder: str | Path) -> EagleHead:
+        """Reads what :meth:`save` wrote."""
+        head = cls(LlamaConfig.from_pretrained(folder))
+        weights = load_file(Path(folder) / "model.safetensors")
+        head.load_state_dict({name if name.startswith("fc") else f"model.{name}": w for name, w in weights.items()})
+        return head
 
 
 def eagle_loss(target: Any) -> Loss:
@@ -91,8 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config.num_hidden_layers = 1
     head = EagleHead(config).to(args.device)
     train(head, crops(tokens, 8, 192, args.seed), eagle_loss(target), steps=args.steps, learning_rate=2e-3)
-    config.save_pretrained(args.out)
-    save_file(head.saved(), args.out / "model.safetensors", metadata={"format": "pt"})
+    head.save(args.out)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def log_factors(
     return torch.where(doubtful[:, None], 0.0, factors).cpu().numpy()
 
 
-def odds_class(log_p: Float[Tensor, "..."], log_q: Float[Tensor, "..."]) -> Int64[Tensor, "..."]:
+def odds_class(log_p: Float[Tensor, "*shape"], log_q: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
     """Between which of EDGES the draft's odds of a token lie, 0 to 8."""
     apart = (log_q - log_p).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
     return torch.bucketize(apart.double(), torch.tensor(EDGES, dtype=torch.float64, device=apart.device))
