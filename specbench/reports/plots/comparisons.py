@@ -128,5 +128,5 @@ def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:
     axes.plot(observed, places, "o", color=BLUE, markersize=4, label="observed, noise included")
     axes.axvline(0, color=GREY, linewidth=0.6)
     axes.set_yticks(places, names, fontsize=6 if len(names) > 20 else 7)
-    axes.set(xlabel="total variation a token, of classes", ylabel=label, xlim=(0, None))
+    axes.set(xlabel="total variation a token, of classes", ylabel=label, xlim=(0, None), ylim=(-1, len(names)))
     axes.grid(axis="x")
