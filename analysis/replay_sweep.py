@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,13 +25,21 @@ from .command import main
 from .folder import read_rows, read_table
 from .page import page
 
-Gain = tuple[float, float, str, str]  # tokens a step, at which threshold of which rule and kind of policy
 LEVEL = 1e-3
 FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 TESTS = {
     "difference_p": "decoded lengths against the replay of independent texts",
     "same_text_p": "steps taken against their expectation given the decoded text",
 }
+
+
+class Gain(NamedTuple):
+    """What the best threshold of a stopping policy gains over a fixed gamma of equal draft."""
+
+    tokens: float  # a step
+    threshold: float
+    rule: str
+    kind: str
 
 
 def build(run_dir: Path) -> Report:
@@ -70,7 +79,7 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.D
             lines += policy_rows(trace, info.name, points)
             for kind in ("probability", "entropy"):
                 if gain := gain_over_fixed(points, kind):
-                    gains.append((*gain, info.title, kind))
+                    gains.append(Gain(*gain, rule=info.title, kind=kind))
         text = f"{temperature:g}"
         yield text, f"policies_at_T_{file_name(text)}", pd.DataFrame(lines), gains
 

@@ -2,7 +2,7 @@
 
 A round takes one group of requests and decodes it plainly and with every setting, one right after the other in an order
 that is drawn for each round. Groups come in an order that is drawn once. Settings are compared at looks, which come
-after 6 rounds and whenever there are half as many more (metrics/ranking.py says how). A setting that is shown to be
+after 12 rounds and whenever there are half as many more (metrics/ranking.py says how). A setting that is shown to be
 slower than another ends there. Rounds end if the winner or a tie is decided and the interval of its speedup is narrow
 enough, if all groups are decoded, or if ``protocol.seconds`` are over.
 

@@ -20,7 +20,7 @@ from specbench.metrics.ranking import TIE, SettingTimes, look
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import Timed, decode_timed, seconds_of
 
-FIRST = 6  # rounds before settings are compared for the first time
+FIRST = 12  # rounds before settings are compared: intervals of fewer are too narrow where a few prompts are far faster
 GROWTH = 1.5  # rounds of a look over those of the look before
 PLAIN = -1  # in the place of a job's number
 TIMES = ("seconds", "steps", "phases", "prompts")  # of Timed

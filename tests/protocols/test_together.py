@@ -105,7 +105,7 @@ def test_a_round_has_every_setting_that_is_left_and_plain_decoding(tmp_path, clo
 def test_beaten_settings_end_early_and_rounds_end_with_the_winner(tmp_path, clock):
     results = [run(tmp_path, job) for job in range(3)]
     counts = [result.times.seconds.shape[1] for result in results]
-    assert counts[0] == counts[2] == 6 == counts[1], "20% more than noise of 2% needs: decided at the first look"
+    assert counts[0] == counts[2] == 12 == counts[1], "20% more than noise of 2% needs: decided at the first look"
     assert [result.shared["looks"] for result in results] == [1, 1, 1]
     text = (tmp_path / "0" / TOGETHER).read_text()
     assert json.loads(text.splitlines()[-1])["ended"] == "it is decided"
@@ -116,7 +116,7 @@ def test_equal_settings_end_as_a_tie(tmp_path, clock):
     run(tmp_path)
     last = json.loads((tmp_path / "0" / TOGETHER).read_text().splitlines()[-1])["ended"]
     assert last in ("they are as fast, within 5%", "all texts are decoded")
-    assert all(3 not in order for order in rounds(clock)[6:]), "the slow one ended at the first look"
+    assert all(3 not in order for order in rounds(clock)[12:]), "the slow one ended at the first look"
 
 
 def test_a_later_job_reads_its_rounds(tmp_path, clock):
