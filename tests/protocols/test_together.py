@@ -22,6 +22,7 @@ from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
 from specbench.protocols.rounds import Timed, TimedRounds, decode_timed
 from specbench.protocols.together import shared_rounds
+from specbench.protocols.together_file import FIRST
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
@@ -105,7 +106,7 @@ def test_a_round_has_every_setting_that_is_left_and_plain_decoding(tmp_path, clo
 def test_beaten_settings_end_early_and_rounds_end_with_the_winner(tmp_path, clock):
     results = [run(tmp_path, job) for job in range(3)]
     counts = [result.times.seconds.shape[1] for result in results]
-    assert counts[0] == counts[2] == 12 == counts[1], "20% more than noise of 2% needs: decided at the first look"
+    assert counts[0] == counts[2] == FIRST == counts[1], "20% more than noise of 2% needs: decided at the first look"
     assert [result.shared["looks"] for result in results] == [1, 1, 1]
     text = (tmp_path / "0" / TOGETHER).read_text()
     assert json.loads(text.splitlines()[-1])["ended"] == "it is decided"
@@ -116,7 +117,7 @@ def test_equal_settings_end_as_a_tie(tmp_path, clock):
     run(tmp_path)
     last = json.loads((tmp_path / "0" / TOGETHER).read_text().splitlines()[-1])["ended"]
     assert last in ("they are as fast, within 5%", "all texts are decoded")
-    assert all(3 not in order for order in rounds(clock)[12:]), "the slow one ended at the first look"
+    assert all(3 not in order for order in rounds(clock)[FIRST:]), "the slow one ended at the first look"
 
 
 def test_a_later_job_reads_its_rounds(tmp_path, clock):
@@ -184,7 +185,7 @@ def fail_at(gamma: int) -> Callable[[int], None]:
 
 def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_path, clock):
     clock.before = fail_at(1)
-    assert run(tmp_path, 1).times.seconds.shape[1] == 6
+    assert run(tmp_path, 1).times.seconds.shape[1] == FIRST
     assert '"failed": {"0": "ValueError: broken"}' in (tmp_path / "1" / TOGETHER).read_text()
     with pytest.raises(ValueError, match="broken"):
         run(tmp_path, 0)
