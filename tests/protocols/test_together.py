@@ -195,7 +195,7 @@ def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_pa
 
 def test_too_few_seconds_for_a_round_are_refused(tmp_path, clock):
     with pytest.raises(
-        ConfigError, match=r"protocol.seconds=4: too short: a round of 3 settings takes 3\.\d s.*Use 2\d"
+        ConfigError, match=r"protocol.seconds=4: too short: a round of 3 settings takes 3\.\d s.*Use 3\d"
     ):
         run(tmp_path, seconds=4)
 
