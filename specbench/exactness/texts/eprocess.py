@@ -91,8 +91,8 @@ def log_factors(
     ratio = (log_q - log_p).clamp(max=700).exp()
     argmax = torch.where(p.argmax == ids, (-log_p).exp(), 0)
     towards = [torch.log1p(share * (other - 1)) for other in (ratio, argmax) for share in MIXED]
-    of_token = torch.nn.functional.one_hot(odds_class(log_p, log_q), len(EDGES) + 1)
-    classes = odds_class(probs.log(), drafted.log())
+    classes = odds_class(probs, drafted)
+    of_token = torch.nn.functional.one_hot(classes.gather(1, ids[:, None])[:, 0], len(EDGES) + 1)
     expected = torch.zeros_like(of_token, dtype=torch.float64).scatter_add_(1, classes, probs.double())
     odds = torch.cat([torch.log1p(stake * (of_token - expected)) for stake in SIDES], dim=1)
     log_probs = probs.log().float()  # powers in float32 take a quarter of the time, and move a sum by 1e-7 of itself
@@ -103,10 +103,10 @@ def log_factors(
     return torch.where(doubtful[:, None], 0.0, factors).cpu().numpy()
 
 
-def odds_class(log_p: Float[Tensor, "*shape"], log_q: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """Between which of EDGES the draft's odds of a token lie, 0 to 8."""
-    apart = (log_q - log_p).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
-    return torch.bucketize(apart.double(), torch.tensor(EDGES, dtype=torch.float64, device=apart.device))
+def odds_class(p: Float[Tensor, "*shape"], q: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+    """Between which of EDGES the draft's odds of a token lie, 0 to 8, by its probabilities."""
+    edges = torch.tensor(EDGES, dtype=torch.float64, device=p.device).exp()
+    return torch.bucketize((q.double() / p.double()).nan_to_num(nan=1.0), edges)  # 0 / 0 where neither has the token
 
 
 def _conditioned(

@@ -190,9 +190,9 @@ class TextScorer:
         ratios = torch.ones_like(tokens)
         columns = {"log_p": prob.log()}
         if q is not None:
-            log_q, drafted = q.prob(tokens).log(), dense[1]
-            ratios = odds_class(prob.log(), log_q) + 1
-            members.append(log_q > prob.log())
+            of_draft, drafted = q.prob(tokens), dense[1]
+            log_q, ratios = of_draft.log(), odds_class(prob, of_draft) + 1
+            members.append(of_draft > prob)
             columns |= {"log_q": log_q, "draft_argmax": q.argmax == tokens}
             expected.append(torch.where(drafted > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(part, dim=1).double().cpu().numpy() for part in (members, expected))
