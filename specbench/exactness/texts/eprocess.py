@@ -44,7 +44,9 @@ from specbench.sampling import RowParams, SamplingParams
 
 MIXED = (0.01, 0.03, 0.1, 0.3)  # shares of the other distribution
 TEMPERED = tuple(float(np.float32(exponent)) for exponent in (0.7, 0.85, 0.95, 1.05, 1.15, 1.4))
-EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)  # of the draft's odds, log q - log p
+# Of the draft's odds, log q - log p. Noise that draft and residual share (zoo/rng.py, SharedGumbel) keeps the share of
+# tokens with q > p, and shows in the shares of further classes alone.
+EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)
 SIDES = (-0.2, -0.05, 0.05, 0.2)  # stakes against and for the tokens between two edges
 BETS = (
     *(f"draft {share:g}" for share in MIXED),
