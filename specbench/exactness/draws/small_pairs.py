@@ -10,10 +10,10 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.exactness import guard
 from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.purity.altered_arguments import check_pure
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.steps import draw, verified_steps
@@ -118,7 +118,7 @@ class SmallTier:
             if probe.tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
                 drawn = draw(self.verifier, probe.fixture, few)
-                guard.check_pure(self.verifier, probe.fixture.name, *drawn.arguments)
+                check_pure(self.verifier, probe.fixture.name, *drawn.arguments)
             steps = verified_steps(self.verifier, probe.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[probe.fixture.name] = str(error)

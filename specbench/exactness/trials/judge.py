@@ -21,6 +21,7 @@ from specbench.exactness.enumeration.reference import beyond_rounding, held_agai
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
+from specbench.exactness.purity.altered_arguments import check_pure, unaltered
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.trials.strata import Seen
 from specbench.rules.agreement import TOLERANCE, well_formed
@@ -102,8 +103,8 @@ class Judge:
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
-                guard.check_pure(self.verifier, call.name, *arguments)
-            with guard.unaltered(call.name, *arguments):
+                check_pure(self.verifier, call.name, *arguments)
+            with unaltered(call.name, *arguments):
                 result = guard.verify(self.verifier, call.name, *arguments)
         except ArgumentError as error:
             seen.refused, judgement.refusal = 1, str(error)
