@@ -94,6 +94,7 @@ class Source(Protocol):
         encode (optional): a method that returns the target's token ids of a prompt, as the engine makes them itself, or
             None. A source that has it decodes requests by their ``token_ids``.
         concurrency (optional): how many requests it decodes side by side; 1 if it does not say.
+        recorded (optional): whether its texts were served before, so that they answer no new request.
     """
 
     engine: str

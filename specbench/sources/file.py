@@ -147,7 +147,6 @@ class FileSource:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
-        recorded: whether its texts were served before, so that they answer no request for a stop string or a limit.
 
     Raises:
         ConfigError: a file that cannot be read.

@@ -127,10 +127,10 @@ def judge_distribution(
 
 def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, limits: SampleLimits) -> bool:
     """Samples as many texts of each prompt as the source takes together, in both modes; False if none are left."""
-    number, count = len(sampled.prompts), sampled.prompts.count
+    number, counts = len(sampled.prompts), [sampled.prompts.count(i) for i in range(len(prompts))]
     together = max(1, getattr(sampler.source, "concurrency", 1) // len(prompts))
     left = getattr(sampler.source, "pairs", None)  # of a file
-    texts = [(i, count(i) + further) for further in range(together) for i in range(len(prompts))]
+    texts = [(i, count + further) for further in range(together) for i, count in enumerate(counts)]
     texts = [(i, n) for i, n in texts if left is None or n < left.get(prompts[i].name, 0)]
     texts = texts[: max(limits.texts // 2 - number, 0)]
     if not texts:
