@@ -59,7 +59,7 @@ class EagleHead(nn.Module):
 
 
 def eagle_loss(target: Any) -> Loss:
-    """KL(p || q) a token plus the smooth L1 distance of hidden states, as in the paper (section 3.2)."""
+    """KL(p || q) a token plus the smooth L1 distance of hidden states; the paper (section 3.2) has other weights."""
 
     def loss(head: Any, tokens: Tensor) -> Tensor:
         with torch.no_grad():
