@@ -110,13 +110,16 @@ class ServedSource:
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
         """Returns the texts that the server samples together for one request."""
         check_supported([request], self.unsupported, self.engine)
-        return self._texts(request, mode, count, **{self.several: count})
+        return self._texts(request, mode, count)
 
-    def _texts(self, request: TextRequest, mode: Mode, count: int = 1, **more: Any) -> list[TextCompletion]:
-        """Sends a request with ``more`` in its body. Raises ConfigError unless the reply has ``count`` texts."""
+    def _texts(self, request: TextRequest, mode: Mode, several: int | None = None) -> list[TextCompletion]:
+        """Sends a request. Raises ConfigError unless the reply has one text, or as many as were asked for together."""
         server, (path, body) = self.servers[mode], self.call_of(request)
+        body, count = _merged(body, self.extra), several or 1
+        if several is not None:
+            body = self.asking_for(body, several)
         start = time.perf_counter()
-        reply = Reply(server, server.json(path, {**body, **self.extra, **more}), request)
+        reply = Reply(server, server.json(path, body), request)
         parts, seconds = self.parts(reply), time.perf_counter() - start
         if len(parts) != count:
             problem = (
@@ -144,6 +147,10 @@ class ServedSource:
         """The path and the body of a request."""
         raise NotImplementedError
 
+    def asking_for(self, body: dict[str, Any], count: int) -> dict[str, Any]:
+        """The body of a request for several texts together."""
+        return {**body, self.several: count}
+
     def parts(self, reply: Reply) -> list[Reply]:
         """The parts of a reply that :meth:`read` takes, one a text."""
         raise NotImplementedError
@@ -151,6 +158,16 @@ class ServedSource:
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         """What a reply says. Raises ConfigError if it says something else."""
         raise NotImplementedError
+
+
+def _merged(body: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """A body with more fields; the fields of an object that both have are merged."""
+    objects = {
+        name: {**body[name], **value}
+        for name, value in extra.items()
+        if isinstance(value, dict) and isinstance(body.get(name), dict)
+    }
+    return {**body, **extra, **objects}
 
 
 def _mapping(key: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
