@@ -40,13 +40,16 @@ def read_certificate(run_dir: Path, job: int) -> dict[str, Any]:
     """The certificate of a job.
 
     Raises:
-        ConfigError: the job has none, or a damaged one.
+        ConfigError: the job has none, a damaged one, or one of an engine.
     """
     path = run_dir / str(job) / "certificate.json"
     if not path.is_file():
         raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {job}", "Use protocol=exactness.")
     with wrap_library_errors("RUN_DIR", path, "damaged", "Run the job again."):
-        return json.loads(path.read_text(encoding="utf-8"))
+        certificate = json.loads(path.read_text(encoding="utf-8"))
+    if "bounds" not in certificate:
+        raise ConfigError("RUN_DIR", path, "no certificate of a verifier", "Use protocol=exactness.")
+    return certificate
 
 
 def _row(certificate: dict[str, Any]) -> dict[str, Any]:

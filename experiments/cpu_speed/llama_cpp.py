@@ -6,7 +6,7 @@
 One thread each. The embedded pair is written as GGUF in F32. In every round each way decodes the same requests, one
 after the other, so that a change of the machine meets all. llama-server's times are those that it reports, so that
 HTTP is left out; ours are of the whole loop of steps. Neither has prompts. Ratios are of the same round. The table goes
-to standard output, and rounds to llama_cpp.csv.
+to standard output, and texts to --out.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--out", type=Path, default=Path("llama_cpp.csv"), help="file of the texts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     pair = load_pair("embedded:target", "embedded:draft", device="cpu")
@@ -157,6 +158,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, model in (("target", pair.target), ("draft", pair.draft)):
+            assert model is not None
             export(model, pair, Path(folder) / f"{name}.gguf")
         with served(options.llama_server, Path(folder)) as clients:
             for number in range(options.rounds + 1):  # the first one prepares, and is not counted
@@ -175,7 +177,7 @@ def main() -> None:
                             rows += [row | {"text": " ".join(map(str, tokens))}] if number else []
     frame = pd.DataFrame(rows)
     report(frame)
-    frame.drop(columns="text").to_csv(Path(__file__).with_name("llama_cpp.csv"), index=False, float_format="%.5g")
+    frame.drop(columns="text").to_csv(options.out, index=False, float_format="%.5g")
 
 
 def report(frame: pd.DataFrame) -> None:

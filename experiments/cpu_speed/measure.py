@@ -2,7 +2,7 @@
 
 One process, one thread. In every round each engine decodes the same requests plainly and with gamma 4, one after the
 other, so that a change of the machine meets all. Times are medians over rounds; ratios are of the same round, with the
-interval that holds 95% of the medians of resampled rounds. The table goes to standard output, and rounds to rounds.csv.
+interval that holds 95% of the medians of resampled rounds. The table goes to standard output, and rounds to --out.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--out", type=Path, default=Path("rounds.csv"), help="file of the rounds")
     args = parser.parse_args()
     torch.set_num_threads(1)
     pair = load_pair("embedded:target", "embedded:draft", device="cpu")
@@ -100,7 +101,7 @@ def main() -> None:
             same = [texts["eager", gamma] == texts["compiled", gamma] for gamma in (0, GAMMA)]
             equal[temperature] = equal.get(temperature, True) and all(same)
         frame = pd.DataFrame(rows)
-        frame.to_csv(Path(__file__).with_name("rounds.csv"), index=False, float_format="%.6g")
+        frame.to_csv(args.out, index=False, float_format="%.6g")
     report(frame, equal)
     for (engine, gamma), decoding in decoders.items():
         if decoding.engine.preparation:

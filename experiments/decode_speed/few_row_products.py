@@ -68,7 +68,7 @@ def in_front(x: Tensor, out: Tensor) -> None:
     """Makes the input of a product."""
     width = x.shape[1]
     block = triton.next_power_of_2(width)
-    _square_kernel[(len(x),)](x, out, width, BLOCK=block, num_warps=8, **dependent.options(x.device))
+    _square_kernel[(len(x),)](x, out, width, BLOCK=block, num_warps=8, **dependent.options(x.device))  # ty: ignore[unknown-argument]
 
 
 def microseconds(product: Callable[[int], object], count: int) -> float:

@@ -1,12 +1,14 @@
-"""Rows of the embedded pair, recorded for certificates: ``python -m experiments.embedded_pair.recorded_rows``.
+"""Rows of the embedded pair, recorded for certificates: ``python -m experiments.embedded_pair.recorded_rows OUT``.
 
 The exactness suite verifies requests with rows of real models (exactness/inputs/rows.py) and must not load a model to
-do so. The target continues the prompts of the embedded workload at temperature 1, both models score the texts, and
-positions that are spread over all texts are kept, in bfloat16.
+do so. It reads specbench/exactness/inputs/recorded.safetensors, which this script wrote before the weights of the draft
+were rounded. The target continues the prompts of the embedded workload at temperature 1, both models score the texts,
+and positions that are spread over all texts are kept, in bfloat16.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -14,14 +16,13 @@ import torch
 from safetensors.torch import save_file
 
 import specbench
-from specbench.exactness.inputs.rows import RECORDED
 
 POSITIONS, TOKENS, SEED = 64, 64, 0
 PROMPTS = Path(specbench.__file__).parent / "runs" / "workloads" / "embedded.jsonl"
 
 
 @torch.inference_mode()
-def record(path: Path = RECORDED) -> None:
+def record(path: Path) -> None:
     """Writes tensors "target" and "draft", bfloat16 [POSITIONS, vocabulary]."""
     pair = specbench.load_pair("embedded:target", "embedded:draft", dtype="float32")
     prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
@@ -38,4 +39,6 @@ def record(path: Path = RECORDED) -> None:
 
 
 if __name__ == "__main__":
-    record()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="the file to write, in safetensors")
+    record(parser.parse_args().out)

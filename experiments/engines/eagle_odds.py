@@ -6,8 +6,8 @@ HEAD is what experiments/embedded_pair/eagle_head.py made. A token's probability
 draft, from the target's own hidden states; later tokens of a draft have others. Texts are of temperature 1.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +30,18 @@ def factors_of(pair, head, prompt, texts):
     hidden = target.model(tokens, use_cache=False).last_hidden_state
     drafted = head(target.model.embed_tokens(tokens[:, 1:]), hidden[:, :-1])
     start = len(prompt_ids)
-    logits = [
-        target.lm_head(states).flatten(0, 1) for states in (hidden[:, start - 1 : -1], drafted[:, start - 2 : -1])
-    ]
-    rows = [logit_rows(one, RowParams.of([sampling] * len(one))) for one in logits]
-    factors = log_factors(*rows, tokens[:, start:].flatten().tolist(), sampling, None)
+    p, q = (
+        logit_rows(logits, RowParams.of([sampling] * len(logits)))
+        for states in (hidden[:, start - 1 : -1], drafted[:, start - 2 : -1])
+        for logits in [target.lm_head(states).flatten(0, 1)]
+    )
+    factors = log_factors(p, q, tokens[:, start:].flatten().tolist(), sampling, None)
     return factors.reshape(len(texts), -1, factors.shape[1])
 
 
 def main(texts, folder):
     pair, head = load_pair("embedded:target", device="cpu", dtype="float32"), EagleHead.loaded(folder)
-    lines = [json.loads(line) for line in Path(texts).read_text().splitlines()]
+    lines = [json.loads(line) for line in texts.read_text().splitlines()]
     for mode in ("speculative", "plain"):
         mine = [line for line in lines if line["question"] == "distribution" and line["mode"] == mode]
         groups, factors = {}, {}
@@ -57,4 +58,8 @@ def main(texts, folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", type=Path, help="texts.jsonl of a judge's job")
+    parser.add_argument("folder", type=Path, help="what experiments/embedded_pair/eagle_head.py made")
+    options = parser.parse_args()
+    main(options.texts, options.folder)

@@ -17,8 +17,10 @@ def made(tokens, seed, kind=PreTrainedTokenizerFast):
     words = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=tokens[0]))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     set_seed(seed)
-    sizes = {"vocab_size": len(tokens), "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
-    config = LlamaConfig(num_hidden_layers=1, initializer_range=0.3, eos_token_id=None, bos_token_id=None, **sizes)
+    config = LlamaConfig(
+        vocab_size=len(tokens), hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        initializer_range=0.3, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
     return LlamaForCausalLM(config).eval(), kind(tokenizer_object=words)
 
 

@@ -125,6 +125,13 @@ def test_a_damaged_file_of_a_job_is_named(analysis: types.ModuleType, name: str,
         analysis.build(run)
 
 
+def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row()], empirical=False)
+    (run / "0" / "certificate.json").write_text('{"engine": "llama.cpp", "findings": []}')
+    with pytest.raises(ConfigError, match=r"RUN_DIR=.*json: no certificate of a verifier\. Use protocol=exactness"):
+        exactness.build(run)
+
+
 def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:
     report = (folder / "report.md").read_text(encoding="utf-8")
     assert "Fastest: **gamma 3 with masked**, 1.60 [1.59, 1.61] times plain decoding, 250.0 against 200.0 tok" in report

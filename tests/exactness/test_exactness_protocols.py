@@ -1,6 +1,7 @@
 """The laboratory's protocols: what they leave behind can be written under its schema, drawn and reported."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -168,3 +169,12 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert table.loc["masked", "caught by"] == "-"
     tests["column"] = tests["fixture"] + ": " + tests["test"]
     assert isinstance(plots.sensitivity(tests), Figure)
+
+
+def test_tests_of_the_heat_map_have_names_that_do_not_overlap():
+    tests = [{"verifier": "bug", "column": f"processed: acceptance {i}", "needed": 100.0} for i in range(102)]
+    figure = plots.sensitivity(tests)
+    figure.draw_without_rendering()
+    boxes = [name.get_window_extent() for name in figure.axes[0].get_xticklabels()]
+    assert len(boxes) == 102
+    assert all(box.x1 <= after.x0 for box, after in itertools.pairwise(boxes))

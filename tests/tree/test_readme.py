@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from specbench.core.conf import config_name
 from specbench.exactness import settings
-from specbench.runs.choices import names
+from specbench.protocols.settings import check_conditions, unused
+from specbench.runs.choices import build, names
 from specbench.runs.commandline import parse_command
-from specbench.runs.overrides import spelled_out
+from specbench.runs.overrides import spelled_out, values_of
 from tests.helpers.command_lines import ROOT
 from tests.tree.test_conf import composed
 
 README = (ROOT / "README.md").read_text()
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 BESIDE = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
-PAGES = [ROOT / "README.md", *GUIDES, *BESIDE, *sorted((ROOT / "experiments").rglob("*.md"))]
+EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.md"))
+PAGES = [ROOT / "README.md", *GUIDES, *BESIDE, *EXPERIMENTS]
 MODULES = {"verifier.md"}  # whose blocks are files of a reader's own: test_own_verifier.py and test_own_rule.py
 
 
@@ -63,27 +66,74 @@ def test_the_first_blocks_verify_a_batch_and_certify_a_function_in_under_fifteen
         assert sum(bool(line.strip()) for line in block.splitlines()) < 15
 
 
+def lines() -> str:
+    """README, guides and experiments, with a command that goes on behind a backslash as one line."""
+    pages = [ROOT / "README.md", *GUIDES, *EXPERIMENTS]
+    return "\n".join(re.sub(r" *\\\n *", " ", page.read_text()) for page in pages)
+
+
 def commands() -> list[str]:
     """The runs and sweeps that a reader is told to start, but for those with configurations of the reader's own."""
-    text = "\n".join(page.read_text() for page in PAGES[: 1 + len(GUIDES)])
-    lines = re.findall(r"python -m specbench ([^\n`|]*?)(?= {2,}#|`|\n)", text)
-    return [command for command in dict.fromkeys(lines) if "=" in command and "--config-dir" not in command]
+    written = re.findall(r"python -m specbench ([^\n`|]*?)(?= {2,}#|`|\n)", lines())
+    return [
+        command
+        for command in dict.fromkeys(written)
+        if "=" in command and not {"--config-dir", "..."} & {*command.split()}
+    ]
 
 
 @pytest.mark.cases(15)
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command):
-    """Of a sweep the first job; launchers, which are plugins, are left out."""
-    overrides = [word for word in shlex.split(command) if not word.startswith(("resume=", "hydra", "+hydra"))]
+    """And ask for nothing that the protocol ignores. Of a sweep the first job; launchers, which are plugins, and values
+    that a shell fills in are left out."""
+    left_out = ("resume=", "hydra", "+hydra", "$")
+    overrides = [word for word in shlex.split(command) if not word.startswith(left_out)]
     parse_command(overrides)
-    first = [override if {*"[{"} & {*override} else override.partition(",")[0] for override in overrides]
-    OmegaConf.to_container(composed(*(word for override in first for word in spelled_out(override))))
+    first = [re.sub(r"=range\((\d+),.*", r"=\1", word) for word in overrides]
+    first = [word if {*"[{"} & {*word} else word.partition(",")[0] for word in first]
+    words = [word for override in first for word in spelled_out(override)]
+    config = composed(*words)
+    OmegaConf.to_container(config)
+    protocol = build("protocol", config.protocol)
+    check_conditions(values_of(words), unused(protocol), config_name("protocol", protocol))
 
 
 def test_commands_were_found():
-    assert {"+exp=gamma_sweep", "drafter=tree verifier=tree", "protocol=replay protocol.trace=served.jsonl"} <= set(
-        commands()
-    )
+    assert {
+        "+exp=gamma_sweep",
+        "drafter=tree verifier=tree",
+        "protocol=replay protocol.trace=served.jsonl",
+        "+exp=gamma_sweep sampler=greedy gamma=2,4,8 protocol.seconds=50",
+    } <= set(commands())
+
+
+def scripts() -> list[tuple[str, str]]:
+    """The scripts of the tree that pages tell a reader to start, and their words."""
+    written = re.findall(r"python (?:-m )?((?:experiments|tests|specbench\.analysis)[./][\w./]+)(.*)", lines())
+    named = [(script, re.split(r"`|  +#|\|", words)[0]) for script, words in written if not script.endswith(".X")]
+    return list(dict.fromkeys(named))
+
+
+@pytest.mark.parametrize(("script", "words"), scripts())
+def test_scripts_are_there_and_have_the_options_that_pages_name(script, words):
+    path = Path(script) if script.endswith(".py") else Path(script.replace(".", "/") + ".py")
+    source = (ROOT / path.as_posix().replace("specbench/analysis", "analysis")).read_text()
+    for option in re.findall(r" (--[\w-]+)", words):
+        assert f'"{option}"' in source, option
+
+
+def test_scripts_were_found():
+    assert len(scripts()) > 15
+
+
+def test_the_scripts_of_experiments_say_what_they_take_before_they_do_anything():
+    """All but those that judge an engine alone, which take no words. One that took none overwrote data of the tree."""
+    files = [path for path in (ROOT / "experiments").rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    assert len(files) > 10
+    for path in files:
+        assert "ArgumentParser(" in path.read_text() or "sys.argv[1:2]" in path.read_text(), path
 
 
 def anchor(heading: str) -> str:

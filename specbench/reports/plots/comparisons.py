@@ -18,7 +18,7 @@ from specbench.reports.plots.style import GREY, left_label, panels, style, with_
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
-SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "tokens a step"}
+SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "acceptance length"}
 
 
 @style()

@@ -162,7 +162,7 @@ def _scale(axes: Axes, results: pd.DataFrame, margin: float) -> None:
 
 @style()
 def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
-    """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
+    """Acceptance length, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, "gamma", "acceptance_length")
     predictions, shared = {}, {}  # dicts, since series of one overlap share a prediction
@@ -184,7 +184,7 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     # Without an interval, as of a single prompt, the length itself.
     measured = results[["acceptance_length", "acceptance_length_high"]].astype(float).max(axis=None)
     highest = max(measured, *map(max, predictions.values())) if predictions else measured
-    axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
+    axes.set(ylabel="acceptance length", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
     return with_legend(figure, columns=2)
 
 

@@ -69,7 +69,8 @@ def sensitivity(rows: Rows) -> Figure:
     axes = figure.subplots()
     image = axes.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
     axes.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
-    axes.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=60, ha="right", fontsize=6.5)
+    a_column = 72 * 0.75 * figure.get_figwidth() / len(heat.columns)  # points; bugs take a quarter of the width
+    axes.set_xticks(range(len(heat.columns)), list(heat.columns), rotation=90, fontsize=min(6.5, a_column))
     axes.grid(visible=False)
     axes.tick_params(length=0)
     bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.01)

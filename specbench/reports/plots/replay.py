@@ -27,7 +27,7 @@ def replayed_lengths(rows: pd.DataFrame) -> Figure:
     """Tokens a step against gamma, a line a rule, with bands of 95% over prompts."""
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
     draw_lengths(axes, rows, looks(rows["rule"]))
-    axes.set(ylabel="tokens per verification step", ylim=(0.95, None))
+    axes.set(ylabel="tokens emitted per step", ylim=(0.95, None))
     axes.set_xlabel(AXIS_LABELS["gamma"])
     return with_legend(figure)
 
@@ -77,5 +77,5 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
             axes.plot(points["gamma"], points["acceptance_length"], label=label, ms=4, **look.points)
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
-    every_axes[0].set_ylabel("tokens per verification step")
+    every_axes[0].set_ylabel("tokens emitted per step")
     return with_legend(figure, columns=2)
