@@ -17,6 +17,7 @@ from specbench.core.machine.progress import progress
 from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
+from specbench.decoding.engines import Requirements
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.run_row import NO_DRAFT
@@ -264,7 +265,7 @@ def _context(
         drafter=bound,
         requests=requests,
         names=(name, draft_name(unbound, name, draft)),
-        engine=chosen_engine.resolve(target.device, *parts, on_host=host),
+        engine=chosen_engine.resolve(Requirements(target.device, *parts, on_host=host)),
         processors=processors,
     )
 
