@@ -25,7 +25,7 @@ from specbench.models import CachedModel, Pair, loading
 from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed, warm_rounds
+from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import overlap_fields, score_texts
 from specbench.protocols.settings import check_parameters
 from specbench.protocols.speed_fields import speed_fields
@@ -127,7 +127,7 @@ def _compared(
     plain: Decoder, decoder: Decoder, requests: Sequence[Request], size: int
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
-    timed = warm_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
+    timed = timed_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed)
     names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     names += ("speedup", "speedup_low", "speedup_high", "differing_texts")

@@ -145,7 +145,7 @@ def together_with(context: ModelContext, config: Config, job: JobInfo) -> Togeth
     planned = {other.number: other for other in jobs if other.together.get("rest") == settings["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
-    return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))
+    return Together(left, lambda number: _beside(context, config, planned[number]))
 
 
 def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:
