@@ -17,6 +17,7 @@ from specbench.core.machine.progress import progress
 from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
+from specbench.decoding.engines import Requirements
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.run_row import NO_DRAFT
@@ -24,7 +25,7 @@ from specbench.models import CachedModel, Pair, loading
 from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed, warm_rounds
+from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import overlap_fields, score_texts
 from specbench.protocols.settings import check_parameters
 from specbench.protocols.speed_fields import speed_fields
@@ -126,7 +127,7 @@ def _compared(
     plain: Decoder, decoder: Decoder, requests: Sequence[Request], size: int
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
-    timed = warm_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
+    timed = timed_rounds(plain, decoder, in_prompt_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed)
     names = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     names += ("speedup", "speedup_low", "speedup_high", "differing_texts")
@@ -264,7 +265,7 @@ def _context(
         drafter=bound,
         requests=requests,
         names=(name, draft_name(unbound, name, draft)),
-        engine=chosen_engine.resolve(target.device, *parts, on_host=host),
+        engine=chosen_engine.resolve(Requirements(target.device, *parts, on_host=host)),
         processors=processors,
     )
 

@@ -79,10 +79,9 @@ def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: 
         draft, target, _ = case.shaped_before.inputs()
         _on_its_own(verifier, draft, target, outcome)
         return
-    same = (outcome.token_ids == checked.outcome.token_ids).all(dim=1)
-    same &= outcome.num_accepted == checked.outcome.num_accepted
-    if not same.all():
-        b = int((~same).nonzero()[0])
+    different = outcome.differs(checked.outcome)
+    if different.any():
+        b = int(different.nonzero()[0])
         raise WrongResultError(
             f"verifier: request {b} of {case.spec}: the first call emitted {checked.outcome.token_ids[b].tolist()}, "
             f"the last timed one {outcome.token_ids[b].tolist()}, from the same logits and streams"

@@ -89,9 +89,8 @@ def count_draws(
 
 def _count(rule: Rule, draft: Draft, expected: Verification, got: Verification, counts: DrawCounts) -> bool:
     """Adds a step to the counts; whether both emitted the same."""
-    same = (got.token_ids == expected.token_ids).all() & (got.num_accepted == expected.num_accepted).all()
     decided = rule.num_decided(expected.num_accepted, draft.num_draft_tokens).sum()
-    seen = torch.stack([expected.num_accepted.sum(), decided, same.long()])
+    seen = torch.stack([expected.num_accepted.sum(), decided, (~got.differs(expected)).all().long()])
     accepted, decisions, all_same = seen.tolist()  # the only wait for the device
     counts.verifications += len(draft.num_draft_tokens)
     counts.drafted += len(draft.token_ids)
@@ -118,8 +117,7 @@ def _explained(
             zip(classes.excess.tolist(), classes.rounding.tolist(), strict=True)
         )
     else:
-        apart = (got.token_ids != expected.token_ids).any(dim=1) | (got.num_accepted != expected.num_accepted)
-        requests = apart.nonzero()[:, 0].tolist()
+        requests = got.differs(expected).nonzero()[:, 0].tolist()
         reasons = [(None, None)] * len(requests)
     return [
         DifferenceRow(

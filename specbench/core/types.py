@@ -45,6 +45,13 @@ class Mask:
     bits: Int32[Tensor, "m words"]
     rows: int
 
+    @staticmethod
+    def packed(restricted: Bool[Tensor, " m"], allowed: Bool[Tensor, "m V"]) -> Mask:
+        """Returns the mask of sets of allowed tokens, one a row."""
+        words = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % BITS)).unflatten(1, (-1, BITS)).long()
+        bits = (words << torch.arange(BITS, device=words.device)).sum(dim=2)
+        return Mask(restricted, bits.to(torch.int32), 1)
+
     def select(self, rows: Int64[Tensor, " n"]) -> Mask:
         """Returns the mask of the given rows, one set a row."""
         sets = rows // self.rows

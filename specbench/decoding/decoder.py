@@ -15,26 +15,22 @@ from functools import partial
 import torch
 
 from specbench.core.conf import config_name
-from specbench.core.errors import ConfigError, ModelError
+from specbench.core.errors import ConfigError
 from specbench.core.machine import progress
 from specbench.core.machine.devices import synchronize
-from specbench.core.sampling_params import BANS
 from specbench.core.types import PADDING
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.engine import ReadReport
-from specbench.decoding.requests import Completion, Request, Step
+from specbench.decoding.requests import Completion, Request
 from specbench.decoding.step import StepComponents
-from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, RequestStep
+from specbench.decoding.step_result import PHASES
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, right_padded
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams
-from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
-
-_FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
-_MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
+from specbench.sampling.batch import RUNNING, Batch
 
 
 def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
@@ -218,7 +214,7 @@ class Decoder:
         running = {row: completion for row, completion in rows.items() if not completion.finished}
         self.steps += bool(running)
         for row, completion in running.items():
-            _record(completion, report.requests[row], self.components.verifier, read)
+            completion.record(report.requests[row], self.components.verifier, read)
         ended = [row for row, completion in self._rows.items() if completion.finished]
         if ended:
             if self.components.drafter is not None:
@@ -260,45 +256,3 @@ class Decoder:
             problem = f"request {request.name!r} has a gamma of its own, {request.gamma}, outside 0..{most}"
             raise ConfigError("gamma", most, problem, f"Give the request 0 to {most}, or raise gamma.")
         return request.gamma
-
-
-def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> str:
-    """Returns a message on a step without a token: it names what bans tokens, or else the verifier."""
-    bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
-    banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
-    suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
-    remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"
-    problem = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
-    return f"{problem} {remedy}."
-
-
-def _record(completion: Completion, step: RequestStep, verifier: Verifier | None, read: float) -> None:
-    name, number = completion.request.name, len(completion.steps)
-    if step.finished == FAILED:
-        if step.bad in _MODELS:
-            raise ModelError(
-                f"The {_MODELS[step.bad]} model returned NaN or infinite logits for prompt {name!r} at step {number}. "
-                "Check its weights, or use dtype=float32."
-            )
-        if step.bad == RANKS_DIFFER:
-            raise ModelError(
-                f"parallel=tensor: ranks disagree on the logits or tokens of prompt {name!r} at step {number}. Check "
-                f"that all GPUs are of one model, and that verifier={config_name('verifier', verifier)} uses only its "
-                "`streams` argument for randomness."
-            )
-        raise ModelError(_nothing_drawn(completion.request, number, verifier))
-    tokens = step.token_ids[: step.num_emitted]
-    completion.finished = _FINISHED[step.finished]
-    by_token = step.finished == STOPPED
-    if by_token and tokens[-1] in completion.request.sampling.stop_token_ids:
-        completion.stop_reason = tokens[-1]
-    # A stop token is no text, in which there could be a stop string.
-    if completion.search and (match := completion.search.feed(tokens[:-1] if by_token else tokens)):
-        tokens = tokens[: match.tokens - len(completion.token_ids)]
-        completion.finished, completion.stop_reason, completion.characters = "stop", match.text, match.characters
-    completion.token_ids.extend(tokens)
-    completion.steps.append(Step(name, number, step.num_draft_tokens, step.num_accepted, len(tokens), step.draft_depth))
-    if completion.first_token is None:
-        completion.first_token = read
-    if completion.finished:
-        completion.ended = read

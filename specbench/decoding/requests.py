@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from specbench.core.errors import ArgumentError
+from specbench.core.conf import config_name
+from specbench.core.errors import ArgumentError, ModelError
 from specbench.core.machine.provenance import request_seed
+from specbench.core.sampling_params import BANS
 from specbench.decoding.detokenize import TextStream, Tokenizer
+from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, RANKS_DIFFER, RequestStep
 from specbench.decoding.stopping import StopSearch
+from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
+from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
+
+_FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
+_MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,55 @@ class Completion:
         whole = stream.feed(self.token_ids[:-1] if hidden else self.token_ids) + stream.rest()
         return whole[: self.characters]
 
+    def record(self, step: RequestStep, verifier: Verifier | None, read: float) -> None:
+        """Adds what a step emitted, and ends the continuation if it ended there.
+
+        Args:
+            verifier: of the step, which messages name.
+            read: when the host had read the step, in seconds of time.perf_counter().
+
+        Raises:
+            ModelError: NaN or infinite logits, a step without a token, or ranks that disagree.
+        """
+        name, number = self.request.name, len(self.steps)
+        if step.finished == FAILED:
+            raise ModelError(_failure(self.request, number, step.bad, verifier))
+        tokens = step.token_ids[: step.num_emitted]
+        self.finished = _FINISHED[step.finished]
+        by_token = step.finished == STOPPED
+        if by_token and tokens[-1] in self.request.sampling.stop_token_ids:
+            self.stop_reason = tokens[-1]
+        # A stop token is no text, in which there could be a stop string.
+        if self.search and (match := self.search.feed(tokens[:-1] if by_token else tokens)):
+            tokens = tokens[: match.tokens - len(self.token_ids)]
+            self.finished, self.stop_reason, self.characters = "stop", match.text, match.characters
+        self.token_ids.extend(tokens)
+        self.steps.append(Step(name, number, step.num_draft_tokens, step.num_accepted, len(tokens), step.draft_depth))
+        if self.first_token is None:
+            self.first_token = read
+        if self.finished:
+            self.ended = read
+
     def _stream(self) -> TextStream:
         if self.tokenizer is None:
             raise ArgumentError("tokenizer: None; a Decoder needs one for stop strings and for the text that it writes")
         return TextStream(self.tokenizer, self.request.prompt, self.request.sampling.skip_special_tokens)
+
+
+def _failure(request: Request, number: int, bad: int, verifier: Verifier | None) -> str:
+    """Returns a message on a step that failed; of one without a token it names what bans tokens, or the verifier."""
+    where = f"prompt {request.name!r} at step {number}"
+    if bad in _MODELS:
+        remedy = "Check its weights, or use dtype=float32."
+        return f"The {_MODELS[bad]} model returned NaN or infinite logits for {where}. {remedy}"
+    if bad == RANKS_DIFFER:
+        name = config_name("verifier", verifier)
+        return (
+            f"parallel=tensor: ranks disagree on the logits or tokens of {where}. Check that all GPUs are of one "
+            f"model, and that verifier={name} uses only its `streams` argument for randomness."
+        )
+    bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
+    banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
+    suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
+    remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"
+    return f"Nothing could be drawn for {where}, though no logit is NaN or +inf. {remedy}."

@@ -19,8 +19,8 @@ from torch import Tensor
 from specbench.core import trees
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.decoding.stamps import Stamps
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
+from specbench.decoding.stopwatch import Stamps
 from specbench.drafters import Drafter, Observation
 from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache

@@ -1,4 +1,4 @@
-"""Adds up the time of a decoding run by phase: draft, target, verify, commit, and others."""
+"""The time of a decoding run by phase: stamps inside a step, and a stopwatch that adds up phases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,37 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import pairwise
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+
+class Stamps:
+    """Nanoseconds by the clock of the device, each stamped when the work before it is done.
+
+    On a GPU a stamp is a kernel: nothing waits for it, and a CUDA graph can hold it. The time between two stamps there
+    is the device's own, and includes its waiting for the host.
+    """
+
+    def __init__(self, count: int, device: torch.device):
+        self._host: list[int] = []
+        self._device = None if device.type == "cpu" else torch.zeros(count, dtype=torch.int64, device=device)
+        self._marked = 0
+
+    def mark(self) -> None:
+        """Stamps the next point."""
+        if self._device is None:
+            self._host.append(time.perf_counter_ns())
+            return
+        from specbench.kernels.stamp import stamp
+
+        stamp(self._device[self._marked :])
+        self._marked += 1
+
+    def tensor(self) -> Int64[Tensor, " count"]:
+        """Returns the stamps, on the device."""
+        return torch.tensor(self._host) if self._device is None else self._device
 
 
 class Stopwatch:

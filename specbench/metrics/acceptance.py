@@ -54,14 +54,11 @@ def _units(steps: pd.DataFrame) -> pd.Series:
 
 def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
     """drafted, accepted, emitted and steps of each prompt or conversation: what intervals resample."""
-    grouped = steps.groupby(_units(steps), sort=True)
-    return pd.DataFrame(
-        {
-            "drafted": grouped["num_draft_tokens"].sum(),
-            "accepted": grouped["num_accepted"].sum(),
-            "emitted": grouped["num_emitted"].sum(),
-            "steps": grouped.size(),
-        }
+    return steps.groupby(_units(steps), sort=True).agg(
+        drafted=("num_draft_tokens", "sum"),
+        accepted=("num_accepted", "sum"),
+        emitted=("num_emitted", "sum"),
+        steps=("num_emitted", "size"),
     )
 
 

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 SIMULATIONS = 1000
-
-
-@dataclass(frozen=True)
-class DistanceCheck:
-    """Total variation distance of counts from exact probabilities.
-
-    Attributes:
-        tv: half the sum of absolute differences between shares and probabilities.
-        noise_mean, noise_q99: mean and 99% quantile of the same distance for draws from the exact distribution.
-        p_value: share of simulated distances at least as large, (1 + count) / (1 + simulations).
-    """
-
-    tv: float
-    noise_mean: float
-    noise_q99: float
-    p_value: float
 
 
 def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray | np.floating:
@@ -30,10 +12,14 @@ def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray | np.fl
     return 0.5 * np.abs(counts / counts.sum(axis=-1, keepdims=True) - probs).sum(axis=-1)
 
 
-def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> DistanceCheck:
+def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> dict[str, float]:
     """Compares counts [P, V] of P prefixes with exact probabilities [P, V]; distances are means over prefixes.
 
     A tail of tokens too rare to be seen is pooled into one cell a prefix, which only lowers both distances alike.
+
+    Returns:
+        Columns of RunRow: the distance; its mean and 99% quantile for draws from the exact distribution; and the share
+        of these simulated distances that are at least as large, (1 + count) / (1 + simulations).
     """
     rng = np.random.default_rng(seed)
     observed, simulated = [], []
@@ -44,7 +30,12 @@ def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> Dist
         simulated.append(total_variation(rng.multinomial(draws, exact, size=SIMULATIONS), exact))
     tv, noise = float(np.mean(observed)), np.mean(simulated, axis=0)
     beyond = int((noise >= tv - 1e-12).sum())
-    return DistanceCheck(tv, float(noise.mean()), float(np.quantile(noise, 0.99)), (1 + beyond) / (1 + SIMULATIONS))
+    return {
+        "check_tv": tv,
+        "check_tv_noise": float(noise.mean()),
+        "check_tv_noise_q99": float(np.quantile(noise, 0.99)),
+        "check_p_value": (1 + beyond) / (1 + SIMULATIONS),
+    }
 
 
 def pooled(counts: np.ndarray, probs: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:

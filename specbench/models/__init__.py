@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
+    from specbench.models.cached_model import CachedModel, right_padded
+    from specbench.models.forward import Feature, Features, ModelOutput
     from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
 
@@ -24,7 +25,8 @@ def __getattr__(name: str) -> object:
     """Imports all names when one is first used: transformers comes with them, and attention alone needs none."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
+    from specbench.models.cached_model import CachedModel, right_padded
+    from specbench.models.forward import Feature, Features, ModelOutput
     from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
 

@@ -16,7 +16,7 @@ from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.machine.files import Origin, shown
 from specbench.models.attention import takes_places
-from specbench.models.cached_model import context_length
+from specbench.models.forward import context_length
 
 SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
 _REMEDY = "Choose a decoder whose layers have attention, full or in a sliding window (Llama, Qwen3, Gemma 3)."

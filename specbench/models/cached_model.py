@@ -8,57 +8,24 @@ are requested. A cached model knows nothing of drafts or sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Int64
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from specbench.core import trees
 from specbench.kernels import cpu_rows
-from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
-from specbench.models.plain_attention import places, seen
+from specbench.models.forward import CausalModel, Feature, Features, ModelOutput
 from specbench.models.row_cache import RowCache
 from specbench.sampling.batch import Batch, known_max
 
 if TYPE_CHECKING:  # it imports this module
     from specbench.models.cpu_model import CpuModel
 
-# Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
-_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-# Names a hidden state: "last" is what the output layer reads; k is what leaves layer k, from 1; 0 is the embeddings.
-Feature = Literal["last"] | int
-Features = dict[Feature, Shaped[Tensor, "B fed hidden"]]
 NATIVE_PROMPT = 256  # tokens of a longer prompt are rows enough for PyTorch's products
 COMPARE_RANKS = "specbench_compare_ranks"  # attribute of a model that several processes compute (hook ``parallel``)
-
-
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a forward pass returns.
-
-    Attributes:
-        logits: after each token that was fed, without those of padding ids.
-        features: the requested hidden states of each token that was fed, by name, [B, n, hidden size].
-    """
-
-    logits: Float[Tensor, "B n V"]
-    features: Features
-
-
-def context_length(config: PreTrainedConfig) -> int:
-    """Returns the longest sequence that a model can hold; 2**31 if its configuration names none.
-
-    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
-    """
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
 def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0) -> Int64[Tensor, "B n"]:
@@ -68,22 +35,17 @@ def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filli
     return torch.tensor(filled, dtype=torch.int64, device=device)
 
 
-class CachedModel(RowCache):
+class CachedModel(CausalModel, RowCache):
     """One model and the cached tokens of the requests in the batch.
 
     Args:
-        model: a decoder with attention in every layer, in eval mode. It runs the attention of models/attention.py from
-            here on, if it can.
-        vocab_size: ids that the tokenizer knows. A wider output layer is cut, so that no padding id is emitted.
+        model, vocab_size, dtype: see :class:`CausalModel`.
         name: what messages call it ("target", "draft").
-        dtype: of the logits; None is the model's.
 
     Attributes:
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
         compare_ranks: of a model that other processes compute a part of, in the same steps: returns the requests, bool
             [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
-        fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
-            ``model`` itself.
         native: takes the passes of steps of fixed shapes over chains in one call each (models/cpu_model.py); None for
             a model that has none.
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
@@ -93,17 +55,12 @@ class CachedModel(RowCache):
     feeds_fixed: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
-        self.model, self.vocab_size, self.name = model, vocab_size, name
-        self._dtype = dtype
-        self.device = model.device
+        super().__init__(model, vocab_size, dtype)
+        self.name = name
         self.compare_ranks: Callable[..., Tensor] | None = vars(model).get(COMPARE_RANKS)
-        self.context = context_length(model.config)
-        self._takes_places = attention.install(model)
-        rope.hold(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._cache = RaggedCache(self._num_layers)
         self._reserved = (0, 0)
-        self.fixed_forward: Callable[..., Any] | None = None
         self.least_width = 1
         self.layout = 0
         self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
@@ -112,11 +69,6 @@ class CachedModel(RowCache):
     @property
     def state(self) -> tuple[Tensor, ...]:
         return (self.lengths,)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the logits."""
-        return self._dtype or self.model.dtype
 
     @property
     def capacity(self) -> int:
@@ -184,7 +136,7 @@ class CachedModel(RowCache):
         fed = right_padded(list(index_of), self.device)
         self._cache.begin(at, source, fed.shape[1])
         begin = torch.zeros(len(fed), dtype=torch.int64, device=self.device)
-        output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
+        output = self._forward(self._cache, fed, begin, self._following(begin, fed.shape[1]), features, last=True)
         self._set_fed(pieces, rows, first)
         return {name: states[source] for name, states in output.features.items()}
 
@@ -213,7 +165,7 @@ class CachedModel(RowCache):
             n = fed.shape[1]
             written = self._following(begin, n)
             self._cache.extend(written, max(first) + n, at)
-            hidden = self._forward(fed, begin, written, features, last=True).features
+            hidden = self._forward(self._cache, fed, begin, written, features, last=True).features
         else:
             shape = (len(pieces), 0, int(self.model.config.get_text_config().hidden_size))
             hidden = {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
@@ -238,7 +190,7 @@ class CachedModel(RowCache):
         """
         written = self._following(first, tokens.shape[1]).clamp(max=self.capacity - 1)  # of padding
         self._cache.extend(written, self.capacity, row)
-        self._forward(tokens, first, written, (), last=True)
+        self._forward(self._cache, tokens, first, written, (), last=True)
         self._lengths[row] = first + count
 
     @torch.inference_mode()
@@ -305,7 +257,7 @@ class CachedModel(RowCache):
         written = self._following(self.lengths, n + padding)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
         self._cache.extend(written, min(longest + n, capacity))
-        output = self._forward(fed, self.lengths, written, features, ancestors, fixed=self._fixed)
+        output = self._forward(self._cache, fed, self.lengths, written, features, ancestors, fixed=self._fixed)
         self.lengths += counts
         self._longest += n
         if padding:
@@ -313,48 +265,12 @@ class CachedModel(RowCache):
             return ModelOutput(output.logits[:, :n], hidden)
         return output
 
-    def _forward(
-        self,
-        token_ids: Int64[Tensor, "B n"],
-        lengths: Int64[Tensor, " B"],
-        positions: Int64[Tensor, "B n"],
-        features: Sequence[Feature],
-        ancestors: Bool[Tensor, "B n k"] | None = None,
-        fixed: bool = False,
-        last: bool = False,
-    ) -> ModelOutput:
-        """One pass over new tokens; ``last`` computes the logits of the last token alone."""
-        if ancestors is not None:
-            lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
-            positions = lengths[:, None] + trees.depths(ancestors) - 1
-        at = places(lengths, positions, ancestors)
-        # All layers are requested: only then does transformers count from the embeddings in every supported release. In
-        # a list of layers it does since 5.23.
-        options = {"output_hidden_states": True} if features else {}
-        with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
-            output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
-                input_ids=token_ids,
-                attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],
-                # Padding may lie beyond the context, where learned position embeddings have no row.
-                position_ids=positions.clamp(max=self.context - 1),
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=1 if last else 0,
-                **options,
-            )
-        hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
-        return ModelOutput(self._without_padding(output.logits), hidden)
-
     def _integers(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
         return torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
         """Returns the positions of the next n tokens after the cached ones."""
         return lengths[:, None] + torch.arange(n, device=self.device)
-
-    def _without_padding(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
-        logits = logits[..., : self.vocab_size]
-        return logits if self._dtype is None else logits.to(self._dtype)
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
@@ -365,9 +281,3 @@ class CachedModel(RowCache):
             goal = self._following(root, path.shape[1])
             self._cache.shift(torch.where(path < 0, goal, root[:, None] + path), goal)
         torch.minimum(self.lengths, lengths, out=self.lengths)
-
-    @torch.inference_mode()
-    def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
-        """Returns the logits after every token of one sequence, in one pass without a cache; a reference for tests."""
-        ids = torch.tensor([list(token_ids)], device=self.device)
-        return self._without_padding(self.model(input_ids=ids, use_cache=False).logits[0])

@@ -18,7 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.models.cache import RaggedCache
-from specbench.models.cached_model import CachedModel, Feature, Features
+from specbench.models.cached_model import CachedModel
+from specbench.models.forward import Feature, Features
 
 KEY = "drafter.layers"
 

@@ -14,8 +14,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
 from specbench.core.machine.files import shown, wrap_library_errors
 from specbench.core.machine.progress import say
-from specbench.models.cached_model import CachedModel, context_length
+from specbench.models.cached_model import CachedModel
 from specbench.models.checkpoint import Checkpoint
+from specbench.models.forward import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.shapes import RANDOM
 from specbench.models.tokenizer import Chat, Message, chat_of, thinking_ids, token_ids

@@ -34,13 +34,7 @@ from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
-from specbench.protocols.rounds import (
-    ROUNDS,
-    RoundRow,
-    RoundSettings,
-    TimedRounds,
-    warm_rounds,
-)
+from specbench.protocols.rounds import ROUNDS, RoundRow, RoundSettings, TimedRounds, timed_rounds
 from specbench.protocols.scoring import overlap_fields, shared_fields
 from specbench.protocols.settings import NOTHING, Ignored
 from specbench.protocols.speed_fields import speed_fields
@@ -111,7 +105,7 @@ class DecodeProtocol:
             timed = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
         else:
             plain = context.decoder(0)
-            timed = warm_rounds(
+            timed = timed_rounds(
                 plain, context.decoder(), groups, self.rounds, context.batch_size, self.warmup, context.journal
             )
             batches = in_groups([request for group in groups for request in group], context.batch_size)
@@ -130,7 +124,6 @@ class DecodeProtocol:
             **overlap_fields(columns_of_texts, completions),
             **shared_fields(context, completions, columns_of_texts),
             **speed_fields(timed),
-            **timed.shared,
             **latency_columns(timed.request_times),
             "group": max(map(len, groups)),
             "weight_bytes_target": weight_bytes(context.target),

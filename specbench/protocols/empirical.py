@@ -47,15 +47,8 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, decoder, request, settings))
         probs.append(exact_first_token(context, request))
-    check = distance_check(np.stack(counts), np.stack(probs), context.seed)
-    measured = {
-        "check_prefixes": len(requests),
-        "check_draws": settings.draws,
-        "check_tv": check.tv,
-        "check_tv_noise": check.noise_mean,
-        "check_tv_noise_q99": check.noise_q99,
-        "check_p_value": check.p_value,
-    }
+    distances = distance_check(np.stack(counts), np.stack(probs), context.seed)
+    measured = {"check_prefixes": len(requests), "check_draws": settings.draws, **distances}
     decode = context.pair.tokenizer.decode
     rows = [
         EmpiricalRow(

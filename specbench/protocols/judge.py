@@ -48,7 +48,8 @@ SCHEMAS = {
     SPEED: SpeedRow,
 }
 USUAL_GAMMA = 4  # of an engine that does not say how many tokens it drafts
-OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")  # which a source may be made of
+# A source may be made of these; what it is made of stands in the column ``config``.
+OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")
 NO_WORKLOAD = "It has prompts of its own, as plain text; see protocol.prompts."
 _REQUEST = "Each text is a request of its own; leave it out."
 
@@ -77,6 +78,11 @@ class JudgeProtocol:
     reads_source = True
     times = True
     ignored_parameters: ClassVar[Ignored] = {"n": _REQUEST, "seed": "Use seed.", "max_tokens": "Use protocol.length."}
+    own_conditions: ClassVar[Conditions] = {
+        **dict.fromkeys(OF_ENGINE),
+        "max_new_tokens": "Use protocol.length.",
+        "workload": NO_WORKLOAD,
+    }
 
     def __init__(
         self,
@@ -108,12 +114,6 @@ class JudgeProtocol:
             check_chance("protocol.false_alarm", false_alarm),
             check_chance("protocol.power", power),
         )
-
-    @property
-    def own_conditions(self) -> Conditions:
-        """A source may be made of the run's pair and verifier; what it is made of stands in the column ``config``."""
-        of_engine: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
-        return {**of_engine, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
 
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""

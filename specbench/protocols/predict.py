@@ -25,7 +25,7 @@ from specbench.protocols.model_context import ModelContext, first_of_units, in_g
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
-from specbench.protocols.rounds import RoundSettings, warm_rounds
+from specbench.protocols.rounds import RoundSettings, timed_rounds
 from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_drafting
 from specbench.protocols.speed_fields import speed_fields
@@ -158,7 +158,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     """
     size, passes = context.batch_size, in_groups(requests, len(context.requests))
     batches = context.batches([request for texts in zip(*passes, strict=True) for request in texts])
-    timed = warm_rounds(context.decoder(0), context.decoder(gamma), batches, RoundSettings(1, 1, 0), size, warmup)
+    timed = timed_rounds(context.decoder(0), context.decoder(gamma), batches, RoundSettings(1, 1, 0), size, warmup)
     speed, texts = speed_fields(timed), [text for _, run in timed.first for text in run.completions]
     speedup: Any = columns("speedup", speed_of(timed.times.summed(first_of_units(batches))).speedup)
     return MeasuredRow(
@@ -188,7 +188,7 @@ def full_batches(
     """
     lengths = {result.gamma: result.acceptance_length for result in replay(trace, rule, gammas)}
     context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
-    crossing = crossover(lengths, models, context)
+    crossing, low, high = crossover(lengths, models, context) or (None, None, None)
     shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
     return [
         SteadyRow(
@@ -196,9 +196,9 @@ def full_batches(
             gamma=gamma,
             speedup=value,
             measured=batch <= largest,
-            crossover=None if crossing is None else crossing.batch,
-            crossover_low=None if crossing is None else crossing.low,
-            crossover_high=None if crossing is None else crossing.high,
+            crossover=crossing,
+            crossover_low=low,
+            crossover_high=high,
             tokens_measured=int(largest * (models[0].gammas.max() + 1)),
         )
         for batch in (2**i for i in range(int(np.log2(largest)) + 4))

@@ -25,15 +25,11 @@ class Together:
     """The jobs of a sweep that differ in verifier and gamma alone, and run one after the other in this process.
 
     Attributes:
-        number: of this job.
-        jobs: this one and the jobs without rows, in their order.
-        sweep: the folder with their folders.
+        jobs: the numbers of this one and of the jobs without rows, in their order.
         context_of: makes the ModelContext of one of them. Raises SpecbenchError.
     """
 
-    number: int
     jobs: Sequence[int]
-    sweep: Path
     context_of: Callable[[int], Any]
 
 

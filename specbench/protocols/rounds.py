@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,35 +96,18 @@ class RoundSettings:
 
 
 @dataclass(frozen=True)
-class DecoderFacts:
-    """What the decoders of timed rounds say beside times and texts.
-
-    Attributes:
-        engine: its name.
-        preparation: seconds of preparing steps, of both decoders.
-        step_sizes: see DecodingEngine.batch_sizes.
-    """
-
-    engine: str = ""
-    preparation: float = 0.0
-    step_sizes: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class TimedRounds:
     """What rounds of decoding left.
 
     Attributes:
         rounds: of each round the batches, always the same ones.
         disturbance: what other processes took meanwhile.
-        facts: of both decoders.
-        shared: RunRow's columns of rounds that jobs share; empty for others.
+        columns: RunRow's columns of the decoders' engines, and of rounds that jobs share.
     """
 
     rounds: Sequence[Sequence[Pair]]
     disturbance: Disturbance
-    facts: DecoderFacts = field(default_factory=DecoderFacts)
-    shared: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first(self) -> Sequence[Pair]:
@@ -212,6 +196,12 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
     return Timed(completions, seconds, decoder.steps, dict(decoder.stopwatch.seconds), decoder.prompt_seconds)
 
 
+def engine_columns(decoder: Decoder) -> dict[str, Any]:
+    """RunRow's columns of a decoder's engine."""
+    engine = decoder.engine
+    return {"engine": engine.name, "seconds_prepared": engine.preparation, "step_sizes": list(engine.batch_sizes)}
+
+
 def paired_round(
     plain: Decode, other: Decode, batches: Sequence[Sequence[Request]], number: int, what: str = "decoding"
 ) -> Iterator[Pair]:
@@ -244,14 +234,22 @@ def timed_rounds(
     batches: Sequence[Sequence[Request]],
     settings: RoundSettings,
     at_once: int = 0,
+    warmup: int = 1,
     journal: Journal | None = None,
 ) -> TimedRounds:
     """Rounds of decoding, more of them where they scatter; see the module.
 
     Args:
         at_once: requests of a batch that are decoded side by side; 0 is all.
+        warmup: times that the first batch is decoded both ways before, untimed.
         journal: gets the speed so far after each batch.
     """
+    width = at_once or max(map(len, batches))
+    for decoder in (speculative, plain):
+        decoder.reserve([request for batch in batches for request in batch], width)
+    for _ in range(warmup):
+        plain.run(batches[0][:width])
+        speculative.run(batches[0][:width])
     live = LiveSpeed(journal or Journal())
     plainly, speculatively = (partial(decode_timed, decoder, at_once=at_once) for decoder in (plain, speculative))
 
@@ -273,30 +271,6 @@ def timed_rounds(
         if ranks.broadcast_from_rank0(lambda enough=enough: enough):  # clocks differ
             break
         rounds.append(decoded(len(rounds)))
-    engine = speculative.engine
-    facts = DecoderFacts(engine.name, engine.preparation + plain.engine.preparation, list(engine.batch_sizes))
-    return TimedRounds(rounds, watch.ended(), facts)
-
-
-def warm_rounds(
-    plain: Decoder,
-    speculative: Decoder,
-    groups: Sequence[Sequence[Request]],
-    settings: RoundSettings,
-    at_once: int,
-    warmup: int = 1,
-    journal: Journal | None = None,
-) -> TimedRounds:
-    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
-
-    Args:
-        at_once, journal: see :func:`timed_rounds`.
-        warmup: times that the first batch is decoded both ways, untimed.
-    """
-    requests = [request for group in groups for request in group]
-    for decoder in (speculative, plain):
-        decoder.reserve(requests, at_once)
-    for _ in range(warmup):
-        plain.run(groups[0][:at_once])
-        speculative.run(groups[0][:at_once])
-    return timed_rounds(plain, speculative, groups, settings, at_once, journal)
+    columns = engine_columns(speculative)
+    columns["seconds_prepared"] += plain.engine.preparation
+    return TimedRounds(rounds, watch.ended(), columns)

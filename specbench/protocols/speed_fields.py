@@ -17,16 +17,14 @@ def speed_fields(timed: TimedRounds) -> dict[str, Any]:
 
     Phases and prompts are over all rounds; the row has the share of them that its own seconds are of all rounds'.
     """
-    speed, times, facts = speed_of(timed.times), timed.times, timed.facts
+    speed, times = speed_of(timed.times), timed.times
     phases, (plain_prompts, prompts) = timed.phases, timed.prompts
     seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
     tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
     share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
     plain_groups, groups = zip(*timed.first, strict=True)
     return {
-        "engine": facts.engine,
-        "seconds_prepared": facts.preparation,
-        "step_sizes": facts.step_sizes,
+        **timed.columns,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
         "plain_tokens": plain_tokens,

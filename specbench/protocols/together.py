@@ -17,7 +17,6 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,13 +30,12 @@ from specbench.core.machine.progress import console, progress, say
 from specbench.core.machine.provenance import environment
 from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
-from specbench.decoding.detokenize import Tokenizer
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import speed_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
-from specbench.protocols.rounds import DecoderFacts, LiveSpeed, TimedRounds
-from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
+from specbench.protocols.rounds import LiveSpeed, TimedRounds, engine_columns
+from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
 
@@ -56,40 +54,41 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
         ConfigError: too few seconds.
         WriteError: the file cannot be written.
     """
-    together = context.together
-    assert together is not None, "made by runs/building.py"
+    assert context.folder is not None, "a job's"
+    own = int(context.folder.name)
     groups = [groups[place] for place in np.random.default_rng(context.seed).permutation(len(groups))]
     now = environment(context.device)
     where = {key: str(now[key]) for key in SAME}
-    path = _rounds_file(together, where) or together.sweep / str(together.number) / TOGETHER
+
+    def read(path: Path) -> Shared | None:
+        return Shared.read(path, own, where, groups, context.pair.tokenizer)
+
+    earlier = filter(None, map(read, sorted(context.folder.parent.glob(f"*/{TOGETHER}"))))
+    path = next((shared.path for shared in earlier if own not in shared.failed), context.folder / TOGETHER)
     with locked(path.with_suffix(".lock")):
-        shared = Shared.read(path) if path.exists() else None
-        if shared is None or shared.where != where:
+        shared = read(path) if path.exists() else None
+        if shared is None:
             path.unlink(missing_ok=True)
-            shared = Shared(path, where)
+            shared = Shared(path, where, groups, context.pair.tokenizer)
         if not shared.ended:
-            _decode(shared, context, together, groups, seconds, warmup)
-    return _part(shared, together.number, groups, context.pair.tokenizer)
+            _decode(shared, context, own, seconds, warmup)
+    columns = {
+        **shared.jobs[own]["columns"],
+        "seconds_prepared": sum(shared.jobs[job]["columns"]["seconds_prepared"] for job in (own, PLAIN)),
+        "rounds_of": int(shared.path.parent.name),
+        "looks": shared.standing().looks.get(own, 0),
+    }
+    return TimedRounds([shared.pairs(own)], shared.seen, columns)
 
 
-def _rounds_file(together: Together, where: dict[str, Any]) -> Path | None:
-    """The file of rounds in which the job takes part; None if there is none, or of another machine or version."""
-    for path in sorted(together.sweep.glob(f"*/{TOGETHER}")):
-        shared = Shared.read(path)
-        if shared and shared.where == where and together.number in shared.jobs and together.number not in shared.failed:
-            return path
-    return None
-
-
-def _decode(
-    shared: Shared, context: ModelContext, together: Together, groups: Requests, seconds: float | int, warmup: int
-) -> None:
+def _decode(shared: Shared, context: ModelContext, own: int, seconds: float | int, warmup: int) -> None:
     """Rounds until they end; each is written when it is over."""
-    begun = bool(shared.jobs)
+    together, groups, begun = context.together, shared.groups, bool(shared.jobs)
+    assert together is not None, "made by runs/building.py"
     jobs = shared.standing().active if begun else list(together.jobs)
-    decoders, labels, failed = _decoders(context, together, jobs, groups, warmup)
+    decoders, labels, failed = _decoders(context, own, together, jobs, groups, warmup)
     if not begun:
-        facts = {job: _facts(decoder, labels.get(job, "plain")) for job, decoder in decoders.items()}
+        facts = {job: {"label": labels[job], "columns": engine_columns(decoder)} for job, decoder in decoders.items()}
         shared.write(where=shared.where, jobs=facts)
         many = f"{len(decoders) - 1} settings and plain decoding take turns" if len(jobs) > 1 else "one setting"
         limit = f", at most {seconds:g} s" if seconds else ""
@@ -101,22 +100,21 @@ def _decode(
     shown, done = 0, len(shared.rounds.get(PLAIN, ()))
     with progress("comparing settings", len(groups), seconds - shared.spent if seconds else math.inf) as advance:
         advance(done)
-        while not (why := shared.ending(len(groups), seconds)):
+        while not (why := shared.ending(seconds)):
             ways = [PLAIN, *shared.standing().active]
             number = len(shared.rounds.get(PLAIN, ()))
             order = np.random.default_rng([context.seed, number]).permutation(ways).tolist()
             decoded, failed, began = {}, dict[int, str](), time.perf_counter()
             for job in order:
-                with _noting(failed, job, together.number):
+                with _noting(failed, job, own):
                     decoded[job] = decode_group(decoders[job], groups[number], context.batch_size)
             took = time.perf_counter() - began
             if failed:
                 shared.write(failed=failed)
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
-            if together.number in decoded:
-                both = (decoded[PLAIN], decoded[together.number])
-                live.add(*(timed_of(group, groups[number], context.pair.tokenizer) for group in both))
+            if own in decoded:
+                live.add(shared.rounds[PLAIN][-1], shared.rounds[own][-1])
             if (standing := shared.standing()).number > shown:
                 shown = standing.number
                 _show(shared, standing)
@@ -125,19 +123,19 @@ def _decode(
 
 
 def _decoders(
-    context: ModelContext, together: Together, jobs: Sequence[int], groups: Requests, warmup: int
+    context: ModelContext, own: int, together: Together, jobs: Sequence[int], groups: Requests, warmup: int
 ) -> tuple[dict[int, Decoder], dict[int, str], dict[int, str]]:
     """Decoders that are warm, by job, their settings in words, and why others cannot take part."""
-    decoders, labels, failed = {PLAIN: context.decoder(0)}, dict[int, str](), dict[int, str]()
+    decoders, labels, failed = {PLAIN: context.decoder(0)}, {PLAIN: "plain"}, dict[int, str]()
     requests = [request for group in groups for request in group]
     for job in jobs:
-        with _noting(failed, job, together.number):
-            other = context if job == together.number else together.context_of(job)
+        with _noting(failed, job, own):
+            other = context if job == own else together.context_of(job)
             decoders[job], labels[job] = other.decoder(), other.title
             decoders[job].reserve(requests, context.batch_size)
     decoders[PLAIN].reserve(requests, context.batch_size)
     for job, decoder in decoders.items():
-        with _noting(failed, job, together.number):
+        with _noting(failed, job, own):
             for _ in range(0 if job in failed else warmup):
                 decoder.run(groups[0][: context.batch_size])
     return {job: decoder for job, decoder in decoders.items() if job not in failed}, labels, failed
@@ -154,27 +152,10 @@ def _noting(failed: dict[int, str], job: int, own: int) -> Generator[None]:
         failed[job] = message_of(error)
 
 
-def _facts(decoder: Decoder, label: str) -> dict[str, Any]:
-    engine = decoder.engine
-    return {"label": label, "engine": engine.name, "preparation": engine.preparation, "sizes": list(engine.batch_sizes)}
-
-
 def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
     """Of two stretches of the rounds, before and after a resumption, what disturbed more."""
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
     return Disturbance(*(max((value for value in pair if value is not None), default=None) for pair in pairs))
-
-
-def _part(shared: Shared, job: int, groups: Requests, tokenizer: Tokenizer | None) -> TimedRounds:
-    """The job's groups, as one round."""
-    pairs = [
-        (timed_of(plain, group, tokenizer), timed_of(speculative, group, tokenizer))
-        for plain, speculative, group in zip(shared.rounds[PLAIN], shared.rounds[job], groups, strict=False)
-    ]
-    decoder, plain_decoder = shared.jobs[job], shared.jobs[PLAIN]
-    preparation = decoder["preparation"] + plain_decoder["preparation"]
-    columns = {"rounds_of": int(shared.path.parent.name), "looks": shared.standing().looks.get(job, 0)}
-    return TimedRounds([pairs], shared.seen, DecoderFacts(decoder["engine"], preparation, decoder["sizes"]), columns)
 
 
 def _show(shared: Shared, standing: Standing) -> None:
@@ -187,7 +168,8 @@ def _show(shared: Shared, standing: Standing) -> None:
         if job == PLAIN or job in shared.failed:
             continue
         speed = speed_of(shared.times(job)).speedup
-        tokens, steps = sum(map(tokens_of, decoded)), sum(len(t["steps"]) for group in decoded for t in group["texts"])
+        tokens = sum(group.tokens for group in decoded)
+        steps = sum(len(text.steps) for group in decoded for text in group.completions)
         word = "highest so far" if job == standing.best else "" if job in standing.active else "slower: ended"
         ratio = speedup(speed.value, speed.low, speed.high)
         table.add_row(*map(Text, (shared.jobs[job]["label"], f"{len(decoded)}", f"{tokens / steps:.2f}", ratio, word)))

@@ -18,7 +18,7 @@ from specbench.decoding.detokenize import Tokenizer
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.ranking import TIE, SettingTimes, look
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.protocols.rounds import Timed, decode_timed, seconds_of
+from specbench.protocols.rounds import Pair, Timed, decode_timed, seconds_of, times_of
 
 FIRST = 12  # rounds before settings are compared: intervals of fewer are too narrow where a few prompts are far faster
 GROWTH = 1.5  # rounds of a look over those of the look before
@@ -31,8 +31,10 @@ class Shared:
     """Shared rounds, as their file has them.
 
     Attributes:
-        jobs: that take part, by number, with the facts of their decoders; PLAIN is one of them.
-        rounds: by job, what it decoded in each round, and its facts there.
+        groups: what each round decodes.
+        tokenizer: of the pair.
+        jobs: that take part, by number, with their labels and the columns of their engines; PLAIN is one of them.
+        rounds: by job, what it decoded in each round.
         failed: why jobs take part no longer.
         seen: what other processes took meanwhile.
         spent: seconds of all rounds.
@@ -41,25 +43,33 @@ class Shared:
 
     path: Path
     where: dict[str, Any]
+    groups: Sequence[Sequence[Request]]
+    tokenizer: Tokenizer | None
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    rounds: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    rounds: dict[int, list[Timed]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     seen: Disturbance = field(default_factory=Disturbance)
     spent: float = 0.0
     ended: str = ""
 
     @staticmethod
-    def read(path: Path) -> Shared | None:
-        """What a file has; None if it has no whole first line."""
+    def read(
+        path: Path,
+        job: int,
+        where: dict[str, Any],
+        groups: Sequence[Sequence[Request]],
+        tokenizer: Tokenizer | None,
+    ) -> Shared | None:
+        """What a file has; None for rounds without this job or of another place, or without a whole first line."""
         lines = []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 lines.append(json.loads(line))
             except ValueError:  # its process was killed while it wrote; what stands behind it was written later
                 continue
-        if not lines or "where" not in lines[0]:
+        if not lines or lines[0].get("where") != where or str(job) not in lines[0]["jobs"]:
             return None
-        shared = Shared(path, lines[0]["where"])
+        shared = Shared(path, where, groups, tokenizer)
         for line in lines:
             shared.take(line)
         return shared
@@ -69,7 +79,8 @@ class Shared:
         self.jobs |= {int(job): facts for job, facts in line.get("jobs", {}).items()}
         self.failed |= {int(job): why for job, why in line.get("failed", {}).items()}
         for job, decoded in line.get("round", {}).items():
-            self.rounds.setdefault(int(job), []).append(decoded)
+            rounds = self.rounds.setdefault(int(job), [])
+            rounds.append(timed_of(decoded, self.groups[len(rounds)], self.tokenizer))
         if "round" in line:
             self.seen, self.spent = Disturbance(**line["seen"]), self.spent + line["seconds"]
         self.ended = line.get("ended", "")
@@ -82,10 +93,12 @@ class Shared:
         self.take(json.loads(text))
 
     def times(self, job: int) -> Rounds:
-        """Of a setting and of plain decoding beside it, group by group, as one round."""
-        pairs = zip(self.rounds[job], self.rounds[PLAIN], strict=False)
-        numbers = [[tokens_of(one), one["seconds"], tokens_of(plain), plain["seconds"]] for one, plain in pairs]
-        return Rounds(*np.array(numbers, dtype=float).T[:, None, :])
+        """The times of :meth:`pairs`, as one round."""
+        return times_of([self.pairs(job)])
+
+    def pairs(self, job: int) -> list[Pair]:
+        """Plain decoding and a setting beside it, group by group, as far as the setting got."""
+        return list(zip(self.rounds[PLAIN], self.rounds[job], strict=False))
 
     def standing(self) -> Standing:
         """Which settings are still compared after these rounds, and how they compare."""
@@ -108,7 +121,7 @@ class Shared:
         active = [job for job in before.active if job not in result.beaten]
         return Standing(active, before.looks | dict.fromkeys(before.active, number), result.best, result.tied, number)
 
-    def ending(self, groups: int, seconds: float | int) -> str:
+    def ending(self, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.
 
         Raises:
@@ -117,7 +130,7 @@ class Shared:
         count, standing = len(self.rounds.get(PLAIN, ())), self.standing()
         if not standing.active:
             return "no setting is left"
-        if count == groups:
+        if count == len(self.groups):
             return "all texts are decoded"
         if standing.best is not None and standing.tied:
             speed = speed_of(self.times(standing.best)).speedup
@@ -178,7 +191,3 @@ def timed_of(decoded: dict[str, Any], group: Sequence[Request], tokenizer: Token
         times = {name: text[name] for name in ("first_token", "ended")}
         completions.append(Completion(request, **fields, **times, steps=steps, tokenizer=tokenizer))
     return Timed(completions, **{name: decoded[name] for name in TIMES})
-
-
-def tokens_of(decoded: dict[str, Any]) -> int:
-    return sum(len(text["token_ids"]) for text in decoded["texts"])

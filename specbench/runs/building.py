@@ -15,6 +15,7 @@ from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import DecodingEngine, Request, check_fit
+from specbench.decoding.engines import Requirements
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.results import read_rows
@@ -119,7 +120,8 @@ def _engine(
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     host = next(filter(None, map(on_host, samplings)), "")
-    return engine.resolve(context.device, drafter, context.verifier, most, host, _tokens(context, config, texts))
+    tokens = _tokens(context, config, texts)
+    return engine.resolve(Requirements(context.device, drafter, context.verifier, most, host, tokens))
 
 
 def _tokens(context: RunContext, config: Config, texts: int) -> int:
@@ -143,7 +145,7 @@ def together_with(context: ModelContext, config: Config, job: JobInfo) -> Togeth
     planned = {other.number: other for other in jobs if other.together.get("rest") == settings["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
-    return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))
+    return Together(left, lambda number: _beside(context, config, planned[number]))
 
 
 def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and the setting that says which
 
 
@@ -28,8 +30,7 @@ def typed(key: str, value: str) -> str:
 
 def in_quotes(value: str) -> str:
     """A text in double quotes, in which Hydra reads any character."""
-    escaped = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + match[2].replace('"', '\\"'), value)
-    return f'"{escaped}"'
+    return QuotedString(value, Quote.double).with_quotes()
 
 
 def choice_of(group: str, name: str) -> tuple[str, dict[str, str]]:

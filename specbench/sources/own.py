@@ -9,6 +9,7 @@ import specbench
 from specbench.core.checks import check_count
 from specbench.decoding import Completion as Decoded
 from specbench.decoding import Decoder, DecodingEngine, Request
+from specbench.decoding.engines import Requirements
 from specbench.decoding.logprobs import completion_logprobs
 from specbench.drafters import Drafter
 from specbench.models.cached_model import CachedModel
@@ -66,7 +67,7 @@ class OwnSource:
             self.target, self.draft, device=self.device, dtype=self.dtype, download=self.download, chat=False
         )
         target = CachedModel(pair.target, pair.vocab_size, "target")
-        engine = self.decoding.resolve(target.device, self.drafter, self.verifier, self.batch_size)
+        engine = self.decoding.resolve(Requirements(target.device, self.drafter, self.verifier, self.batch_size))
         drafter = self.drafter.bind(pair, target)
         plain, both = (None, None, 0), (drafter, self.verifier, self.gamma)
         for mode, parts in ((Mode.PLAIN, plain), (Mode.SPECULATIVE, both)):

@@ -24,7 +24,7 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.metrics.results import RunRow, write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, warm_rounds
+from specbench.protocols.rounds import RoundSettings, timed_rounds
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.runs.samplings import processors_text
@@ -102,10 +102,10 @@ def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
 
     def rounds(plain: Decoder, speculative: Decoder, *rest: Any) -> Any:
         assert (plain.components.gamma, speculative.components.gamma) == (0, 3)
-        return warm_rounds(plain, speculative, *rest)
+        return timed_rounds(plain, speculative, *rest)
 
     monkeypatch.setattr(api_texts, "_ROUNDS", RoundSettings(1, 1, 0))
-    monkeypatch.setattr(api_texts, "warm_rounds", rounds)
+    monkeypatch.setattr(api_texts, "timed_rounds", rounds)
     arguments: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
     texts = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **arguments)
     assert texts == specbench.decode(pair, PROMPTS, **arguments)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import linear
 
 from specbench.core.errors import ConfigError, ModelError
+from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.extras.compiled.engine import CompiledEngine
@@ -170,7 +171,7 @@ def test_weights_that_change_are_packed_again(pair):
 
 def refused(**settings):
     with pytest.raises(ConfigError) as error:
-        CompiledEngine(**settings).resolve(CPU, ModelDrafter(), None)
+        CompiledEngine(**settings).resolve(Requirements(CPU, ModelDrafter(), None))
     return str(error.value)
 
 

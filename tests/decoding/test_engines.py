@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import progress
 from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
-from specbench.decoding.engines.engine import moves
+from specbench.decoding.engines.engine import Requirements, moves
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
@@ -129,9 +129,9 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
             StaticEngine(wrong)
     gpu = torch.device("cuda")
     with pytest.raises(ConfigError, match=r"engine=graph: verifier=naive has to read .*engine=eager"):
-        GraphEngine().resolve(gpu, ModelDrafter(), NaiveVerifier())
-    assert AutoEngine().resolve(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
-    assert AutoEngine().resolve(gpu, None, MaskedVerifier()).name == "graph"
+        GraphEngine().resolve(Requirements(gpu, ModelDrafter(), NaiveVerifier()))
+    assert AutoEngine().resolve(Requirements(gpu, ModelDrafter(), NaiveVerifier())).name == "eager"
+    assert AutoEngine().resolve(Requirements(gpu, None, MaskedVerifier())).name == "graph"
 
 
 def test_auto_is_eager_without_a_gpu(pair):
@@ -143,16 +143,16 @@ def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
     progress.say_once.cache_clear()
     cpu, pair = torch.device("cpu"), (ModelDrafter(), NaiveVerifier())
     enough = PAYS_FROM
-    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).name == "compiled"
-    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).prompt_chunk == 9
-    assert AutoEngine().resolve(cpu, None, None, tokens=enough).name == "compiled"
+    assert AutoEngine(9).resolve(Requirements(cpu, *pair, tokens=enough)).name == "compiled"
+    assert AutoEngine(9).resolve(Requirements(cpu, *pair, tokens=enough)).prompt_chunk == 9
+    assert AutoEngine().resolve(Requirements(cpu, None, None, tokens=enough)).name == "compiled"
     assert capsys.readouterr().err.count("engine=auto is compiled here: up to 10,000 tokens") == 1  # of three jobs
-    assert AutoEngine().resolve(cpu, *pair, tokens=enough - 1).name == "eager"
-    assert AutoEngine().resolve(cpu, *pair, batch_size=2, tokens=enough).name == "eager"
-    assert AutoEngine().resolve(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough).name == "eager"
+    assert AutoEngine().resolve(Requirements(cpu, *pair, tokens=enough - 1)).name == "eager"
+    assert AutoEngine().resolve(Requirements(cpu, *pair, batch_size=2, tokens=enough)).name == "eager"
+    assert AutoEngine().resolve(Requirements(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough)).name == "eager"
     assert not capsys.readouterr().err
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert AutoEngine().resolve(cpu, *pair, tokens=enough).name == "eager"
+    assert AutoEngine().resolve(Requirements(cpu, *pair, tokens=enough)).name == "eager"
     assert "engine=auto is eager here: engine=compiled: CXX=no-such-compiler" in capsys.readouterr().err
 
 

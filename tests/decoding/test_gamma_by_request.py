@@ -76,4 +76,4 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     with pytest.raises(ConfigError, match="line 1: gamma 0 of prompt 'line-1' would be ignored by the protocol"):
         check_own(prompts, config, unused_of_lines(RecordProtocol(1)))
     with pytest.raises(ConfigError, match=r"max_new_tokens=99999: line 7"):
-        make_requests([Prompt("x", "a", 7, max_new_tokens=99999)], pair, SamplingParams(), config)
+        make_requests([Prompt("x", "a", "line 7", max_new_tokens=99999)], pair, SamplingParams(), config)

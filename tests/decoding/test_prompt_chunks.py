@@ -9,6 +9,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.types import Draft
 from specbench.decoding import Decoder, Request
+from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
@@ -146,5 +147,5 @@ def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
         for engine in (EagerEngine, StaticEngine, AutoEngine):
             with pytest.raises(ConfigError, match=r"engine\.prompt_chunk="):
                 engine(prompt_chunk=wrong)
-    assert AutoEngine(9).resolve(torch.device("cpu"), None, None).prompt_chunk == 9
-    assert AutoEngine(9).resolve(torch.device("cuda"), None, None).prompt_chunk == 9
+    assert AutoEngine(9).resolve(Requirements(torch.device("cpu"), None, None)).prompt_chunk == 9
+    assert AutoEngine(9).resolve(Requirements(torch.device("cuda"), None, None)).prompt_chunk == 9

@@ -11,7 +11,7 @@ from specbench.core import arguments
 from specbench.core.rng import Stream
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding import step
-from specbench.decoding.stamps import Stamps
+from specbench.decoding.stopwatch import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
@@ -133,7 +134,7 @@ def test_the_oldest_texts_are_forgotten(toy):
 
 def test_a_graph_cannot_hold_it():
     with pytest.raises(ConfigError, match=r"drafter=suffix_lookup reads its drafts on the host.* engine=eager"):
-        GraphEngine().resolve(torch.device("cuda"), SuffixLookupDrafter(), MaskedVerifier())
+        GraphEngine().resolve(Requirements(torch.device("cuda"), SuffixLookupDrafter(), MaskedVerifier()))
 
 
 @pytest.mark.parametrize(("setting", "value"), [("longest", 0), ("per_match", 0)])

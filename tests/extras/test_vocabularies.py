@@ -14,6 +14,7 @@ from scipy.stats import power_divergence
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
+from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -399,10 +400,10 @@ def test_an_unknown_choice_is_refused():
 
 def test_drafts_as_text_are_not_captured():
     with pytest.raises(ConfigError, match="drafter=strings reads its drafts on the host.*engine=eager"):
-        StaticEngine().resolve(CPU, StringsDrafter(), MaskedVerifier())
-    assert AutoEngine().resolve(CPU, StringsDrafter(), MaskedVerifier()).name == "eager"
+        StaticEngine().resolve(Requirements(CPU, StringsDrafter(), MaskedVerifier()))
+    assert AutoEngine().resolve(Requirements(CPU, StringsDrafter(), MaskedVerifier())).name == "eager"
     with pytest.raises(ConfigError, match="prompt_chunk.*strings"):
-        EagerEngine(4).resolve(CPU, StringsDrafter(), MaskedVerifier())
+        EagerEngine(4).resolve(Requirements(CPU, StringsDrafter(), MaskedVerifier()))
 
 
 def test_sampled_has_to_be_a_truth_value():

@@ -10,7 +10,7 @@ import pytest
 
 from specbench.replay.cost.forecast import cost_models
 from specbench.replay.cost.model import CostModel, Roofline
-from specbench.replay.cost.steady import Crossover, crossover, crossover_batch, steady
+from specbench.replay.cost.steady import crossover, crossover_batch, steady
 from tests.replay.test_cost import flat, made_up
 
 LENGTHS = {0: 1.0, 1: 1.7, 2: 2.2, 4: 2.7, 8: 3.0}
@@ -46,10 +46,10 @@ def test_full_batches_by_hand():
 
 def test_a_crossover_is_known_near_the_measurements():
     lengths = {0: 1.0, 4: 3.0}
-    assert crossover(lengths, [bound()], 32.0) == Crossover(6, 6, 6)
-    assert crossover(lengths, [bound(), bound(5.0), bound(20.0)], 32.0) == Crossover(6, 5, 8)
+    assert crossover(lengths, [bound()], 32.0) == (6, 6, 6)
+    assert crossover(lengths, [bound(), bound(5.0), bound(20.0)], 32.0) == (6, 5, 8)
     beyond = replace(bound(), batches=np.array([1.0, 2.0]))  # up to 2 measured: 4 times that is 8
-    assert crossover(lengths, [beyond], 32.0) == Crossover(6, 6, 6)
+    assert crossover(lengths, [beyond], 32.0) == (6, 6, 6)
     assert crossover(lengths, [replace(beyond, batches=np.array([1.0]), correction=np.ones((1, 2)))], 32.0) is None
     # One round that cannot tell is enough.
     assert crossover(lengths, [bound(), bound(), flat(0.01, 0.002)], 32.0) is None
@@ -57,9 +57,9 @@ def test_a_crossover_is_known_near_the_measurements():
 
 def test_without_a_knee_only_measured_batches_count():
     """Drafts that never pay are seen at batch 1, whatever the knee; a draft whose own cost grows is extrapolated."""
-    assert crossover({0: 1.0, 4: 1.1}, [flat(0.01, 0.002)], 32.0) == Crossover(1, 1, 1)
+    assert crossover({0: 1.0, 4: 1.1}, [flat(0.01, 0.002)], 32.0) == (1, 1, 1)
     growing = replace(flat(0.01, 0.0), draft=Roofline(0.001, 0.0001, 1.0, 0.0))
-    assert crossover({0: 1.0, 4: 3.0}, [growing], 32.0) == Crossover(41, 41, 41)
+    assert crossover({0: 1.0, 4: 3.0}, [growing], 32.0) == (41, 41, 41)
     assert crossover({0: 1.0, 4: 3.0}, [replace(growing, batches=np.array([1.0, 32.0]))], 32.0) is None
 
 
@@ -75,5 +75,5 @@ def test_small_batches_do_not_tell_a_crossover():
     for seed in range(4):
         estimate = crossover(LENGTHS, cost_models(noisy((1, 4, 16, 64, 256), seed)), 64.0)
         assert estimate is not None
-        assert estimate.low <= estimate.high
-        assert (estimate.batch, estimate.low, estimate.high) == pytest.approx((TRUE, TRUE, TRUE), rel=0.1)
+        assert estimate[1] <= estimate[2]
+        assert estimate == pytest.approx((TRUE, TRUE, TRUE), rel=0.1)

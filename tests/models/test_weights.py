@@ -220,9 +220,9 @@ def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
     tokenizer(lambda content: content.update(normalizer=without_a, post_processor=None))(whole)
     pair, settings = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
     with pytest.raises(ConfigError, match=r"workload.path=p.jsonl: line 7: prompt 'x' has no tokens"):
-        make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), settings)
+        make_requests([Prompt("x", "a", "line 7")], pair, SamplingParams(), settings)
     with pytest.raises(ConfigError, match=r"max_new_tokens=64: line 8: prompt 'x' has \d+ tokens, .*context is 128"):
-        make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), settings)
+        make_requests([Prompt("x", "b c" * 80, "line 8")], pair, SamplingParams(), settings)
 
 
 def test_a_prompt_that_no_context_holds_is_not_tokenised(whole, monkeypatch):
@@ -231,4 +231,4 @@ def test_a_prompt_that_no_context_holds_is_not_tokenised(whole, monkeypatch):
     text = "x" * (pair.most_characters + 1)
     monkeypatch.setattr(Pair, "encode", lambda *_: pytest.fail("it was tokenised"))
     with pytest.raises(ConfigError, match=r"line 8: prompt 'x' has [\d,]+ characters, and the pair's context is 128"):
-        make_requests([Prompt("x", text, 8)], pair, SamplingParams(), settings)
+        make_requests([Prompt("x", text, "line 8")], pair, SamplingParams(), settings)

@@ -70,7 +70,7 @@ def of_generate(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[flo
 
 
 def of_prediction(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
-    patch.setattr(predict, "warm_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
+    patch.setattr(predict, "timed_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
     context: Any = SimpleNamespace(
         requests=requests_of(1), batch_size=1, seed=0, decoder=lambda _: None, batches=lambda some: in_groups(some, 1)
     )
@@ -79,7 +79,7 @@ def of_prediction(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[f
 
 
 def of_the_api(gains: dict[str, float], patch: pytest.MonkeyPatch) -> tuple[float, float]:
-    patch.setattr(api, "warm_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
+    patch.setattr(api, "timed_rounds", lambda _, __, batches, *rest: rounds(gains, batches))
     _, measured = api._compared(None, None, requests_of(TEXTS), 1)
     return measured["speedup_low"], measured["speedup_high"]
 

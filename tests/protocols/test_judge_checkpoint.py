@@ -26,8 +26,7 @@ from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checks, speed, text_scorer
 from specbench.protocols.judging.checkpoint import QUESTION, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
-from specbench.protocols.judging.greedy import FORKS
-from specbench.protocols.judging.margins import Margins
+from specbench.protocols.judging.greedy import FORKS, Margins
 from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
 from specbench.rules.token.masked import MaskedVerifier

@@ -48,7 +48,7 @@ def toy(sweep: Path, job: int, jobs: tuple[int, ...] = (0, 1, 2)) -> Toy:
     fields = {
         "gamma": GAMMAS[job], "title": f"gamma={GAMMAS[job]}", "batch_size": 1, "seed": 0, "journal": Journal(),
         "device": torch.device("cpu"), "pair": SimpleNamespace(tokenizer=None),
-        "together": Together(job, jobs, sweep, lambda number: toy(sweep, number, jobs)),
+        "folder": sweep / str(job), "together": Together(jobs, lambda number: toy(sweep, number, jobs)),
     }  # fmt: skip
     for name, value in fields.items():
         object.__setattr__(made, name, value)
@@ -86,7 +86,7 @@ def measured(result: TimedRounds) -> list[Any]:
     """All that rows are made of, but for latencies."""
     first = [[(c.token_ids, c.steps, c.finished) for way in pair for c in way.completions] for pair in result.first]
     times = [array.tolist() for array in vars(result.times).values()]
-    return [first, times, result.shared, result.facts.engine]
+    return [first, times, {**result.columns, "seconds_prepared": None}]
 
 
 def run(sweep: Path, job: int = 0, seconds: float = 0) -> TimedRounds:
@@ -107,7 +107,7 @@ def test_beaten_settings_end_early_and_rounds_end_with_the_winner(tmp_path, cloc
     results = [run(tmp_path, job) for job in range(3)]
     counts = [result.times.seconds.shape[1] for result in results]
     assert counts[0] == counts[2] == FIRST == counts[1], "20% more than noise of 2% needs: decided at the first look"
-    assert [result.shared["looks"] for result in results] == [1, 1, 1]
+    assert [result.columns["looks"] for result in results] == [1, 1, 1]
     text = (tmp_path / "0" / TOGETHER).read_text()
     assert json.loads(text.splitlines()[-1])["ended"] == "it is decided"
 
@@ -125,7 +125,7 @@ def test_a_later_job_reads_its_rounds(tmp_path, clock):
     decoded = len(clock.order)
     second = run(tmp_path, 1)
     assert len(clock.order) == decoded
-    assert [result.shared["rounds_of"] for result in (first, second)] == [0, 0]
+    assert [result.columns["rounds_of"] for result in (first, second)] == [0, 0]
     assert (first.times.plain_seconds == second.times.plain_seconds).all()
 
 
@@ -190,7 +190,7 @@ def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_pa
     with pytest.raises(ValueError, match="broken"):
         run(tmp_path, 0)
     clock.before = lambda _: None
-    assert shared_rounds(toy(tmp_path, 0, (0,)), GROUPS, 0, 0).shared["rounds_of"] == 0, "alone, once it is mended"
+    assert shared_rounds(toy(tmp_path, 0, (0,)), GROUPS, 0, 0).columns["rounds_of"] == 0, "alone, once it is mended"
 
 
 def test_too_few_seconds_for_a_round_are_refused(tmp_path, clock):

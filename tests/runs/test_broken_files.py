@@ -75,10 +75,10 @@ def test_unusual_prompts_that_can_be(tmp_path):
     """A byte order mark, a zero that is meant, lines that end as on Windows, blank lines, whole numbers as names."""
     path = tmp_path / "p.jsonl"
     lines(b'\xef\xbb\xbf{"prompt": "a\\u0000b"}\r', "", {"prompt": "c", "prompt_id": 7}, {"prompt": "d"})(path)
-    assert [(prompt.name, prompt.text, prompt.line) for prompt in load_prompts(str(path))] == [
-        ("line-1", "a\0b", 1),
-        ("7", "c", 3),
-        ("line-4", "d", 4),
+    assert [(prompt.name, prompt.text, prompt.place) for prompt in load_prompts(str(path))] == [
+        ("line-1", "a\0b", "line 1"),
+        ("7", "c", "line 3"),
+        ("line-4", "d", "line 4"),
     ]
 
 

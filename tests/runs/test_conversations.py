@@ -55,9 +55,9 @@ def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREED
 def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
     """Catches a reply that is another request's, cut, decoded by another seed, or told before its turn is due."""
     prompts = [
-        Prompt("a", "def f(x):\n", 1, further=("def g(x):\n", "def h(x):\n"), category="c"),
-        Prompt("b", "import os\n", 2),
-        Prompt("c", "class A:\n", 3, further=("class B:\n",)),
+        Prompt("a", "def f(x):\n", "line 1", further=("def g(x):\n", "def h(x):\n"), category="c"),
+        Prompt("b", "import os\n", "line 2"),
+        Prompt("c", "class A:\n", "line 3", further=("class B:\n",)),
     ]
     requests = turns_of(small, prompts, sampling)
     assert [(request.name, request.turn, request.conversation, request.category) for request in requests] == [
@@ -79,8 +79,11 @@ def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
 
 @pytest.mark.usefixtures("unchecked")
 def test_replies_that_are_cut_before_a_later_turn_are_said(small, capfd):
-    prompts = [Prompt("a", "def f(x):\n", 1, further=("x",)), Prompt("b", "import os\n", 2, further=("y", "z"))]
-    (first, *_) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    prompts = [
+        Prompt("a", "def f(x):\n", "line 1", further=("x",)),
+        Prompt("b", "import os\n", "line 2", further=("y", "z")),
+    ]
+    (first, *_) = turns_of(small, [Prompt("a", "def f(x):\n", "line 1")])
     turns_of(small, prompts)
     output = capfd.readouterr().err
     assert "3 of 3 replies that stand before a later turn were cut at their max_new_tokens" in output
@@ -91,19 +94,19 @@ def test_replies_that_are_cut_before_a_later_turn_are_said(small, capfd):
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_stopped_a_reply_is_not_told(small):
-    (first,) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    (first,) = turns_of(small, [Prompt("a", "def f(x):\n", "line 1")])
     stop = plain_decoder(small).run([first])[0].token_ids[2]
     stopping = dataclasses.replace(small, stop_ids=frozenset({stop}))
     reply = plain_decoder(stopping).run([first])[0].token_ids
     assert reply[-1] == stop
     assert len(reply) <= 3
     sampling = dataclasses.replace(GREEDY, include_stop_str_in_output=True)  # of what is shown, not of what is fed
-    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))], sampling)
+    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", "line 1", further=("x",))], sampling)
     assert turns[1].prompt == tuple(small.encode(f"def f(x):\n{small.tokenizer.decode(reply[:-1])}\n\nx"))
 
 
 def test_a_turn_that_does_not_fit_is_named(small):
-    prompt = Prompt("a", "def f(x):\n", 4, further=("x " * small.context,))
+    prompt = Prompt("a", "def f(x):\n", "line 4", further=("x " * small.context,))
     with pytest.raises(
         ConfigError, match=r"max_new_tokens=6: line 4: prompt 'a#turn-2' has \d+ tokens, and the pair's"
     ):

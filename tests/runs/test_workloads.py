@@ -90,7 +90,8 @@ def test_the_same_rows_are_the_same_prompts_in_every_format(tmp_path):
     assert [prompt.sampling for prompt in lines] == [{"temperature": 0.5}, {}, {}]
     for place in (parquet(tmp_path / "hub"), saved(tmp_path / "saved"), file_format(tmp_path)):
         rows = load(place).prompts
-        assert [vars(prompt) | {"unit": "line"} for prompt in rows] == [vars(prompt) for prompt in lines], place
+        in_lines = [vars(row) | {"place": row.place.replace("row", "line")} for row in rows]
+        assert in_lines == [vars(prompt) for prompt in lines], place
         assert [prompt.place for prompt in rows] == ["row 1", "row 2", "row 3"]
 
 
@@ -239,7 +240,9 @@ def test_where_keeps_any_of_the_values_of_a_column_and_all_columns(tmp_path):
 
 def test_every_beginning_of_a_shuffle_holds_all_categories_in_their_shares():
     sizes = {"a": 60, "b": 30, "c": 10}
-    prompts = [Prompt(f"{name}{i}", "x", i, category=name) for name, size in sizes.items() for i in range(size)]
+    prompts = [
+        Prompt(f"{name}{i}", "x", f"line {i}", category=name) for name, size in sizes.items() for i in range(size)
+    ]
     mixed = shuffled(prompts, 3)
     assert sorted(prompt.name for prompt in mixed) == sorted(prompt.name for prompt in prompts)
     for length in range(1, 101):
@@ -254,7 +257,7 @@ def test_a_limit_is_taken_after_the_shuffle(tmp_path):
     path = written(tmp_path, *({"prompt": "x", "category": "ab"[i // 8]} for i in range(16)))
     kept = load(path, shuffle=1, limit=4).prompts
     assert Counter(prompt.category for prompt in kept) == {"a": 2, "b": 2}
-    assert {prompt.line for prompt in kept} != {1, 2, 9, 10}
+    assert {prompt.place for prompt in kept} != {"line 1", "line 2", "line 9", "line 10"}
 
 
 REQUESTS = [

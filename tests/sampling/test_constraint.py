@@ -11,6 +11,7 @@ import torch
 import specbench
 from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.decoding import Completion
+from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -209,8 +210,8 @@ def test_a_cuda_graph_cannot_hold_it(pair):
     assert on_host(SamplingParams(processors=(print,))) == ""
     gpu = torch.device("cuda")
     with pytest.raises(ConfigError, match=r"engine=graph: sampler\.structured_outputs works on the host"):
-        GraphEngine().resolve(gpu, None, None, on_host=on_host(sampling))
-    assert AutoEngine().resolve(gpu, None, None, on_host=on_host(sampling)).name == "eager"
+        GraphEngine().resolve(Requirements(gpu, None, None, on_host=on_host(sampling)))
+    assert AutoEngine().resolve(Requirements(gpu, None, None, on_host=on_host(sampling))).name == "eager"
     requests = make_requests(pair, 2, resolved, max_new_tokens=8)
     assert texts(decoder(pair, engine=StaticEngine()).run(requests)) == texts(decoder(pair).run(requests))
 

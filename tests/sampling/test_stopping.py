@@ -10,7 +10,6 @@ import pytest
 import specbench
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import Decoder
-from specbench.decoding.decoder import _record
 from specbench.decoding.detokenize import TextStream
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -228,7 +227,7 @@ def test_a_stop_token_is_no_text_to_search():
     for included, shown in ((False, "a"), (True, "a>")):
         sampling = SamplingParams(stop=[">"], stop_token_ids=[2], include_stop_str_in_output=included)
         completion = Completion(Request("p", (1,), 0, sampling, 4), tokenizer=Pieces("<end>", "a", ">"))
-        _record(completion, RequestStep(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None, read=0.0)
+        completion.record(RequestStep(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None, read=0.0)
         assert (completion.token_ids, completion.stop_reason, completion.text) == ([1, 2], 2, shown)
 
 

@@ -37,6 +37,7 @@ class CompiledCpuEngine(StaticEngine):
 
     name: ClassVar[str] = "compiled"
     lag: ClassVar[int] = 0
+    halves: ClassVar[bool] = False
 
     def _check(self, required: Requirements) -> None:
         """See StaticEngine. A C++ compiler is needed, and a folder for what it makes."""
@@ -79,9 +80,6 @@ class CompiledCpuEngine(StaticEngine):
             prepared = prepared_capacities.get(self.components.target.model, ())
             capacity = min((size for size in prepared if size >= capacity), default=capacity + SPARE)
         super().reserve(requests, capacity, stops)
-
-    def _sizes(self, powers: set[int]) -> set[int]:
-        return set()
 
     def _show(self) -> None:
         super()._show()

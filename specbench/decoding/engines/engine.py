@@ -72,24 +72,12 @@ class DecodingEngine:
     def __init__(self, prompt_chunk: object = None):
         self.prompt_chunk = None if prompt_chunk is None else check_count("engine.prompt_chunk", prompt_chunk)
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-        tokens: int = 0,
-    ) -> DecodingEngine:
+    def resolve(self, required: Requirements) -> DecodingEngine:
         """Returns the engine that runs these, checked: this one, unless it chooses another. Needs no model.
-
-        Args:
-            device, drafter, verifier, batch_size, on_host, tokens: see :class:`Requirements`.
 
         Raises:
             ConfigError: it cannot run them.
         """
-        required = Requirements(device, drafter, verifier, batch_size, on_host, tokens)
         engine = self._choose(required)
         engine._check(required)
         return engine
@@ -115,7 +103,7 @@ class DecodingEngine:
         Raises:
             ConfigError: components that this engine cannot run with.
         """
-        bound = copy.copy(self.resolve(components.target.device, components.drafter, components.verifier))
+        bound = copy.copy(self.resolve(Requirements(components.target.device, components.drafter, components.verifier)))
         bound._attach(components, stopwatch)
         return bound
 

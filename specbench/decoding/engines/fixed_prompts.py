@@ -7,7 +7,6 @@ the GPU needs. Here a prompt is cut into pieces, each padded to one of a few wid
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard
 
@@ -24,24 +23,13 @@ Pass = Callable[[], None]
 Capture = Callable[[Pass, int], Pass]  # a pass and its width -> what repeats it
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """The captured passes of a cache.
-
-    Attributes:
-        inputs: of every pass: the row, tokens fed before, the number of tokens, and the tokens, right-padded.
-        by_width: the passes.
-    """
-
-    inputs: Int64[Tensor, " numbers"]
-    by_width: dict[int, Pass]
-
-
 class FixedPrompts:
     """Feeds pieces of prompts to caches that can be fed in fixed shapes."""
 
     def __init__(self) -> None:
-        self._passes: dict[int, _Passes] = {}
+        # Of each cache its passes by width, and what every pass reads: the row, tokens fed before, the number of
+        # tokens, and the tokens, right-padded.
+        self._passes: dict[int, tuple[dict[int, Pass], Int64[Tensor, " numbers"]]] = {}
 
     def forget(self) -> None:
         """Forgets all passes, whose memory has been allocated anew."""
@@ -70,14 +58,14 @@ class FixedPrompts:
         for width in reversed(_widths(cache.capacity)):  # passes share memory, and the largest needs most
             tokens = inputs[3 : 3 + width][None]
             passes[width] = capture(partial(cache.feed_fixed, tokens, at, begin, count), width)
-        self._passes[id(cache)] = _Passes(inputs, passes)
+        self._passes[id(cache)] = passes, inputs
 
     @torch.inference_mode()
     def feed(
         self, cache: CachedModel, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]
     ) -> None:
         """As :meth:`specbench.models.RowCache.feed`, after :meth:`prepare`."""
-        passes = self._passes[id(cache)]
+        passes, inputs = self._passes[id(cache)]
         for piece, row, begin in zip(pieces, rows, first, strict=True):
             if begin == 0:
                 cache.clear(row)
@@ -85,8 +73,8 @@ class FixedPrompts:
             for width in _cut(len(piece), cache.capacity):
                 tokens = piece[fed : fed + width]
                 numbers = torch.tensor([row, begin + fed, len(tokens), *tokens])
-                passes.inputs[: len(numbers)].copy_(numbers)
-                passes.by_width[width]()
+                inputs[: len(numbers)].copy_(numbers)
+                passes[width]()
                 fed += width
 
 

@@ -38,6 +38,7 @@ class StaticEngine(DecodingEngine):
 
     name: ClassVar[str] = "static"
     lag: ClassVar[int] = 1
+    halves: ClassVar[bool] = True  # whether steps are made for powers of two below the largest number too
 
     def __init__(self, batch_sizes: object = None, prompt_chunk: object = None):
         super().__init__(prompt_chunk)
@@ -70,7 +71,7 @@ class StaticEngine(DecodingEngine):
             self._capacity = max(self._capacity, -(-capacity // _MULTIPLE) * _MULTIPLE)
             self._stops = max(self._stops, -(-stops // _STOPS) * _STOPS)
             powers = {2**i for i in range(self._most.bit_length()) if 2**i <= self._most}
-            self.batch_sizes = self.configured_sizes or tuple(sorted({*self._sizes(powers), self._most}))
+            self.batch_sizes = self.configured_sizes or tuple(sorted({*(powers if self.halves else ()), self._most}))
             self._make_room()
 
     def _check_size(self, requests: int) -> None:
@@ -79,9 +80,6 @@ class StaticEngine(DecodingEngine):
             raise ConfigError(
                 "engine.batch_sizes", list(self.configured_sizes), f"no place for {requests} requests", remedy
             )
-
-    def _sizes(self, powers: set[int]) -> set[int]:
-        return powers
 
     def start(self) -> None:
         """See :class:`DecodingEngine`."""

@@ -4,8 +4,8 @@
 it. ``law``: whether a rule's formulas give the target's distribution there.
 """
 
-from specbench.exactness.inputs.call import Call, Takes
+from specbench.exactness.inputs.call import Call, Takes, fresh_seed
 from specbench.exactness.inputs.distribution import CHOICES, STRATA, Choice, Stratum, published
-from specbench.exactness.inputs.draw import draw_call, fresh_seed
+from specbench.exactness.inputs.draw import draw_call
 
 __all__ = ["CHOICES", "STRATA", "Call", "Choice", "Stratum", "Takes", "draw_call", "fresh_seed", "published"]

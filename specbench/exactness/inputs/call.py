@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,11 @@ from specbench.rules.agreement import only
 from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import DraftSampler, capabilities
+
+
+def fresh_seed() -> int:
+    """A seed for the calls of one certificate that no earlier one had, so that no code can be made for its inputs."""
+    return secrets.randbelow(10**12)
 
 
 @dataclass(frozen=True)

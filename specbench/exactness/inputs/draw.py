@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.core.types import BITS, Draft, LogitRows, Mask
+from specbench.core.types import Draft, LogitRows, Mask
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
@@ -26,11 +25,6 @@ MASKS_EVERY = 3  # calls, of which one hands over bans as a mask, to verifiers t
 WRITTEN = 100_000  # seeds and positions that users write are at most this
 _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per == "request")
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def fresh_seed() -> int:
-    """A seed for the calls of one certificate that no earlier one had, so that no code can be made for its inputs."""
-    return secrets.randbelow(10**12)
 
 
 def draw_call(
@@ -116,9 +110,9 @@ class _Drawing:
         draft_dtype = self.options["dtype"] if own_dtype == "same" else own_dtype
         q_rows, q = self._rows(q_logits, self.owner, parameters, "draft temperature", draft_dtype)
         tokens, stated = self._draft_tokens(q_rows, q, streams)
-        known = self.options["normaliser"]
         if parameters["truncated"].any():
-            known = self.options["normaliser"] = "both known"
+            self.options["normaliser"] = "both known"
+        known = self.options["normaliser"]
         if known != "both known":
             target = dataclasses.replace(target, log_normalizer=None)
         if stated is None and known == "both unknown":
@@ -129,11 +123,10 @@ class _Drawing:
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
-            draft, target = self._with_padding(draft, target)
+            draft, target = made.with_padding(draft, target)
+            draft, target = self._draft_laid_out(draft), self._laid_out(target)
         else:
-            target = self._laid_out(target)
-            if draft.rows is not None:
-                draft = dataclasses.replace(draft, rows=self._laid_out(draft.rows))
+            target, draft = self._laid_out(target), self._draft_laid_out(draft)
         return Call(
             self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
         )
@@ -217,15 +210,13 @@ class _Drawing:
 
     def _allowed(self, kept: dict[int, Bool[Tensor, " V"]]) -> Mask:
         """The tokens that are left, as bits: a set for each row, or for each request if all draft as many tokens."""
-        words = torch.zeros(self.batch, -(-self.vocabulary // BITS), BITS, dtype=torch.int64, device=self.device)
+        allowed = torch.zeros(self.batch, self.vocabulary, dtype=torch.bool, device=self.device)
         for b, tokens in kept.items():
-            words[b].view(-1)[: self.vocabulary] = tokens.long()
-        bits = (words << torch.arange(BITS, device=self.device)).sum(dim=2).to(torch.int32)
-        restricted = self._tensor(np.isin(np.arange(self.batch), list(kept)))
+            allowed[b] = tokens
+        mask = Mask.packed(self._tensor(np.isin(np.arange(self.batch), list(kept))), allowed)
         if (self.counts == self.counts[0]).all():
-            return Mask(restricted, bits, int(self.counts[0]) + 1)
-        owner = self._tensor(self.scored)
-        return Mask(restricted[owner], bits[owner], 1)
+            return dataclasses.replace(mask, rows=int(self.counts[0]) + 1)
+        return mask.select(self._tensor(self.scored))
 
     def _streams(self) -> Streams:
         drawn = []
@@ -299,19 +290,8 @@ class _Drawing:
             return rows.logits.argmax(dim=1), None
         return first_above(q, u), None
 
-    def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
-        """Every request with as many rows; those that do not count hold other rows of the call."""
-        counts, first = draft.num_draft_tokens, draft.first_row
-        places = torch.arange(self.gamma + 1, device=self.device)
-        source = torch.where(draft.drafted, first[:, None] + places[:-1], 0).flatten()
-        scored = (first + torch.arange(self.batch, device=self.device))[:, None] + places
-        target_source = torch.where(places <= counts[:, None], scored, 0)
-        tokens, rows = draft.token_ids, draft.rows
-        if not len(tokens):  # nothing was drafted: what the padding holds is not looked at
-            tokens, rows = torch.zeros_like(source), None if rows is None else target
-        rows = None if rows is None else self._laid_out(rows.select(source))
-        padded = Draft(tokens[source], rows, counts, self.gamma, padded=True)
-        return padded, self._laid_out(target.select(target_source.flatten()))
+    def _draft_laid_out(self, draft: Draft) -> Draft:
+        return draft if draft.rows is None else dataclasses.replace(draft, rows=self._laid_out(draft.rows))
 
     def _laid_out(self, rows: LogitRows) -> LogitRows:
         return made.laid_out(rows, self.options["layout"], self.rng)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int64, Shaped
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.core.types import LogitRows
+from specbench.core.types import Draft, LogitRows
 
 LIKELY = 48  # tokens that stand out of a usual row
 MOST_LIKELY = 256  # tokens among which top-p looks for its nucleus; top-k and min-p keep no more
@@ -130,6 +130,21 @@ def cutoffs(
     keep &= scaled >= scaled[:, :1] + min_p.log()[:, None]
     keep[:, 0] = True
     return torch.where(keep, top, math.inf).amin(dim=1)
+
+
+def with_padding(draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
+    """Every request with as many rows; those that do not count hold other rows of the call."""
+    counts, first, device = draft.num_draft_tokens, draft.first_row, draft.token_ids.device
+    places = torch.arange(draft.max_draft_tokens + 1, device=device)
+    source = torch.where(draft.drafted, first[:, None] + places[:-1], 0).flatten()
+    scored = (first + torch.arange(len(counts), device=device))[:, None] + places
+    target_source = torch.where(places <= counts[:, None], scored, 0)
+    tokens, rows = draft.token_ids, draft.rows
+    if not len(tokens):  # nothing was drafted: what the padding holds is not looked at
+        tokens, rows = torch.zeros_like(source), None if rows is None else target
+    rows = None if rows is None else rows.select(source)
+    padded = dataclasses.replace(draft, token_ids=tokens[source], rows=rows, padded=True)
+    return padded, target.select(target_source.flatten())
 
 
 def laid_out(rows: LogitRows, layout: str, rng: np.random.Generator) -> LogitRows:

@@ -26,6 +26,7 @@ class CompiledEngine(GraphEngine):
     """
 
     name: ClassVar[str] = "compiled"
+    halves: ClassVar[bool] = False
 
     def _choose(self, required: Requirements) -> DecodingEngine:
         if required.device.type == "cpu":
@@ -63,6 +64,3 @@ class CompiledEngine(GraphEngine):
             self._compile()
             return super()._captured(size)
         return captured
-
-    def _sizes(self, powers: set[int]) -> set[int]:
-        return set()

@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 
 from specbench.core.errors import ArgumentError, ModelError
 from specbench.extras.vocabularies.translation import MISSING, Translation
-from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput
+from specbench.models.cached_model import CachedModel
+from specbench.models.forward import Feature, Features, ModelOutput
 
 _Count = TypeVar("_Count", int, Tensor)
 _ROOM = 4  # draft tokens for each token of a text that there is memory for, on average

@@ -8,7 +8,6 @@ where batches up to 4 were measured and 250 is the truth, fits to times with 2% 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,15 +15,6 @@ from specbench.replay.cost.model import CostModel
 
 LARGEST_BATCH = 4096
 REACH = 4  # times the largest measured batch: as far as a crossover is believed
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """The smallest batch at which no gamma is faster than plain decoding; the lowest and highest of the rounds'."""
-
-    batch: int
-    low: int
-    high: int
 
 
 def steady(lengths: dict[int, float], batch: int, model: CostModel, context: float) -> dict[int, float]:
@@ -56,8 +46,8 @@ def crossover_batch(lengths: dict[int, float], model: CostModel, context: float)
     return int(batches[lost[0]]) if len(lost) else None
 
 
-def crossover(lengths: dict[int, float], models: Sequence[CostModel], context: float) -> Crossover | None:
-    """The crossover by the first model, with the range over the others; None where the measurements do not tell.
+def crossover(lengths: dict[int, float], models: Sequence[CostModel], context: float) -> tuple[int, int, int] | None:
+    """The crossover by the first model, and its range over the others; None where the measurements do not tell.
 
     They tell of it among the measured batches, and up to REACH times the largest where the target's knee was reached;
     and only if every round does.
@@ -73,4 +63,4 @@ def crossover(lengths: dict[int, float], models: Sequence[CostModel], context: f
             return None
         batches.append(batch)
     rounds = batches[1:] or batches
-    return Crossover(batches[0], min(rounds), max(rounds))
+    return batches[0], min(rounds), max(rounds)

@@ -30,20 +30,19 @@ class Prompt:
     Attributes:
         name: in logs and tables.
         text: the text; in a conversation, what the user says first.
-        line: its number in the file.
+        place: its line in the file or row in the table, as messages name it, such as "line 3".
         gamma, max_new_tokens, seed: of this text alone; None takes the run's.
         category: the set's own word for the kind of text; empty if it has none.
         before: messages that precede the text, such as a system prompt or turns that were answered elsewhere.
         further: what the user says next, each after the target's reply.
         sampling: sampling parameters of this text alone, by the engines' names.
-        unit: what ``line`` counts: lines of a file, or rows of a table.
         turn: which turn of its conversation the text is, from 1.
         columns: what it was read from, such as "id from question_id".
     """
 
     name: str
     text: str
-    line: int
+    place: str
     gamma: int | None = None
     max_new_tokens: int | None = None
     seed: int | None = None
@@ -51,7 +50,6 @@ class Prompt:
     before: tuple[Message, ...] = ()
     further: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    unit: str = "line"
     turn: int = 1
     columns: tuple[str, ...] = ()
 
@@ -65,11 +63,6 @@ class Prompt:
         """The names of this turn and of those to come."""
         later = range(self.turn + 1, self.turn + 1 + len(self.further))
         return [self.turn_name, *(f"{self.name}#turn-{turn}" for turn in later)]
-
-    @property
-    def place(self) -> str:
-        """Its line, as messages name it."""
-        return f"{self.unit} {self.line}"
 
     @property
     def messages(self) -> list[Message]:
@@ -97,12 +90,11 @@ def prompt_of(row: WorkloadRow, columns: Columns, parameters: bool) -> Prompt:
     return Prompt(
         _name(columns.id, row),
         turns[0],
-        row.number,
+        row.place,
         category=_category(columns.category, row),
         before=before,
         further=turns[1:],
         sampling=sampling,
-        unit=row.unit,
         columns=columns.read(row.value),
         **counts,
     )

@@ -1,0 +1,120 @@
+"""One forward pass of a causal language model over a ragged cache: its attention, positions and logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64, Shaped
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specbench.core import trees
+from specbench.models import attention, rope
+from specbench.models.cache import RaggedCache
+from specbench.models.plain_attention import places, seen
+
+# Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+# Names a hidden state: "last" is what the output layer reads; k is what leaves layer k, from 1; 0 is the embeddings.
+Feature = Literal["last"] | int
+Features = dict[Feature, Shaped[Tensor, "B fed hidden"]]
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a forward pass returns.
+
+    Attributes:
+        logits: after each token that was fed, without those of padding ids.
+        features: the requested hidden states of each token that was fed, by name, [B, n, hidden size].
+    """
+
+    logits: Float[Tensor, "B n V"]
+    features: Features
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Returns the longest sequence that a model can hold; 2**31 if its configuration names none.
+
+    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
+    """
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
+
+
+class CausalModel:
+    """A model, with logits of the ids that its tokenizer knows.
+
+    Args:
+        model: a decoder with attention in every layer, in eval mode. It runs the attention of models/attention.py from
+            here on, if it can.
+        vocab_size: ids that the tokenizer knows. A wider output layer is cut, so that no padding id is emitted.
+        dtype: of the logits; None is the model's.
+
+    Attributes:
+        fixed_forward: what passes of fixed shapes call in place of ``model``, such as its compiled form; None for
+            ``model`` itself.
+        context: the longest sequence that it can hold.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int, dtype: torch.dtype | None):
+        self.model, self.vocab_size, self._dtype = model, vocab_size, dtype
+        self.device = model.device
+        self.context = context_length(model.config)
+        self._takes_places = attention.install(model)
+        rope.hold(model)
+        self.fixed_forward: Callable[..., Any] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the logits."""
+        return self._dtype or self.model.dtype
+
+    def _forward(
+        self,
+        cache: RaggedCache,
+        token_ids: Int64[Tensor, "B n"],
+        lengths: Int64[Tensor, " B"],
+        positions: Int64[Tensor, "B n"],
+        features: Sequence[Feature],
+        ancestors: Bool[Tensor, "B n k"] | None = None,
+        fixed: bool = False,
+        last: bool = False,
+    ) -> ModelOutput:
+        """One pass over new tokens; ``last`` computes the logits of the last token alone."""
+        if ancestors is not None:
+            lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
+            positions = lengths[:, None] + trees.depths(ancestors) - 1
+        at = places(lengths, positions, ancestors)
+        # All layers are requested: only then does transformers count from the embeddings in every supported release. In
+        # a list of layers it does since 5.23.
+        options = {"output_hidden_states": True} if features else {}
+        with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
+            output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
+                input_ids=token_ids,
+                attention_mask=at if self._takes_places else seen(at, cache.visible, None)[:, None],
+                # Padding may lie beyond the context, where learned position embeddings have no row.
+                position_ids=positions.clamp(max=self.context - 1),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1 if last else 0,
+                **options,
+            )
+        hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
+        return ModelOutput(self._without_padding(output.logits), hidden)
+
+    def _without_padding(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
+        logits = logits[..., : self.vocab_size]
+        return logits if self._dtype is None else logits.to(self._dtype)
+
+    @torch.inference_mode()
+    def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
+        """Returns the logits after every token of one sequence, in one pass without a cache; a reference for tests."""
+        ids = torch.tensor([list(token_ids)], device=self.device)
+        return self._without_padding(self.model(input_ids=ids, use_cache=False).logits[0])
