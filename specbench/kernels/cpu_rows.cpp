@@ -108,11 +108,12 @@ struct Rows {
       const double log_sum = numbers<double>(normalizer)[row * normalizer.stride(0)];
       for (int64_t i = begin; i < end; i++) {
         const double prob = exponential(its[i] / wanted - log_sum);
-        result[i - begin] = std::isnan(log_sum) ? log_sum : its[i] >= least ? prob : 0.0;
+        result[i - begin] = !std::isfinite(log_sum) ? NAN : its[i] >= least ? prob : 0.0;
       }
     } else {
       const int64_t largest = likeliest(its, size);
-      for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest;
+      const double mass = highest_of(its, size) == -INFINITY ? NAN : 1.0;  // all tokens at -inf are banned ones
+      for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest ? mass : 0.0;
     }
   }
 };
