@@ -246,7 +246,7 @@ def _written(
     longer = lengths + num_emitted
     ended = torch.where(longer >= limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
-    nothing = block & (emitted == PADDING)
+    nothing = written & (emitted == PADDING)  # behind a stop token nothing need be left to draw
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     columns = lengths[:, None] + places
     tokens = torch.where(written & ~nothing, emitted, texts.gather(1, columns))

@@ -178,8 +178,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
     const int64_t *block = numbers<int64_t>(emitted) + request * width, *stop = numbers<int64_t>(stop_ids) + request * stops;
     bool stopped = false, nothing = numbers<int64_t>(bad)[request] != 0;
     for (int64_t i = 0; i <= numbers<int64_t>(accepted)[request]; i++) {
+      if (stopped) break;
       nothing |= block[i] == PADDING;
-      if (stopped) continue;
       stopped = std::find(stop, stop + stops, block[i]) != stop + stops;
       if (block[i] != PADDING) numbers<int64_t>(text)[request * capacity + its + i] = block[i];
       written++;
