@@ -278,6 +278,40 @@ def test_a_batch_drafts_as_text_what_its_requests_draft_alone(letter_requests):
     assert logs(together) == logs(alone)
 
 
+def test_what_others_of_a_batch_draft_does_not_change_how_a_text_is_read():
+    """The draft writes as many letters for each text as the longest draft has. A text counts those of its own."""
+    pair = letter_pair(LETTERS, ["a", "b", "c", "ab", "bc", "ca"])
+    rng = random.Random(1)
+    requests = [
+        Request(str(i), tuple(rng.randrange(3) for _ in range(4)), i, SamplingParams(), 30, 1 + 2 * (i % 2))
+        for i in range(12)
+    ]
+    made = decoder(pair, 3, drafter=StringsDrafter(sampled=True))
+    alone = [made.run([request])[0] for request in requests]
+    assert texts(made.run(requests, at_once=4)) == texts(alone)
+    assert logs(made.run(requests)) == logs(alone)
+
+
+@pytest.mark.parametrize("drafter", [ModelDrafter(), TreeDrafter([2, 1, 1])], ids=["chain", "tree"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
+def test_a_draft_ends_where_the_sampler_bans_all_of_its_tokens(letter_models, drafter, temperature, engine):
+    """Token 1, "b", is shared; "bc" and "abc" are not. Then nothing is drafted, and plain decoding goes on."""
+    pair, *_ = letter_models
+    shared = pair.translation.shared.tolist()
+    assert [shared[token] for token in (1, 4, 5)] == [True, False, False]
+    of_all = [SamplingParams(temperature=temperature, allowed_token_ids=ids) for ids in ([4, 5], [1, 4, 5], None)]
+    requests = [Request(str(i), (0, 2), 5 + i, sampling, 9) for i, sampling in enumerate(of_all)]
+    completions = decoder(pair, 3, drafter=drafter, verifier=TreeVerifier(), engine=engine).run(requests)
+    drafted = [sum(step.num_draft_tokens for step in completion.steps) for completion in completions]
+    assert drafted[0] == 0 < min(drafted[1:])
+    assert set(completions[0].token_ids) <= {4, 5}
+    plain = decoder(pair, 0).run(requests)
+    assert texts(completions)[0] == texts(plain)[0]  # each token is drawn by the same numbers
+    if temperature == 0:
+        assert texts(completions) == texts(plain)
+
+
 @pytest.fixture(scope="module")
 def letter_models():
     """A pair of 8 tokens each, 6 of them shared, and the target's joint distribution of three tokens after "ab"."""
