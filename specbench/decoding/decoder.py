@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from specbench.core.conf import config_name
-from specbench.core.errors import ConfigError, ModelError
+from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine import progress
 from specbench.core.machine.devices import synchronize
 from specbench.core.sampling_params import BANS
@@ -182,6 +182,7 @@ class Decoder:
 
         Raises:
             ModelError: NaN or infinite logits; names the model, the request and the step.
+            ArgumentError: a draft of another form than ``Draft`` has, or with more tokens than were allowed.
         """
         assert self._rows, "start first"
         if self.engine.feeding:
@@ -218,6 +219,7 @@ class Decoder:
         running = {row: completion for row, completion in rows.items() if not completion.finished}
         self.steps += bool(running)
         for row, completion in running.items():
+            self._check_draft(completion, report.requests[row])
             _record(completion, report.requests[row], self.components.verifier, read)
         ended = [row for row, completion in self._rows.items() if completion.finished]
         if ended:
@@ -228,6 +230,16 @@ class Decoder:
             self._rows = {moved.get(row, row): completion for row, completion in running.items()}
         if not self._rows:  # the steps under way have no running request
             self._under_way.clear()
+
+    def _check_draft(self, completion: Completion, step: RequestStep) -> None:
+        """Raises ArgumentError for more draft tokens than the limits allowed, with which a text could get too long."""
+        limit = min(self._gamma_of(completion.request), completion.remaining - 1)
+        if step.draft_depth > limit:
+            where = f"prompt {completion.request.name!r} at step {len(completion.steps)}"
+            raise ArgumentError(
+                f"drafter={config_name('drafter', self.components.drafter)}: it drafted {step.draft_depth} tokens for "
+                f"{where}, and propose() was allowed {limit}. Draft at most `limits[b]` tokens for request b."
+            )
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
         device = self.components.target.device
@@ -264,7 +276,11 @@ class Decoder:
 
 def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> str:
     """Returns a message on a step without a token: it names what bans tokens, or else the verifier."""
-    bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
+    sampling = request.sampling
+    # Resolved parameters have a processor for structured_outputs, which the user knows by that name.
+    own = [processor for processor in sampling.processors if not hasattr(processor, "parameter")]
+    given = {name: own if name == "processors" else getattr(sampling, name) for name in BANS}
+    bans = [f"sampler.{name}" for name, value in given.items() if value]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
     suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
     remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"
