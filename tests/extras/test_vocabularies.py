@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import power_divergence
 
+import specbench
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
@@ -310,6 +311,19 @@ def test_a_draft_ends_where_the_sampler_bans_all_of_its_tokens(letter_models, dr
     assert texts(completions)[0] == texts(plain)[0]  # each token is drawn by the same numbers
     if temperature == 0:
         assert texts(completions) == texts(plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.usefixtures("unchecked")
+def test_where_nothing_can_be_drafted_the_draft_shares_nothing(letter_models, temperature):
+    pair, *_ = letter_models
+    sampling = SamplingParams(temperature=temperature, allowed_token_ids=[4, 5])
+    (text,) = decoded = specbench.decode(pair, [[0, 2]], gamma=2, sampling=sampling, max_new_tokens=6, overlap=True)
+    trace = specbench.record(pair, [[0, 2]], sampling=sampling, max_new_tokens=6)
+    assert (decoded.overlap, decoded.acceptance_rate, len(text.token_ids)) == (0, None, 6)
+    for name in ("overlap", "draft_entropy", "draft_confidence", "argmax_agree"):
+        assert not trace.columns[name].any(), name
+    assert (trace.columns["log_q"] == -torch.inf).all()
 
 
 @pytest.fixture(scope="module")
