@@ -16,6 +16,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
 from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
+from specbench.core.sampling_values import flag
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.engines import Requirements
 from specbench.decoding.requests import requests_of
@@ -90,7 +91,8 @@ def decode(
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
         ConfigError: a number outside its range, or min_tokens above max_new_tokens; a drafter of trees, such as "tree",
-            with a verifier of chains alone; a drafter that needs a draft model, for a pair without one.
+            with a verifier of chains alone; a drafter that needs a draft model, for a pair without one; a
+            ``compare_plain`` or ``overlap`` that is neither true nor false.
         ModelError: NaN or infinite logits.
 
     Example:
@@ -99,6 +101,7 @@ def decode(
         >>> texts = specbench.decode(pair, ["def add(a, b):", "import "], gamma=4, verifier="block")
         >>> texts[0].text, texts.acceptance_length  # doctest: +SKIP
     """
+    compare_plain, overlap = flag("compare_plain", compare_plain), flag("overlap", overlap)
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     requests, most = _with_gammas(requests, gamma)
     if compare_plain and most == 0:

@@ -81,7 +81,7 @@ class SamplingParams:
         presence_penalty: taken from the logit of each token that the continuation holds already, in [-2, 2].
         frequency_penalty: taken from it once for each time that it holds it, in [-2, 2].
         repetition_penalty: divides a positive logit, and multiplies a negative one, of each token that the prompt or
-            the continuation holds; above 0; 1 is off (Keskar et al., "CTRL", arXiv 1909.05858).
+            the continuation holds; 0.001 or more; 1 is off (Keskar et al., "CTRL", arXiv 1909.05858).
         logit_bias: what is added to the logits of some token ids, each in [-100, 100]; a mapping, kept as sorted pairs.
         allowed_token_ids: the only ids that may come; None is all.
         bad_words: texts that may not come in the continuation, as any of their tokenisations by themselves and after a
@@ -125,7 +125,9 @@ class SamplingParams:
     )
     presence_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
     frequency_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
-    repetition_penalty: float = _parameter(1.0, PENALTY, number("(0, inf)", "Use 1.0 for off."))
+    repetition_penalty: float = _parameter(
+        1.0, PENALTY, number("(0, inf)", "Use 1.0 for off, or 0.001 and more.", least=1e-3)
+    )
     # Mappings are Any in the schema: OmegaConf cannot put one in the place of a None that is typed so.
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = _parameter(
         None, TOKEN_RULE, biases_of, schema=Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from specbench.core.checks import plain_number
 from specbench.core.errors import ConfigError
@@ -96,7 +96,7 @@ def some_ids_of(name: str, value: object) -> tuple[int, ...] | None:
 
 def callables_of(name: str, value: object) -> tuple[Callable[..., Any], ...]:
     """A list of objects that can be called, as a tuple, since a list has no hash. Raises ConfigError."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str) or not _has_entries(value):
         raise ConfigError(name, value, "not a list", "Give a list.")
     items = tuple(value)
     for item in items:
@@ -104,6 +104,11 @@ def callables_of(name: str, value: object) -> tuple[Callable[..., Any], ...]:
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError(name, type(item).__name__, "not callable", remedy)
     return items
+
+
+def _has_entries(value: object) -> TypeGuard[Iterable[Any]]:
+    """Returns whether a value can be iterated over; an array of no dimension, which is a number, cannot."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
 
 
 def texts_of(name: str, value: object) -> tuple[str, ...]:
@@ -118,7 +123,7 @@ def texts_of(name: str, value: object) -> tuple[str, ...]:
 
 def ids_of(name: str, value: object) -> tuple[int, ...]:
     """A list, array or set of token ids, each of them once. Raises ConfigError."""
-    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not _has_entries(value):
         raise ConfigError(name, value, "not a list of token ids", "Give whole numbers.")
     ids = tuple(plain_number(item) for item in value)
     for item in ids:

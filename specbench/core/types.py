@@ -75,6 +75,9 @@ class LogitRows:
     them while it loads the logits, and nothing of vocabulary size is copied or sorted after
     :func:`specbench.sampling.logit_rows` has made the rows. Penalties, biases and bans are in the logits.
 
+    A row whose tokens are all at -inf has no distribution at any temperature: its probabilities are NaN, from which no
+    verifier draws.
+
     Rows are immutable, and every method is a pure function of the fields. Code that reads ``logits`` itself has to
     apply ``allowed`` too; it receives rows with a mask only if it asks for them (:func:`~specbench.sampling.logit_rows`
     has ``masks``, a verifier ``takes_masks``).
@@ -148,8 +151,15 @@ class LogitRows:
         greedy = self.temperature == 0
         if _may_hold(greedy):
             probs.masked_fill_(greedy[:, None], 0.0)
-            probs[torch.arange(len(self), device=probs.device), self.argmax] += greedy.double()
+            probs[torch.arange(len(self), device=probs.device), self.argmax] += self._mass_at_argmax
         return probs
+
+    @property
+    def _mass_at_argmax(self) -> Float64[Tensor, " n"]:
+        """Returns 1 for a greedy row, 0 for another, and NaN for a greedy row whose tokens are all banned."""
+        largest = self.with_mask_applied().logits.gather(1, self.argmax[:, None])[:, 0]
+        greedy = (self.temperature == 0).double()
+        return torch.where((greedy > 0) & (largest == -torch.inf), torch.nan, greedy)
 
     def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         """Returns each row's probability of one token, without the dense distributions."""
@@ -158,7 +168,7 @@ class LogitRows:
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
         if not _may_hold(self.temperature == 0):
             return random
-        return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
+        return torch.where(self.temperature > 0, random, (token_ids == self.argmax) * self._mass_at_argmax)
 
     def finite(self) -> Bool[Tensor, " n"]:
         """Returns False for a row that no token can be sampled from: allowed logits are NaN or +inf, or all -inf."""

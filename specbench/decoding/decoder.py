@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from specbench.core.conf import config_name
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine import progress
 from specbench.core.machine.devices import synchronize
 from specbench.core.types import PADDING
@@ -178,6 +178,7 @@ class Decoder:
 
         Raises:
             ModelError: NaN or infinite logits; names the model, the request and the step.
+            ArgumentError: a draft of another form than ``Draft`` has, or with more tokens than were allowed.
         """
         assert self._rows, "start first"
         if self.engine.feeding:
@@ -214,6 +215,7 @@ class Decoder:
         running = {row: completion for row, completion in rows.items() if not completion.finished}
         self.steps += bool(running)
         for row, completion in running.items():
+            self._check_draft(completion, report.requests[row])
             completion.record(report.requests[row], self.components.verifier, read)
         ended = [row for row, completion in self._rows.items() if completion.finished]
         if ended:
@@ -224,6 +226,16 @@ class Decoder:
             self._rows = {moved.get(row, row): completion for row, completion in running.items()}
         if not self._rows:  # the steps under way have no running request
             self._under_way.clear()
+
+    def _check_draft(self, completion: Completion, step: RequestStep) -> None:
+        """Raises ArgumentError for more draft tokens than the limits allowed, with which a text could get too long."""
+        limit = min(self._gamma_of(completion.request), completion.remaining - 1)
+        if step.draft_depth > limit:
+            where = f"prompt {completion.request.name!r} at step {len(completion.steps)}"
+            raise ArgumentError(
+                f"drafter={config_name('drafter', self.components.drafter)}: it drafted {step.draft_depth} tokens for "
+                f"{where}, and propose() was allowed {limit}. Draft at most `limits[b]` tokens for request b."
+            )
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
         device = self.components.target.device

@@ -201,7 +201,11 @@ def _failure(request: Request, number: int, bad: int, verifier: Verifier | None)
             f"parallel=tensor: ranks disagree on the logits or tokens of {where}. Check that all GPUs are of one "
             f"model, and that verifier={name} uses only its `streams` argument for randomness."
         )
-    bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
+    sampling = request.sampling
+    # Resolved parameters have a processor for structured_outputs, which the user knows by that name.
+    own = [processor for processor in sampling.processors if not hasattr(processor, "parameter")]
+    given = {name: own if name == "processors" else getattr(sampling, name) for name in BANS}
+    bans = [f"sampler.{name}" for name, value in given.items() if value]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
     suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
     remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"

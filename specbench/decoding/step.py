@@ -17,6 +17,7 @@ from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from specbench.core import trees
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
@@ -88,7 +89,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     if components.drafter is None:
         draft = Draft.empty(len(batch), batch.lengths.device)
     else:
-        draft = padded(components.drafter.propose(batch, limits, streams))
+        draft = padded(checked(components.drafter.propose(batch, limits, streams), len(batch)))
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
@@ -100,6 +101,23 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     if components.observer is not None:
         components.observer.observe(_observation(batch, draft, verification, hidden))
     return _commit(batch, draft, rows, verification, components, stamps)
+
+
+def checked(draft: object, requests: int) -> Draft:
+    """Returns what a drafter proposed, if it is a draft of this number of requests. Reads no device data.
+
+    Raises:
+        ArgumentError: it is none, or its tokens or counts have another dtype or shape.
+    """
+    if not isinstance(draft, Draft):
+        raise ArgumentError(f"drafter: propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
+    tokens = requests * draft.max_draft_tokens if draft.padded else len(draft.token_ids)
+    for name, count in (("num_draft_tokens", requests), ("token_ids", tokens)):
+        tensor = getattr(draft, name)
+        if tensor.dtype != torch.int64 or tensor.shape != (count,):
+            form = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ArgumentError(f"drafter: {name} of its draft: {form}; torch.int64 ({count},) needed")
+    return draft
 
 
 def padded(draft: Draft) -> Draft:
@@ -246,7 +264,7 @@ def _written(
     longer = lengths + num_emitted
     ended = torch.where(longer >= limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
-    nothing = block & (emitted == PADDING)
+    nothing = written & (emitted == PADDING)  # behind a stop token nothing need be left to draw
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     columns = lengths[:, None] + places
     tokens = torch.where(written & ~nothing, emitted, texts.gather(1, columns))

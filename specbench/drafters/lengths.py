@@ -47,6 +47,18 @@ def cut_behind(
     return torch.where(policy.goes_on(probability), counts, counts.clamp(max=i + 1))
 
 
+def cut_empty(q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:
+    """Returns the counts without token i, or level i of a tree, where there is nothing to draw it from.
+
+    A draft that lacks tokens of the target has none left where the sampler bans those that it has.
+
+    Args:
+        q: the distributions that token i would be drawn from, the same number for each request.
+    """
+    empty = (q.logits.amax(dim=1) == -math.inf).view(len(counts), -1).any(dim=1)
+    return torch.where(empty, counts.clamp(max=i), counts)
+
+
 def is_over(policy: LengthPolicy, counts: Int64[Tensor, " B"], i: int) -> bool:
     """Returns whether no request drafts token i by this policy. Reads the counts, and so waits for the device."""
     return policy.kind != "fixed" and not bool((counts > i).any())

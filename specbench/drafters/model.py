@@ -15,7 +15,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
 from specbench.core.types import Draft, LogitRows
 from specbench.drafters.drafter import Drafter
-from specbench.drafters.lengths import cut_before, cut_behind, is_over
+from specbench.drafters.lengths import cut_before, cut_behind, cut_empty, is_over
 from specbench.models import CachedModel, Pair, cached_draft
 from specbench.models.cpu_model import CpuModel
 from specbench.sampling import SamplingParams, draw, logit_rows
@@ -74,6 +74,8 @@ class ModelDrafter(Drafter):
             else:
                 logits = self._bound_model.extend(drafted[:, i - 1 : i], (counts > i).long()).logits[:, 0]
             q = batch.rows(logits, drafted[:, :i], first=i)
+            if self._bound_model.lacks_tokens:
+                counts = cut_empty(q, counts, i)
             counts = cut_before(policy, q, counts, i)
             tokens, rows = draw(q, uniforms[:, i])
             all_rows.append(rows)

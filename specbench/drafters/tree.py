@@ -26,6 +26,7 @@ from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
+from specbench.drafters.lengths import cut_empty
 from specbench.drafters.model import ModelDrafter
 from specbench.sampling import draw
 from specbench.sampling.batch import Batch
@@ -123,6 +124,8 @@ class TreeDrafter(ModelDrafter):
             offset = torch.full(before.shape[:2], level, device=device)
             drafted = tokens.gather(1, before.flatten(1)).view(before.shape)
             q = batch.rows_of_paths(logits.flatten(0, 1), drafted, offset)
+            if self._bound_model.lacks_tokens:
+                limits = cut_empty(q, limits, level)
             drawn, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
             rows.append(_stacked(drawn_from, len(batch)))
             tokens = torch.cat([tokens, drawn.view(len(batch), -1)], dim=1)

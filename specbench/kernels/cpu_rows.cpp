@@ -108,11 +108,12 @@ struct Rows {
       const double log_sum = numbers<double>(normalizer)[row * normalizer.stride(0)];
       for (int64_t i = begin; i < end; i++) {
         const double prob = exponential(its[i] / wanted - log_sum);
-        result[i - begin] = std::isnan(log_sum) ? log_sum : its[i] >= least ? prob : 0.0;
+        result[i - begin] = !std::isfinite(log_sum) ? NAN : its[i] >= least ? prob : 0.0;
       }
     } else {
       const int64_t largest = likeliest(its, size);
-      for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest;
+      const double mass = highest_of(its, size) == -INFINITY ? NAN : 1.0;  // all tokens at -inf are banned ones
+      for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest ? mass : 0.0;
     }
   }
 };
@@ -177,8 +178,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
     const int64_t *block = numbers<int64_t>(emitted) + request * width, *stop = numbers<int64_t>(stop_ids) + request * stops;
     bool stopped = false, nothing = numbers<int64_t>(bad)[request] != 0;
     for (int64_t i = 0; i <= numbers<int64_t>(accepted)[request]; i++) {
+      if (stopped) break;
       nothing |= block[i] == PADDING;
-      if (stopped) continue;
       stopped = std::find(stop, stop + stops, block[i]) != stop + stops;
       if (block[i] != PADDING) numbers<int64_t>(text)[request * capacity + its + i] = block[i];
       written++;

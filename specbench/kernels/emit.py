@@ -181,7 +181,7 @@ def length_by_mass(block, ws, request, drafted, tiles, TILES, GAMMA):
 def draw(
     p, q, block, ws, u, request, drafted, first, slot, tau, tiles, vocabulary, BLOCK, HAS_Q, TILE, TILES, GAMMA, SLOTS
 ):
-    """The recovered or bonus token by the uniform u, int32; NO_INDEX or -1 where its row holds NaN or +inf.
+    """The recovered or bonus token by the uniform u, int32; NO_INDEX or -1 where its row holds NaN, +inf or only -inf.
 
     Also the row's mass in units of 2^reference, float64, and that reference, for who wants a normaliser.
     """

@@ -19,8 +19,8 @@ def sample_kernel(
 ):  # fmt: skip
     """p: Rows [n], their log_normalizer not read; uniforms, log_normalizers float64 [n]; token_ids int64 [n].
 
-    A greedy row's normaliser is left 0. A row with NaN or +inf logits gets token -1 and normaliser NaN. Grid: n *
-    cdiv(tiles, chunk).
+    A greedy row's normaliser is left 0. A row with NaN or +inf logits, or with -inf alone, gets token -1 and normaliser
+    NaN. Grid: n * cdiv(tiles, chunk).
     """
     chunks = tl.cdiv(tiles, chunk)
     request, begin = tl.program_id(0) // chunks, (tl.program_id(0) % chunks) * chunk

@@ -105,11 +105,15 @@ def leave_sums(row, mask, begin, end, scale, reference, vocabulary, references, 
 
 @triton.jit
 def first_largest(logits, offsets):
-    """A tile's largest logit and its lowest index; (inf, NO_INDEX) where a logit is NaN or +inf."""
+    """A tile's largest logit and its lowest index; (inf, NO_INDEX) where a logit is NaN or +inf.
+
+    A tile of -inf alone has no index either, so that nothing is drawn from a row whose tokens are all banned.
+    """
     largest = tl.max(logits, axis=0)
     index = tl.min(tl.where(logits == largest, offsets, NO_INDEX), axis=0)
     bad = (tl.max((logits != logits).to(tl.int32), axis=0) > 0) | (largest == float("inf"))
-    return tl.where(bad, float("inf"), largest), tl.where(bad, NO_INDEX, index)
+    index = tl.where(bad | (largest == float("-inf")), NO_INDEX, index)
+    return tl.where(bad, float("inf"), largest), index
 
 
 @triton.jit

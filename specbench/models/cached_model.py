@@ -49,10 +49,12 @@ class CachedModel(CausalModel, RowCache):
         native: takes the passes of steps of fixed shapes over chains in one call each (models/cpu_model.py); None for
             a model that has none.
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
+        lacks_tokens: whether the logits of some tokens are always -inf, so that a sampler may leave none.
     """
 
     native: CpuModel | None = None
     feeds_fixed: ClassVar[bool] = True
+    lacks_tokens: ClassVar[bool] = False
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         super().__init__(model, vocab_size, dtype)

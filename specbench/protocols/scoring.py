@@ -107,17 +107,18 @@ def columns_of(
         p_rows, q_rows = (rows_along(logits[span], params, prompt, tokens.tolist(), start) for logits, params in both)
         p, q, sure = p_rows.probs(), q_rows.probs(), confidence(q_rows)
         drafted = torch.where(q_rows.temperature > 0, tokens[span], q_rows.argmax)
+        nothing = q_rows.logits.amax(dim=1) == -torch.inf  # where the sampler bans all that a draft may say
         pieces.append(
             {
                 # Probabilities round to a little above 1, and a logarithm above 0 is refused by readers of traces.
                 "log_p": _emitted(p_rows, p, tokens[span], sampling).log().clamp(max=0),
-                "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
-                "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),
+                "log_q": q_rows.prob(tokens[span]).masked_fill(nothing, 0).log().clamp(max=0),
+                "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1).masked_fill(nothing, 0),
                 "target_entropy": torch.special.entr(p).sum(dim=-1),
-                "draft_entropy": torch.special.entr(sure.probs()).sum(dim=-1),
-                "draft_confidence": sure.prob(drafted).clamp(max=1),
-                "argmax_agree": (p_rows.argmax == q_rows.argmax).double(),
-                "draft_argmax": (q_rows.argmax == tokens[span]).double(),
+                "draft_entropy": torch.special.entr(sure.probs()).sum(dim=-1).masked_fill(nothing, 0),
+                "draft_confidence": sure.prob(drafted).clamp(max=1).masked_fill(nothing, 0),
+                "argmax_agree": (p_rows.argmax == q_rows.argmax).double().masked_fill(nothing, 0),
+                "draft_argmax": (q_rows.argmax == tokens[span]).double().masked_fill(nothing, 0),
                 **({} if shared is None else {"shared": p[:, shared].sum(dim=-1)}),
             }
         )

@@ -221,8 +221,6 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
         ids = tuple(pair.encode(prompt.messages))
         if not ids:
             raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
-        if prompt.max_new_tokens is not None and params.max_tokens is not None:
-            params = dataclasses.replace(params, max_tokens=None)
         if prompt.seed is not None and params.seed is not None:
             params = dataclasses.replace(params, seed=None)
         seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed

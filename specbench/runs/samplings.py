@@ -27,7 +27,9 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
     """
     samplings = [own_sampling(prompt, sampling, config) for prompt in prompts]
     for prompt, of_prompt in zip(prompts, samplings, strict=True):
-        if of_prompt != sampling and not mixed:
+        # A length of its own is no other sampler; building.check_own has it.
+        of_run, own = (dataclasses.replace(params, max_tokens=None) for params in (sampling, of_prompt))
+        if own != of_run and not mixed:
             problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
@@ -38,6 +40,9 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
 def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:
     """The run's sampling parameters, with those of the prompt's line in their places.
 
+    Returns:
+        The parameters, whose ``max_tokens`` is None if the line has a length of its own.
+
     Raises:
         ConfigError: one that is unknown or outside its range, or at odds with the text's length; names file, line,
             prompt and parameter.
@@ -45,10 +50,11 @@ def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> Sa
     if not prompt.sampling and prompt.max_new_tokens is None:
         return sampling
     run = {field.name: getattr(sampling, field.name) for field in dataclasses.fields(sampling)}
-    longest = prompt.max_new_tokens or config.max_new_tokens
+    longest = prompt.max_new_tokens or sampling.max_tokens or config.max_new_tokens
     try:
         made = _compiled(SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run))
-        return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
+        of_run = sampling.max_tokens if prompt.max_new_tokens is None else None
+        return dataclasses.replace(made, max_tokens=of_run)  # a request has its length beside them
     except ConfigError as error:
         problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.').removesuffix('.')}"
         remedy = "Mend the line, or ignore what lines say of sampling: workload.parameters=false."

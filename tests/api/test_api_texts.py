@@ -18,7 +18,9 @@ from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
+from specbench.core.types import Draft
 from specbench.decoding import Decoder, Request
+from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.metrics.results import RunRow, write_rows
@@ -257,14 +259,48 @@ def test_decode_says_what_a_pair_is():
         specbench.decode("embedded", PROMPTS[:1])
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and verifier=masked.")])
 @pytest.mark.usefixtures("unchecked")
-def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
-    sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
+def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked, temperature):
+    """At temperature 0 too, where token 0 was emitted."""
+    sampling = SamplingParams(temperature=temperature, allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
     with pytest.raises(ModelError) as raised:
         specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
     assert "Check whether sampling.allowed_token_ids and sampling.min_tokens leave a token" in str(raised.value)
     assert checked in str(raised.value)
+
+
+class Proposing(Drafter):
+    """Returns what a function makes of the number of requests and the most tokens of any."""
+
+    def __init__(self, propose):
+        self.made = propose
+
+    def propose(self, batch, limits, streams):
+        return self.made(len(batch), streams.width - 1)
+
+
+def chain(requests: int, width: int, dtype: torch.dtype = torch.int64) -> Draft:
+    tokens, counts = torch.full((requests * width,), 5, dtype=dtype), torch.full((requests,), width)
+    return Draft(tokens, None, counts, width, padded=True)
+
+
+@pytest.mark.parametrize(
+    ("propose", "says"),
+    [
+        (lambda requests, width: None, "drafter: propose() returned a NoneType; return a specbench.core.Draft"),
+        (lambda requests, width: chain(requests, width, torch.float32), "token_ids of its draft: torch.float32 (2,)"),
+        (lambda requests, width: chain(requests + 1, width), "num_draft_tokens of its draft: torch.int64 (2,)"),
+        (lambda requests, width: chain(requests, width + 3), "it drafted 5 tokens for prompt '0' at step 0, and"),
+    ],
+    ids=["nothing", "floats", "requests", "limits"],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_draft_of_another_form_is_refused(pair: Pair, propose, says):
+    with pytest.raises(ArgumentError) as raised:
+        specbench.decode(pair, PROMPTS[:1], drafter=Proposing(propose), gamma=2, max_new_tokens=8)
+    assert says in str(raised.value)
 
 
 @pytest.mark.parametrize("call", [specbench.decode, specbench.record])
@@ -338,6 +374,8 @@ def test_replay_names_its_argument_where_a_file_is_no_trace(tmp_path: Path):
         ({"sampling": [{}]}, "sampling[0]: a dict; give specbench.SamplingParams(...), or None"),
         ({"prompts": [[{"role": "user"}]]}, "prompts[0][0]: {'role': 'user'} is no message; give {"),
         ({"prompts": [[{"role": "user", "content": "a"}, "b"]]}, "prompts[0][1]: 'b' is no message"),
+        ({"compare_plain": "no"}, "compare_plain=no: neither true nor false"),
+        ({"overlap": 2}, "overlap=2: neither true nor false"),
         ({"gamma": 0, "compare_plain": True}, "compare_plain: gamma is 0, which is plain decoding itself"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, f"seed={2**63}: not a count. Use a whole number from 0 to {2**63 - 1}."),

@@ -9,7 +9,7 @@ import torch
 
 from specbench.core import arguments
 from specbench.core.rng import Stream
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding import step
 from specbench.decoding.stopwatch import Stamps
 from specbench.drafters.model import ModelDrafter
@@ -22,7 +22,7 @@ from specbench.rules.token.masked import MaskedVerifier, accepted_mask
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.sampling import batch as batches
-from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from tests.decoding.test_decoding import make_requests, texts
 from tests.decoding.test_engines import logs
 from tests.helpers.cases import decoder, joining
@@ -147,6 +147,18 @@ def test_drafts_with_and_without_padding_write_the_same_texts(exact):
     assert texts(padded) == texts(compact)
     drafted = {step.num_draft_tokens for completion in padded for step in completion.steps}
     assert {0, 1, 2, 3} <= drafted
+
+
+def test_behind_a_stop_token_nothing_need_be_left_to_draw():
+    """The stop token was accepted, and all tokens are banned behind it, as a processor may have it."""
+    texts, stop_ids = torch.zeros(2, 9).long(), torch.tensor([[7, PADDING]] * 2)
+    lengths, limits, finished = torch.tensor([3, 3]), torch.tensor([8, 8]), torch.full((2,), RUNNING)
+    emitted, accepted = torch.tensor([[5, 7, PADDING], [5, PADDING, PADDING]]), torch.tensor([2, 1])
+    _, longer, num_emitted, ended = step._written(
+        texts, lengths, limits, finished, stop_ids, emitted, accepted, torch.zeros(2).long()
+    )
+    assert ended.tolist() == [STOPPED, FAILED]
+    assert (longer[0], num_emitted[0]) == (5, 2)
 
 
 def test_a_finished_request_stays_as_it_is():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import power_divergence
 
+import specbench
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
@@ -277,6 +278,53 @@ def test_a_batch_drafts_as_text_what_its_requests_draft_alone(letter_requests):
     alone = [made.run([request])[0] for request in letter_requests]
     together = made.run(letter_requests, at_once=3)
     assert logs(together) == logs(alone)
+
+
+def test_what_others_of_a_batch_draft_does_not_change_how_a_text_is_read():
+    """The draft writes as many letters for each text as the longest draft has. A text counts those of its own."""
+    pair = letter_pair(LETTERS, ["a", "b", "c", "ab", "bc", "ca"])
+    rng = random.Random(1)
+    requests = [
+        Request(str(i), tuple(rng.randrange(3) for _ in range(4)), i, SamplingParams(), 30, 1 + 2 * (i % 2))
+        for i in range(12)
+    ]
+    made = decoder(pair, 3, drafter=StringsDrafter(sampled=True))
+    alone = [made.run([request])[0] for request in requests]
+    assert texts(made.run(requests, at_once=4)) == texts(alone)
+    assert logs(made.run(requests)) == logs(alone)
+
+
+@pytest.mark.parametrize("drafter", [ModelDrafter(), TreeDrafter([2, 1, 1])], ids=["chain", "tree"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
+def test_a_draft_ends_where_the_sampler_bans_all_of_its_tokens(letter_models, drafter, temperature, engine):
+    """Token 1, "b", is shared; "bc" and "abc" are not. Then nothing is drafted, and plain decoding goes on."""
+    pair, *_ = letter_models
+    shared = pair.translation.shared.tolist()
+    assert [shared[token] for token in (1, 4, 5)] == [True, False, False]
+    of_all = [SamplingParams(temperature=temperature, allowed_token_ids=ids) for ids in ([4, 5], [1, 4, 5], None)]
+    requests = [Request(str(i), (0, 2), 5 + i, sampling, 9) for i, sampling in enumerate(of_all)]
+    completions = decoder(pair, 3, drafter=drafter, verifier=TreeVerifier(), engine=engine).run(requests)
+    drafted = [sum(step.num_draft_tokens for step in completion.steps) for completion in completions]
+    assert drafted[0] == 0 < min(drafted[1:])
+    assert set(completions[0].token_ids) <= {4, 5}
+    plain = decoder(pair, 0).run(requests)
+    assert texts(completions)[0] == texts(plain)[0]  # each token is drawn by the same numbers
+    if temperature == 0:
+        assert texts(completions) == texts(plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.usefixtures("unchecked")
+def test_where_nothing_can_be_drafted_the_draft_shares_nothing(letter_models, temperature):
+    pair, *_ = letter_models
+    sampling = SamplingParams(temperature=temperature, allowed_token_ids=[4, 5])
+    (text,) = decoded = specbench.decode(pair, [[0, 2]], gamma=2, sampling=sampling, max_new_tokens=6, overlap=True)
+    trace = specbench.record(pair, [[0, 2]], sampling=sampling, max_new_tokens=6)
+    assert (decoded.overlap, decoded.acceptance_rate, len(text.token_ids)) == (0, None, 6)
+    for name in ("overlap", "draft_entropy", "draft_confidence", "argmax_agree"):
+        assert not trace.columns[name].any(), name
+    assert (trace.columns["log_q"] == -torch.inf).all()
 
 
 @pytest.fixture(scope="module")

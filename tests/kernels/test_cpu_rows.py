@@ -97,13 +97,14 @@ def rows_of(logits, generator, greedy):
     temperature = torch.rand(n, generator=generator, dtype=torch.float64) + 0.5
     temperature[greedy.repeat_interleave(n // len(greedy))] = 0
     cutoff = torch.where(torch.rand(n, generator=generator) < 0.5, -math.inf, logits.double().quantile(0.3, dim=1))
+    cutoff = cutoff.masked_fill(logits.amax(dim=1) == -math.inf, -math.inf)
     rows = LogitRows(logits, temperature, cutoff, None)
     return LogitRows(logits, temperature, cutoff, rows.normalizer)
 
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
-    """Drafts of all lengths with and without q; equal rows, greedy requests, cutoffs, and rows with NaN."""
+    """Drafts of all lengths with and without q; equal rows, greedy requests, cutoffs, rows with NaN or only -inf."""
     generator, requests, width, vocabulary = torch.Generator().manual_seed(1), 7, 4, 23
     accepted = []
     for case in range(60):
@@ -112,6 +113,8 @@ def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
         p_logits = torch.nn.functional.pad(q_logits.view(requests, width, vocabulary), (0, 0, 0, 1)) + noise
         if case % 10 == 9:
             p_logits[2, 1, 5] = math.nan
+        if case % 10 == 8:  # of a greedy request and of a random one
+            p_logits[3, :2], p_logits[4, :2] = -math.inf, -math.inf
         greedy = torch.arange(requests) % 3 == 0
         q, p = (rows_of(logits.reshape(-1, vocabulary), generator, greedy) for logits in (q_logits, p_logits))
         if case % 10 == 7:  # less than q everywhere: nothing is left of p - q

@@ -92,6 +92,15 @@ def test_samples_are_inverse_cdf_samples(vocabulary):
         assert (normalizer.cpu()[~random] == 0).all()
 
 
+def test_a_row_of_banned_tokens_has_no_sample():
+    params = RowParams.of([PLAIN, GREEDY], DEVICE)
+    logits = torch.full((2, 3000), -torch.inf, device=DEVICE)
+    u = torch.full((2,), 0.5, dtype=torch.float64, device=DEVICE)
+    tokens, normalizer = launch_rows.sample(logit_rows(logits, params), u)
+    assert tokens.tolist() == [PADDING, PADDING]
+    assert not normalizer.isfinite().any()
+
+
 @pytest.mark.parametrize("rest", [0.0, -torch.inf], ids=["finite", "forbidden"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=["NaN", "inf"])
 def test_samples_of_bad_rows(bad, rest):

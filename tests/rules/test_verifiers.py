@@ -162,6 +162,25 @@ def test_disjoint_support_rejects_and_stays_inside_the_target(verifier):
     assert (result.token_ids[:, 0] >= 5).all()
 
 
+@pytest.mark.cases(12)
+@every_verifier
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
+def test_nothing_is_emitted_where_all_tokens_are_banned(verifier, temperature, one_hot):
+    """Token 0 would be the argmax of such a row. One of the requests drafts nothing."""
+    if verifier.rule == "synthetic" or isinstance(verifier, ExternalVerifier):
+        pytest.skip("looks at no logits, or is another project's function")
+    sampling = [SamplingParams(temperature=temperature)]
+    draft, target, streams = ragged_case([2, 0], vocabulary=23, params=sampling, one_hot=one_hot)
+    logits = target.logits.clone()
+    logits[[0, 3]] = -torch.inf
+    banned = LogitRows(logits, target.temperature, target.cutoff, None)
+    result = verifier.verify(draft, banned, streams)
+    assert result.num_accepted.tolist() == [0, 0]
+    assert (result.token_ids == PADDING).all()
+    assert not banned.finite()[[0, 3]].any()
+
+
 @every_verifier
 def test_shapes_that_do_not_fit_are_refused(verifier):
     draft, target, streams = ragged_case([2, 1], vocabulary=7)

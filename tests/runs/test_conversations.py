@@ -192,6 +192,20 @@ def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_a_line_s_length_stands_in_the_place_of_the_samplers(small, tmp_path):
+    """Also where the line asks for more tokens at least than the sampler allows, or than max_new_tokens does."""
+    config, run = logged(tmp_path, {"prompt": "a", "min_tokens": 7, "max_tokens": 9}), SamplingParams(max_tokens=5)
+    prompts = load_prompts(config.workload.path)
+    all_samplings(prompts, config, run, mixed=True)
+    (request,) = make_requests(prompts, small, run, config)
+    assert (request.max_new_tokens, request.sampling.min_tokens) == (9, 7)
+    config = logged(tmp_path, {"prompt": "a", "min_tokens": 9})  # above max_new_tokens=7
+    all_samplings(load_prompts(config.workload.path), config, SamplingParams(max_tokens=12), mixed=True)
+    config = logged(tmp_path, {"prompt": "a", "max_tokens": 9})
+    all_samplings(load_prompts(config.workload.path), config, run, mixed=False)  # sampled as the run's texts are
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import specbench
-from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
+from specbench.core.errors import ArgumentError, ConfigError, ModelError, NotInstalledError
 from specbench.decoding import Completion
 from specbench.decoding.engines import Requirements
 from specbench.decoding.engines.auto import AutoEngine
@@ -214,6 +214,24 @@ def test_a_cuda_graph_cannot_hold_it(pair):
     assert AutoEngine().resolve(Requirements(gpu, None, None, on_host=on_host(sampling))).name == "eager"
     requests = make_requests(pair, 2, resolved, max_new_tokens=8)
     assert texts(decoder(pair, engine=StaticEngine()).run(requests)) == texts(decoder(pair).run(requests))
+
+
+def test_an_end_that_min_tokens_forbids_is_named_as_the_user_does(pair):
+    """The mask is a processor, which the user did not name."""
+    sampling = SamplingParams(structured_outputs={"choice": ["a"]}, min_tokens=3)
+    with pytest.raises(ModelError, match=r"Check whether sampling\.min_tokens and sampling\.structured_outputs leave"):
+        specbench.decode(pair, ["x = "], sampling=sampling, max_new_tokens=4)
+
+
+def test_a_prompt_that_is_fed_in_pieces_has_no_continuation(pair, capfd):
+    """Its row has fewer tokens than its prompt. A place before its end would count from the end of the row, where
+    padding is, of which xgrammar warns on stderr."""
+    (constraint,) = pair.resolved(SamplingParams(structured_outputs={"regex": REGEX})).processors
+    texts_of, prompts, lengths = torch.full((1, 12), 7), torch.tensor([5]), torch.tensor([1])
+    none, place = torch.zeros((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    allowed = constraint.allowed(History(texts_of, prompts, lengths, none, place, place))
+    assert set(allowed[0].nonzero()[:, 0].tolist()) == fresh(constraint, [], pair.vocab_size)
+    assert capfd.readouterr().err == ""
 
 
 def test_traces_and_rows_name_it(pair):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -98,6 +99,7 @@ def test_inverse_cdf_inverts_at_the_thresholds():
         ("temperature", math.nan),
         ("temperature", 1e-9),
         ("temperature", 10**400),
+        ("repetition_penalty", 1e-300),
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_k", -2),
@@ -108,6 +110,10 @@ def test_inverse_cdf_inverts_at_the_thresholds():
         ("logit_bias", {True: 2.0}),
         ("logit_bias", {1: 10**400}),
         ("processors", 5),
+        ("processors", torch.tensor(2)),
+        ("stop_token_ids", torch.tensor(2)),
+        ("allowed_token_ids", np.array(2)),
+        ("allowed_token_ids", b"a"),
         ("logit_bias", {1.7: 2.0}),
         ("logit_bias", {"1": 2.0, 1: 3.0}),
         ("logit_bias", [(1, 2.0), (1, 3.0)]),

@@ -70,7 +70,9 @@ class Constraint:
         prompts = history.prompt_lengths
         first = int(prompts.min()) if len(prompts) else 0
         tokens, request = history.tokens[:, first:].tolist(), history.request.tolist()
-        begin, end = (prompts[history.request] - first).tolist(), (history.lengths - first).tolist()
+        # A prompt that is fed in pieces is not complete: its row has no continuation yet.
+        begin = (prompts[history.request] - first).tolist()
+        end = (history.lengths - first).clamp(min=0).tolist()
         bitmask = torch.full((len(request), self._words), -1, dtype=torch.int32)
         ended = torch.zeros(len(request), dtype=torch.bool)
         for row, text in enumerate(tokens):

@@ -42,6 +42,7 @@ class IntersectionModel(CachedModel):
     """
 
     feeds_fixed: ClassVar[bool] = False  # a token may be several of the draft's
+    lacks_tokens: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, translation: Translation, name: str, dtype: torch.dtype | None = None):
         if not translation.shares_text:

@@ -117,8 +117,12 @@ class StringsDrafter(Drafter):
         for text, tokens, length in zip(texts, batch.tokens, batch.lengths.tolist(), strict=True):
             text.append(tokens[text.length : length].tolist())
         written = self._written(batch, texts, width, streams)
-        rows = zip(texts, written, limits.tolist(), strict=True)
+        rows = list(zip(texts, written, limits.tolist(), strict=True))
         drafts = [text.read(ids[:limit])[:limit] for text, ids, limit in rows]
+        for text, ids, limit in rows:
+            # The last token was not fed. What others of the batch have written for it does not count, so that the text
+            # is read as it would be alone.
+            text.written(ids[:limit][:-1])
         counts = torch.tensor([len(draft) for draft in drafts], device=device)
         ids = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int64, device=device)
         return Draft(ids, None, counts, max(map(len, drafts)))
@@ -142,8 +146,6 @@ class StringsDrafter(Drafter):
             # A row with NaN has no token to feed. Any draft will do, since q is one-hot.
             written.append(sample(logit_rows(logits, params), uniforms[:, i]).clamp(min=0))
         drafted = torch.stack(written, dim=1).tolist()
-        for text, ids in zip(texts, drafted, strict=True):
-            text.written(ids[:-1])  # the last token was not fed
         return drafted
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
