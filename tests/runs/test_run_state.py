@@ -42,17 +42,10 @@ from specbench.runs.state import (
 from specbench.runs.status import SweepStatus
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import make_row
+from tests.helpers.small_sweeps import planned_sweep
 
 CONFIG = {"gamma": 4, "threads": 1, "tracking": {"mode": "offline"}, "workload": {"path": "embedded:x"}, "seed": 0}
 CHOICES = {"verifier": "masked", "exp": "smoke", "tracking": "wandb"}
-
-
-def sweep_of(folder: Path, *states: JobState) -> Path:
-    jobs = [PlannedJob(number, state.id, f"gamma={number}", [f"gamma={number}"]) for number, state in enumerate(states)]
-    write_plan(folder, Plan("smoke", "2026-01-01", str(folder), None, jobs))
-    for number, state in enumerate(states):
-        write_state(folder / str(number), state)
-    return folder
 
 
 SAME = [
@@ -126,13 +119,6 @@ def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
     assert (again.jobs[3].number, again.jobs[3].id) == (3, "c")
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
-    plan = read_plan(sweep)
-    assert [job.label for job in plan.jobs] == ["gamma=0", "gamma=1"]
-    assert find_sweep(str(sweep)) == sweep
-
-
 @pytest.mark.parametrize(
     "edit",
     [
@@ -146,7 +132,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 )
 def test_a_damaged_plan_is_named_and_not_replaced_by_a_new_one(tmp_path, edit):
     """resume= took it for an empty one, began to number anew, and rows of two plans met in one folder."""
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
+    sweep = planned_sweep(tmp_path, JobState("a"), JobState("b"))
     path = sweep / "plan.json"
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     assert read_plan(sweep) is None
@@ -173,7 +159,7 @@ with locked_job(folder):
 
 
 def test_a_job_runs_while_its_process_lives_and_has_died_when_that_was_killed(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"))
+    sweep = planned_sweep(tmp_path, JobState("a"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", HOLD, str(tmp_path / "0")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -204,15 +190,13 @@ def test_the_exit_status_and_the_words_follow_from_the_folder(tmp_path):
         ((JobState("a", Status.DONE, verdict="not lossless"),), 1, "1 of 1 jobs done"),
     )
     for number, (states, status, sentence) in enumerate(cases):
-        (tmp_path / str(number)).mkdir()
-        got = SweepStatus.of(sweep_of(tmp_path / str(number), *states))
+        got = SweepStatus.of(planned_sweep(tmp_path / str(number), *states))
         assert (got.exit_status, got.sentence()) == (status, sentence)
 
 
 def test_a_command_to_go_on_can_be_typed_as_it_stands(tmp_path):
     folder = tmp_path / "my sweep's"
-    folder.mkdir()
-    sweep = sweep_of(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
+    sweep = planned_sweep(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
     command = SweepStatus.of(sweep).remedy().partition(": ")[2]
     assert shlex.split(command) == ["python", "-m", "specbench", f"resume={sweep}"]
 
@@ -227,7 +211,7 @@ def test_a_value_that_is_shown_to_be_typed_is_read_as_it_is(value):
 
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
+    sweep = planned_sweep(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
     text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
     assert text.startswith(
         "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion\n"
@@ -242,14 +226,14 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
 
 
 def test_a_sweep_of_which_nothing_is_done_says_what_became_of_it(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
+    sweep = planned_sweep(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
     with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no.*another\. To run"):
         read_rows(sweep)
 
 
 def test_rows_that_are_gone_of_jobs_that_are_done_are_missed(tmp_path):
     """A table without them looked whole, below "2 of 2 jobs done"."""
-    sweep = sweep_of(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
+    sweep = planned_sweep(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
     for job in range(2):
         write_rows(sweep / str(job) / RESULTS, [make_row(job=job)], RESULT_SCHEMA)
     status = SweepStatus.of(sweep)
@@ -324,7 +308,7 @@ def test_a_link_that_a_killed_process_left_is_no_sweep(tmp_path, monkeypatch):
 
 
 def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"))
+    sweep = planned_sweep(tmp_path, JobState("a"))
     (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
     for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp", "identity.json"):
         (sweep / "0" / name).touch()
@@ -335,7 +319,7 @@ def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
 
 def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatch):
     """What the attempt left makes room for its end. Only where that is not enough is it an error."""
-    sweep = sweep_of(tmp_path, JobState("a").begun())
+    sweep = planned_sweep(tmp_path, JobState("a").begun())
     job, write = sweep / "0", of_jobs.write_json
     (job / "steps.parquet").touch()
     needed = {"steps.parquet"}
