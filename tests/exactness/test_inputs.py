@@ -181,15 +181,6 @@ def test_cutoffs_are_those_of_the_one_door():
     assert torch.equal(cutoffs(logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p), expected)
 
 
-def test_a_verifier_gets_only_what_it_takes():
-    takes = Takes(padded=False, ragged=False, empty=False)
-    for number in range(40):
-        call = draw_call(4, number, CPU, takes, BY_NAME["tiny"])
-        assert not call.draft.padded
-        assert len(call.counts.unique()) == 1
-        assert call.counts.min() > 0
-
-
 class Meter(MaskedVerifier):
     """Writes down what it is given, from its arguments alone."""
 
