@@ -24,7 +24,7 @@ from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.engine import ReadReport
 from specbench.decoding.requests import Completion, Request
 from specbench.decoding.step import StepComponents
-from specbench.decoding.step_result import PHASES
+from specbench.decoding.step_result import PHASES, RequestStep
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, right_padded

@@ -15,7 +15,7 @@ from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget
 from specbench.models import Pair
 from specbench.rules.token.naive import NaiveVerifier
-from tests.api.test_api import SMALL
+from tests.api.test_certify import SMALL
 from tests.helpers.cases import ragged_case
 
 COUNTS = [0, 4, 1, 3]

@@ -16,10 +16,10 @@ from specbench.reports import Picture
 from specbench.reports.latex import folder
 from specbench.reports.plots.style import Page, drawn_for
 from specbench.runs.paper import paper
-from specbench.runs.plan import Plan, PlannedJob, write_plan
-from specbench.runs.state import JobState, Status, write_state
+from specbench.runs.state import JobState, Status
 from tests.analysis import test_latency_analysis
 from tests.helpers.made_up_rows import gamma_rows, make_row, write_run
+from tests.helpers.small_sweeps import planned_sweep
 from tests.reports.test_latex import HOSTILE, report
 
 needs_tex = pytest.mark.skipif(
@@ -214,13 +214,9 @@ def test_what_cannot_be_shown_is_named_with_the_remedy(
 def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "gamma_sweep" / "1"
-    run.mkdir(parents=True)
-    jobs = [PlannedJob(i, f"id{i}", f"gamma={i + 1}", [f"gamma={i + 1}"]) for i in range(2)]
-    write_plan(run, Plan("gamma_sweep", "2026-01-01T00:00:00+00:00", str(tmp_path), None, jobs))
+    states = JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="no memory")
+    run = planned_sweep(tmp_path / "gamma_sweep" / "1", *states, exp="gamma_sweep")
     write_rows(run / "0" / RESULTS, [make_row(gamma=1)], RESULT_SCHEMA)
-    write_state(run / "0", JobState("id0", status=Status.DONE))
-    write_state(run / "1", JobState("id1", status=Status.FAILED, reason="no memory"))
     results.collect(run)
     with pytest.raises(ConfigError, match=r"1 of 2 jobs done, 1 failed; failed: job 1 .*no memory.*resume=.*--partial"):
         paper([str(run), "--out", str(tmp_path / "paper")])

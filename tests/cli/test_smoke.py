@@ -8,6 +8,8 @@ import pytest
 
 from specbench.metrics import results
 from specbench.metrics.results import read_results
+from specbench.runs.identity import identity
+from specbench.runs.plan import read_plan
 from tests.helpers.command_lines import SmokeRun
 
 
@@ -31,6 +33,15 @@ def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
     assert (rows["differing_texts"] == 0).all()
     assert (rows["prompts"] == 4).all()
     assert (rows["exp"] == "smoke").all()
+
+
+def test_smoke_rows_hold_the_settings_that_tell_their_jobs_apart(smoke: SmokeRun):
+    """All of them, also keys that the schema gets later: a job's id is that of the settings in its row."""
+    for text, job in zip(read_results(smoke.sweep)["config"], read_plan(smoke.sweep).jobs, strict=True):
+        settings = json.loads(text)
+        choices = settings.pop("choices")
+        assert identity(settings, choices).name == job.id
+        assert identity({**settings, "made_up": "a"}, choices).name != job.id
 
 
 def test_smoke_counts_agree_between_tables(smoke: SmokeRun):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -142,12 +141,6 @@ def test_who_only_looks_sends_nothing(tmp_path, monkeypatch):
     for online in (False, True):
         assert list(sweeps.track_sweep(status, ended=False, online=online)) == []
     assert modes == ["offline", "online"]
-
-
-def test_a_plan_keeps_what_was_chosen(tmp_path):
-    """Tags of jobs that never began come from there."""
-    sweep = sweep_of(tmp_path, JobState("x"))
-    assert json.loads((sweep / "plan.json").read_text())["jobs"][0]["choices"] == CHOICES
 
 
 def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):

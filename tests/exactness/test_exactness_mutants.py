@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import suite
-from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
+from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
 from specbench.exactness.suite import Examination
@@ -19,6 +19,7 @@ from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
+from tests.helpers.made_up_evidence import certificate_of
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.
 LOOK = Settings(
@@ -40,11 +41,10 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:
+def examined(verifier, settings: Settings = LOOK) -> Certificate:
     with torch.inference_mode():
         evidence = Examination(verifier, settings, 5, CPU, inputs_seed=5).run()
-    about = {"verifier": type(verifier).__name__, "rule": verifier.rule, "declared_lossless": True, "seed": 5}
-    return certify(**about, evidence=evidence, suite="quick", settings=settings, command="", environment={})
+    return certificate_of(evidence, rule=verifier.rule, settings=settings)
 
 
 class Lossless(TokenSteps):
@@ -222,7 +222,7 @@ def full_text(certificate: Certificate) -> str:
     ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, verdict, words):
-    certificate = certificate_of(verifier)
+    certificate = examined(verifier)
     assert certificate.verdict == verdict, full_text(certificate)
     assert words in full_text(certificate)
 
@@ -245,14 +245,14 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_wrong_code_is_rejected(verifier, words):
-    certificate = certificate_of(verifier)
+    certificate = examined(verifier)
     assert certificate.verdict == NOT_LOSSLESS, full_text(certificate)
     assert words in full_text(certificate)
 
 
 def test_what_few_requests_show_is_never_called_lossless():
     """Two requests in five of one stratum: perhaps too few to be rejected, and far too many to be certified."""
-    certificate = certificate_of(BeyondThe300th())
+    certificate = examined(BeyondThe300th())
     assert certificate.verdict != LOSSLESS, full_text(certificate)
     assert "batch" in full_text(certificate)
 
@@ -260,7 +260,7 @@ def test_what_few_requests_show_is_never_called_lossless():
 @pytest.mark.thorough
 def test_a_bias_on_rare_seeds_stays_in_the_bound():
     """One seed in 50, of which a part comes out otherwise: no bound may be below what is known to differ."""
-    certificate = certificate_of(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))
+    certificate = examined(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))
     chain = next(row for row in certificate.bounds if row["fixture"] == "chain")
     assert chain["tv"] > chain["differing"] / chain["draws"] > 0.005
     assert "seed" in full_text(certificate)

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from matplotlib.figure import Figure
 
 from specbench.analysis.flawed_zoo import sensitivity_table
@@ -22,19 +21,14 @@ from specbench.protocols.exactness import ExactnessProtocol
 from specbench.reports.plots import exactness as plots
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import SamplingParams
+from tests.helpers.contexts import run_context
 
 ZOO = (tables.SENSITIVITY, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
-HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
 def context(verifier, **more) -> RunContext:
-    settings = {
-        "verifier": verifier, "verifier_name": "mine", "sampling": SamplingParams(), "gamma": 3, "batch_size": 4,
-        "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "mine", "command": "python",
-    }  # fmt: skip
-    return RunContext(**{**settings, **more})
+    return run_context(**{"verifier": verifier, "verifier_name": "mine", "batch_size": 4, **more})
 
 
 def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:

@@ -11,7 +11,7 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness import guard
-from specbench.exactness.certificate import BROKEN, certify
+from specbench.exactness.certificate import BROKEN
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
@@ -20,6 +20,7 @@ from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_evidence import certificate_of
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
 
@@ -259,10 +260,7 @@ def test_the_evidence_so_far_is_kept():
     assert "RuntimeError: out of workspace" in (evidence.fault or "")
     assert evidence.habits
     assert any(row.draws > 1000 for row in evidence.rows)
-    certificate = certify(
-        verifier="tires", rule="token", declared_lossless=True, evidence=evidence, suite="quick", settings=settings,
-        seed=0, command="", environment={},
-    )  # fmt: skip
+    certificate = certificate_of(evidence, settings=settings)
     assert certificate.verdict == BROKEN
     assert certificate.headline.startswith("broken: On the fixture ")
     assert "the tables below have what they showed" in certificate.words[1]

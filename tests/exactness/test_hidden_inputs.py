@@ -170,14 +170,6 @@ def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
     assert habits_of(DrawsWithNumpy()) == {TWICE}
 
 
-def test_the_global_generator_is_named_if_the_same_state_gives_the_same_tokens():
-    """Another place or company draws other numbers, which proves nothing by itself."""
-    rows = {row.name: row for row in seen(OwnNoise())}
-    assert rows[TWICE].differing == 0 < rows[TWICE].requests
-    assert min(rows[name].differing for name in (GENERATOR, PLACE)) > 100
-    assert rows[SIZE].differing > 0
-
-
 def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less():
     rows = seen(MaskedVerifier())
     assert {row.name for row in rows} == set(KINDS)

@@ -214,9 +214,3 @@ def test_the_time_ends_it():
         row = use.compare()
     assert 10 < row.calls < 100_000
     assert row.changed == 0
-
-
-@pytest.mark.thorough
-def test_the_same_seed_makes_the_same_calls():
-    one, other = (used(Counting(first=300)) for _ in range(2))
-    assert dataclasses.replace(one, seconds=0.0) == dataclasses.replace(other, seconds=0.0)

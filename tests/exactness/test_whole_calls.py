@@ -24,6 +24,7 @@ from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_evidence import bound
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -148,8 +149,5 @@ def test_the_bound_holds_if_fixtures_are_left_out_for_what_came_out():
 def _bound(name: str, failed: int) -> Bound:
     """Of a fixture whose failing calls hide more than counts say."""
     hidden = 0.3 if failed else 1e-6
-    return Bound(
-        fixture=name, method="rule", rule_error=0.0, located=0.0, boxes=None, proved=False, draws=10_000,
-        differing=failed, rounding=0, structural=failed, explained=0, impure=0,
-        hidden=hidden, tv=min(hidden, 0.003), least=0.0,
-    )  # fmt: skip
+    counts = {"draws": 10_000, "differing": failed, "structural": failed}
+    return bound(name, method="rule", located=0.0, boxes=None, hidden=hidden, tv=min(hidden, 0.003), **counts)

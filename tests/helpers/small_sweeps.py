@@ -1,9 +1,11 @@
-"""Small sweeps of the embedded pair, and what is compared of two of them."""
+"""Small sweeps of the embedded pair, what is compared of two of them, and folders as sweeps leave them."""
 
 import json
 from pathlib import Path
 
 from specbench.metrics import results
+from specbench.runs.plan import Plan, PlannedJob, write_plan
+from specbench.runs.state import JobState, write_state
 
 SWEEP = (
     *("+exp=smoke", "max_new_tokens=4", "workload.limit=2", "protocol.warmup=0", "tracking.mode=disabled"),
@@ -12,6 +14,16 @@ SWEEP = (
 )  # four jobs: gamma=1,3 verifier=naive,masked
 TWO = (*SWEEP, "gamma=1")
 ONE = (*TWO, "verifier=masked")
+
+
+def planned_sweep(folder: Path, *states: JobState, exp: str = "smoke") -> Path:
+    """A sweep's folder whose jobs, gamma=0, gamma=1 and so on, have come to these states."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [PlannedJob(number, state.id, f"gamma={number}", [f"gamma={number}"]) for number, state in enumerate(states)]
+    write_plan(folder, Plan(exp, "2026-01-01", str(folder), None, jobs))
+    for number, state in enumerate(states):
+        write_state(folder / str(number), state)
+    return folder
 
 
 def sweeps(folder: Path) -> list[Path]:

@@ -14,9 +14,9 @@ from specbench.metrics.results import STEPS, StepRow, read_jobs, write_rows
 from specbench.replay.trace import TRACE
 from specbench.reports.between import tokens_a_step
 from specbench.runs.ending import tell
-from specbench.runs.plan import Plan, PlannedJob, write_plan
-from specbench.runs.state import JobState, Status, write_state
+from specbench.runs.state import JobState, Status
 from tests.helpers.made_up_rows import make_row, write_run
+from tests.helpers.small_sweeps import planned_sweep
 
 RUN = "python -m specbench protocol=replay"
 
@@ -92,9 +92,7 @@ def test_equal_lengths_are_called_equal(tmp_path: Path) -> None:
 
 def test_the_table_of_a_sweep_is_followed_by_the_verdict(tmp_path: Path) -> None:
     run = sweep(tmp_path, {"masked": [[4, 4, 1], [0, 1, 1]], "block": [[0, 1, 1], [4, 0, 2]]}, other_cores=8.0)
-    write_plan(run, Plan("smoke", "2026-01-01", "/here", None, [PlannedJob(i, f"id{i}", "", []) for i in (0, 1)]))
-    for job in (0, 1):
-        write_state(run / str(job), JobState(f"id{job}", status=Status.DONE))
+    planned_sweep(run, *(JobState(name, status=Status.DONE) for name in "ab"))
     with console.capture() as shown:
         assert tell(run, just_ran=False) == 0
     text = " ".join(shown.get().split())

@@ -16,7 +16,7 @@ from specbench.metrics.run_settings import distinguishing_columns, sampling_of, 
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracking.sweeps import facts_of
-from tests.helpers.made_up_rows import frame, gamma_rows, make_row, markdown_report, write_run
+from tests.helpers.made_up_rows import frame, gamma_rows, make_row, markdown_report, table_of, write_run
 
 
 def labels(*changes: dict[str, Any]) -> list[str]:
@@ -153,6 +153,13 @@ def test_values_without_a_column_are_told_by_their_path() -> None:
     assert distinguishing_columns(rows) == ["protocol.check.draws"]
     assert rows["protocol.check.draws"].tolist() == ["1", "2"]
     assert "protocol.rounds" not in rows
+
+
+def test_a_report_has_a_column_for_a_value_that_none_is_made_for(tmp_path: Path) -> None:
+    """A key of the schema that nothing else knows, and one of a component."""
+    rows = [make_row(job=i, **configured(made_up="ab"[i], engine={"depth": i})) for i in range(2)]
+    lines = table_of(markdown_report(gamma_sweep, write_run(tmp_path, rows)))
+    assert [(line["made_up"], line["engine.depth"]) for line in lines] == [("a", "0"), ("b", "1")]
 
 
 def test_values_that_follow_from_a_name_are_not_told() -> None:

@@ -17,13 +17,13 @@ from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.zoo.accept import BlockEarlyStop
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
-from specbench.rules import batched
 from specbench.rules.agreement import classify, excess, only, well_formed
-from specbench.rules.block.masked import BlockVerifier, accepted_length, prefix_weights, residual_masses
+from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import get_rule, rules_with_formulas
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
@@ -139,30 +139,13 @@ def test_where_the_residual_vanishes_a_draw_from_the_target_is_rounding():
         assert float(excess("token", draft, target, streams, outcome(token, -1, accepted=0))) > 1e-3
 
 
-class EarlyStop:
-    """Block verification that ends its search at the first refused length: a known mistake."""
-
-    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        weights = prefix_weights(draft, target)
-        masses = residual_masses(draft, target, weights)
-        u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
-        lengths = torch.arange(1, draft.max_draft_tokens + 1)
-        reached = torch.stack(
-            [accepted_length(weights[:, : n + 1], masses[:, :n], u[:, :n], draft.num_draft_tokens) for n in lengths]
-        )
-        accepted = (reached == lengths[:, None]).cumprod(0).sum(0)
-        p, q = batched.next_rows(draft, target, accepted)
-        pi = weights.gather(1, accepted[:, None])
-        emitted = inverse_cdf(batched.residual(pi * p, q), streams.uniform(Stream.EMIT)[:, 0])
-        return batched.assemble(draft, accepted, emitted)
-
-
 def test_a_wrong_block_rule_is_not_rounding():
     wrong = 0
     for seed in range(10):
         draft, target, streams = ragged_case([4] * 30, 23, params=[SamplingParams()], seed=seed)
         right = get_rule("block").reference.verify(draft, target, streams)
-        wrong += len(classify("block", draft, target, streams, right, EarlyStop().verify(draft, target, streams)).wrong)
+        early = BlockEarlyStop().verify(draft, target, streams)
+        wrong += len(classify("block", draft, target, streams, right, early).wrong)
     assert wrong > 20
 
 

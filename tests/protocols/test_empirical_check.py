@@ -2,7 +2,7 @@
 
 import torch
 
-from specbench.core.types import Verification
+from specbench.exactness.zoo.accept import AcceptsEverything
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
@@ -10,20 +10,6 @@ from tests.decoding.test_decoding import make_requests
 from tests.helpers.contexts import model_context
 
 SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
-
-
-class AcceptsEverything:
-    """Emits the draft, as engines did that skipped the accept test: its first token follows q instead of p."""
-
-    rule = "everything"
-    lossless = True
-
-    def verify(self, draft, target, streams):
-        sound = MaskedVerifier().verify(draft, target, streams)
-        token_ids = torch.cat(
-            [draft.token_ids.view(-1, draft.max_draft_tokens), sound.token_ids[:, -1:].clamp(min=0)], 1
-        )
-        return Verification(token_ids, draft.num_draft_tokens)
 
 
 def make_context(pair, verifier):

@@ -22,10 +22,11 @@ from specbench.reports import Picture, Report, Section, Table, html
 from specbench.reports.markdown import bullets, code, escape, lines, strong
 from specbench.reports.writing import write
 from specbench.runs.collection import answer_of, write_pages
-from specbench.runs.plan import Plan, PlannedJob, write_plan
+from specbench.runs.state import JobState
 from tests.analysis.test_latency_analysis import write_run as write_latency_run
 from tests.helpers.html_pages import Page
 from tests.helpers.made_up_rows import gamma_rows, make_row, write_run
+from tests.helpers.small_sweeps import planned_sweep
 
 NASTY = (
     "<script>alert(1)</script>", "a | b", "$x_1$ and \\$", r"\input{x}", "{{ 7*7 }}", "{% raw %}", "&amp; &lt;",
@@ -168,13 +169,9 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     outputs = tmp_path / "outputs"
     write_run(outputs / "gamma_sweep" / "1", [make_row(hardware="<b>CPU</b>")], empirical=False)
     (outputs / "gamma_sweep" / "latest").symlink_to("1")
-    (outputs / "gamma_sweep" / "2").mkdir()
-    write_plan(
-        outputs / "gamma_sweep" / "2", Plan("gamma_sweep", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])])
-    )
+    planned_sweep(outputs / "gamma_sweep" / "2", JobState("a"), exp="gamma_sweep")
     write_run(outputs / "mine" / "1", [make_row(exp="mine")], empirical=False)
-    (outputs / "mine" / "2").mkdir()
-    write_plan(outputs / "mine" / "2", Plan("mine", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])]))
+    planned_sweep(outputs / "mine" / "2", JobState("a"), exp="mine")
     write_run(tmp_path / "other" / "gamma_sweep" / "1", [make_row(hardware="another")], empirical=False)
     to = tmp_path / "pages"
     index = Page.of(write_pages([outputs, tmp_path / "other"], to))

@@ -20,7 +20,7 @@ from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register
 from specbench.rules.rule import get_rule, of_this_tree, rule_of
 from specbench.runs.paper import paper
 from tests.analysis import test_latency_analysis
-from tests.api.test_api import SMALL
+from tests.api.test_certify import SMALL
 from tests.helpers.made_up_rows import gamma_rows, table_of, write_run
 from tests.reports.test_looks import dash
 

@@ -1,4 +1,4 @@
-"""What a sweep's folder says of its jobs, and what a job is known by."""
+"""What a sweep's folder says of its jobs."""
 
 import dataclasses
 import errno
@@ -24,7 +24,6 @@ from specbench.reports import markdown
 from specbench.runs import plan as plans
 from specbench.runs import state as of_jobs
 from specbench.runs.ending import _collect
-from specbench.runs.identity import digest, identity
 from specbench.runs.overrides import typed
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.repeat import commands
@@ -42,75 +41,7 @@ from specbench.runs.state import (
 from specbench.runs.status import SweepStatus
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import make_row
-
-CONFIG = {"gamma": 4, "threads": 1, "tracking": {"mode": "offline"}, "workload": {"path": "embedded:x"}, "seed": 0}
-CHOICES = {"verifier": "masked", "exp": "smoke", "tracking": "wandb"}
-
-
-def sweep_of(folder: Path, *states: JobState) -> Path:
-    jobs = [PlannedJob(number, state.id, f"gamma={number}", [f"gamma={number}"]) for number, state in enumerate(states)]
-    write_plan(folder, Plan("smoke", "2026-01-01", str(folder), None, jobs))
-    for number, state in enumerate(states):
-        write_state(folder / str(number), state)
-    return folder
-
-
-SAME = [
-    ({**CONFIG, "threads": 2}, CHOICES),
-    ({**CONFIG, "tracking": {"mode": "online"}}, CHOICES),
-    ({**CONFIG, "share_machine": True}, CHOICES),
-    (dict(reversed(CONFIG.items())), {**CHOICES, "exp": "gamma_sweep"}),
-]
-OTHER = [
-    ({**CONFIG, "gamma": 5}, CHOICES),
-    ({**CONFIG, "seed": 1}, CHOICES),
-    ({**CONFIG, "verifier": {"bits": 8}}, CHOICES),
-    (CONFIG, {**CHOICES, "verifier": "naive"}),
-]
-
-
-def test_a_job_is_another_where_its_rows_would_be():
-    assert all(identity(*job) == identity(CONFIG, CHOICES) for job in SAME)
-    assert not any(identity(*job).name == identity(CONFIG, CHOICES).name for job in OTHER)
-
-
-def test_the_content_of_files_belongs_to_a_job(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("a")
-    config = {**CONFIG, "workload": {"path": str(path)}}
-    first = identity(config, CHOICES)
-    os.utime(path, (0, 0))
-    assert identity(config, CHOICES) == first
-    path.write_text("b")
-    assert identity(config, CHOICES)[0] != first[0]
-    assert identity(config, CHOICES)[1].keys() == {"workload.path"}
-
-
-def test_large_files_are_told_apart_by_pieces(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    content = os.urandom(300_000)
-    one.write_bytes(content)
-    other.write_bytes(content)
-    assert digest(one) == digest(other)
-    other.write_bytes(os.urandom(300_000))
-    assert digest(one) != digest(other)
-    other.write_bytes(content[:-1])
-    assert digest(one) != digest(other)
-
-
-def test_the_files_of_a_folder_are_found_at_any_depth(tmp_path):
-    split = tmp_path / "test"
-    split.mkdir()
-    (split / "data.arrow").write_bytes(b"a")
-    before = digest(tmp_path)
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "index").write_bytes(b"a")
-    assert digest(tmp_path) == before
-    (split / "data.arrow").write_bytes(b"b")
-    assert digest(tmp_path) != before
-    (split / "data.arrow").write_bytes(b"a")
-    split.rename(tmp_path / "train")
-    assert digest(tmp_path) != before
+from tests.helpers.small_sweeps import planned_sweep
 
 
 def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
@@ -126,13 +57,6 @@ def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
     assert (again.jobs[3].number, again.jobs[3].id) == (3, "c")
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
-    plan = read_plan(sweep)
-    assert [job.label for job in plan.jobs] == ["gamma=0", "gamma=1"]
-    assert find_sweep(str(sweep)) == sweep
-
-
 @pytest.mark.parametrize(
     "edit",
     [
@@ -146,7 +70,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 )
 def test_a_damaged_plan_is_named_and_not_replaced_by_a_new_one(tmp_path, edit):
     """resume= took it for an empty one, began to number anew, and rows of two plans met in one folder."""
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
+    sweep = planned_sweep(tmp_path, JobState("a"), JobState("b"))
     path = sweep / "plan.json"
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     assert read_plan(sweep) is None
@@ -173,7 +97,7 @@ with locked_job(folder):
 
 
 def test_a_job_runs_while_its_process_lives_and_has_died_when_that_was_killed(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"))
+    sweep = planned_sweep(tmp_path, JobState("a"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", HOLD, str(tmp_path / "0")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -204,15 +128,13 @@ def test_the_exit_status_and_the_words_follow_from_the_folder(tmp_path):
         ((JobState("a", Status.DONE, verdict="not lossless"),), 1, "1 of 1 jobs done"),
     )
     for number, (states, status, sentence) in enumerate(cases):
-        (tmp_path / str(number)).mkdir()
-        got = SweepStatus.of(sweep_of(tmp_path / str(number), *states))
+        got = SweepStatus.of(planned_sweep(tmp_path / str(number), *states))
         assert (got.exit_status, got.sentence()) == (status, sentence)
 
 
 def test_a_command_to_go_on_can_be_typed_as_it_stands(tmp_path):
     folder = tmp_path / "my sweep's"
-    folder.mkdir()
-    sweep = sweep_of(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
+    sweep = planned_sweep(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
     command = SweepStatus.of(sweep).remedy().partition(": ")[2]
     assert shlex.split(command) == ["python", "-m", "specbench", f"resume={sweep}"]
 
@@ -227,7 +149,7 @@ def test_a_value_that_is_shown_to_be_typed_is_read_as_it_is(value):
 
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
+    sweep = planned_sweep(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
     text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
     assert text.startswith(
         "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion\n"
@@ -242,14 +164,14 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
 
 
 def test_a_sweep_of_which_nothing_is_done_says_what_became_of_it(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
+    sweep = planned_sweep(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
     with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no.*another\. To run"):
         read_rows(sweep)
 
 
 def test_rows_that_are_gone_of_jobs_that_are_done_are_missed(tmp_path):
     """A table without them looked whole, below "2 of 2 jobs done"."""
-    sweep = sweep_of(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
+    sweep = planned_sweep(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
     for job in range(2):
         write_rows(sweep / str(job) / RESULTS, [make_row(job=job)], RESULT_SCHEMA)
     status = SweepStatus.of(sweep)
@@ -324,7 +246,7 @@ def test_a_link_that_a_killed_process_left_is_no_sweep(tmp_path, monkeypatch):
 
 
 def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"))
+    sweep = planned_sweep(tmp_path, JobState("a"))
     (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
     for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp", "identity.json"):
         (sweep / "0" / name).touch()
@@ -335,7 +257,7 @@ def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
 
 def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatch):
     """What the attempt left makes room for its end. Only where that is not enough is it an error."""
-    sweep = sweep_of(tmp_path, JobState("a").begun())
+    sweep = planned_sweep(tmp_path, JobState("a").begun())
     job, write = sweep / "0", of_jobs.write_json
     (job / "steps.parquet").touch()
     needed = {"steps.parquet"}

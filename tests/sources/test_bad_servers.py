@@ -55,7 +55,6 @@ def complete(
 
 LLAMA_REPLIES = {
     "no tokens": (llama(tokens=None), r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
-    "a text for an id": (llama(tokens=["a"]), "no tokens that can be read"),
     "true for an id": (llama(tokens=[True]), "no tokens that can be read"),
     "a large id": (llama(tokens=[2**32]), "no tokens that can be read"),
     "no content": (llama(content=None), "no content that can be read"),
@@ -73,11 +72,6 @@ LLAMA_REPLIES = {
     "deep": (completing(Raw(b"[" * 100_000)), "/completion replied no JSON"),
     "a text": (completing(Raw(b'"text"')), "has no truncated that can be read"),
     "large": (completing(Raw(b" " * (MEBIBYTE + 1))), r"replied more than 1 MiB\. .*source\.most_megabytes"),
-    # Announced and sent; no more than a little above the limit is read.
-    "without end": (
-        llama() | {"/completion": lambda _: Raw(b"x" * 100 * MEBIBYTE)},
-        "replied more than 1 MiB",
-    ),
     "400": (
         completing(Raw(b'{"error": {"message": "too long"}}', 400)),
         r"status 400: 'too long'\. See the server's own log",
@@ -253,18 +247,8 @@ def test_proxies_of_the_environment_see_nothing(monkeypatch):
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "ftp://x",
-            "x",
-            "http://",
-            "http://x/?q=1",
-            "http://[",
-            "http://x:port",
-            "http://u:pw@x",
-            "http://u:pw@x:port",
-        ),
-        *("http://\ud800", "http://a..b", "http://x\n", "http://xn--", "http://" + "a" * 64, " http://x"),
-        *("http://x:65536", "http://x/\ud800", 8080),
+        *("ftp://x", "x", "http://", "http://x/?q=1", "http://[", "http://x:port", "http://x:65536", 8080),
+        *("http://u:pw@x", "http://u:pw@x:port", "http://\ud800", "http://a..b", "http://x\n", " http://x"),
     ],
 )
 def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):

@@ -1,0 +1,118 @@
+"""An analysis as a command: what it prints, and runs and rows that it cannot read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from specbench.analysis import exactness, gamma_sweep
+from specbench.analysis.command import main
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
+from tests.helpers.command_lines import ROOT
+from tests.helpers.made_up_rows import gamma_rows, make_row, markdown_report, table_of, write_run
+
+
+def test_the_command_prints_the_table_and_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
+    monkeypatch.setattr("specbench.analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
+    main("gamma_sweep", gamma_sweep.build)
+    printed = capsys.readouterr().out
+    assert "1.60 [1.59, 1.61]" in printed
+    assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
+
+
+@pytest.mark.parametrize(("made", "message"), [(False, "no such folder"), (True, "no results.parquet")])
+def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, made: bool, message: str
+) -> None:
+    if made:
+        (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(tmp_path / "gone")])
+    with pytest.raises(SystemExit) as stopped:
+        main("gamma_sweep", gamma_sweep.build)
+    assert stopped.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {message}")
+
+
+def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run = write_run(tmp_path / "run", gamma_rows())
+    (run / "report").write_text("in the way")
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(run)])
+    with pytest.raises(SystemExit) as stopped:
+        main("gamma_sweep", gamma_sweep.build)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"cannot write to {run / 'report'} (File exists). Free space there, make it writable, or")
+    assert "resume" not in error
+
+
+def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
+    write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
+    with pytest.raises(ConfigError, match="empty"):
+        gamma_sweep.build(tmp_path)
+
+
+def test_rows_of_another_protocol_or_schema_are_named(tmp_path: Path) -> None:
+    """A table of other columns, of one whose type has changed since, and a file cut short."""
+    run = write_run(tmp_path / "run", [make_row(protocol="cost", speedup=None, version=None)], empirical=False)
+    with pytest.raises(
+        ConfigError, match=r"no speedup in its rows, which are of cost, specbench older than 0.1\. Give"
+    ):
+        gamma_sweep.build(run)
+    path = run / "0" / RESULTS
+    pq.write_table(pa.table({"job": ["zero"], "exp": ["gamma_sweep"]}), path)
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged .*run it again"):
+        gamma_sweep.build(run)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged"):
+        gamma_sweep.build(run)
+
+
+@pytest.mark.parametrize(("analysis", "name"), [(gamma_sweep, "steps.parquet"), (exactness, "certificate.json")])
+def test_a_damaged_file_of_a_job_is_named(analysis: types.ModuleType, name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row()], empirical=False)
+    (run / "0" / name).write_bytes(b"cut off")
+    with pytest.raises(ConfigError, match=rf"RUN_DIR=.*/0/{name}: .*damaged"):
+        analysis.build(run)
+
+
+def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row()], empirical=False)
+    (run / "0" / "certificate.json").write_text('{"engine": "llama.cpp", "findings": []}')
+    with pytest.raises(ConfigError, match=r"RUN_DIR=.*json: no certificate of a verifier\. Use protocol=exactness"):
+        exactness.build(run)
+
+
+def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
+    block = rest.partition("```python\n")[2].partition("```")[0]
+    module = types.ModuleType("specbench.analysis.sky")
+    module.__package__ = "specbench.analysis"
+    exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
+    text = markdown_report(module, write_run(tmp_path, [make_row()]))
+    assert "\nIt is **blue**.\n" in text
+    assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
+    assert "## Where it ran" in text
+
+
+def test_reports_load_no_model_library_and_no_window_system() -> None:
+    """As the command, in a process of its own, since these tests have loaded PyTorch already."""
+    code = "import sys, analysis.gamma_sweep, analysis.temperature_sweep; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "matplotlib.figure" in loaded
+    assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)

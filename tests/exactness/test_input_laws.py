@@ -1,0 +1,131 @@
+"""Whether a rule is the target's distribution on the input distribution D, and what has no closed form there."""
+
+import pytest
+import torch
+
+from specbench.exactness.inputs.law import law_error, same_in_batch
+from specbench.rules.block import formulas as block
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.rule import LAST_SUCCESS, Rule
+from specbench.rules.token import formulas as token
+from specbench.rules.token.formulas import RULE as TOKEN
+from tests.exactness.test_inputs import BY_NAME, some_calls
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+SMALL_RESIDUALS = dict(name="drops", title="rule that drops", guarantee="lossless", thresholds=token.thresholds)
+DROPS = Rule(**SMALL_RESIDUALS, residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
+UNSCALED = Rule(
+    name="unscaled", title="unscaled rule", guarantee="lossless", thresholds=block.thresholds, decides=LAST_SUCCESS,
+    prefix_weights=lambda along: torch.ones_like(block.prefix_weights(along)),
+)  # fmt: skip
+LENIENT = Rule(
+    name="kind", title="kind rule", guarantee="lossless", thresholds=lambda along: (1.2 * along.ratio).clamp(max=1)
+)
+STOPS_EARLY = Rule(
+    name="early", title="early rule", guarantee="lossless", thresholds=block.thresholds,
+    prefix_weights=block.prefix_weights,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda rule: rule.name)
+def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
+    for call in some_calls(60):
+        error = law_error(rule, call, 0)
+        assert error is not None
+        assert error.step < 1e-12, call.name
+
+
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT], ids=lambda rule: rule.name)
+def test_a_wrong_rule_is_not(rule):
+    errors = [law_error(rule, call, 0) for call in some_calls(40)]
+    assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
+
+
+def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
+    """Lenient from the tenth drafted token on: what comes before, and every draft of up to nine tokens, is right."""
+
+    def thresholds(along):
+        late = torch.arange(along.ratio.shape[1]) >= 9
+        return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
+
+    rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
+    long = some_calls(30, strata=(BY_NAME["long drafts"],))
+    errors = [law_error(rule, call, 0) for call in long]
+    assert sum(error is not None and error.step > 1e-5 for error in errors) > 2
+
+
+def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
+    """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
+    from specbench.rules.law import emitted
+
+    coarse = Rule(**{**SMALL_RESIDUALS, "name": "coarse"}, residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
+    checked = 0
+    for call in some_calls(60, strata=(BY_NAME["tiny"],)):
+        if call.counts[0] == 0 or call.q is None:
+            continue
+        p, q = call.p[:1], call.q[:1]
+        first_tv = 0.5 * float((emitted(coarse, p, q) - p).abs().sum())
+        checked += 1
+        error = law_error(coarse, call.alone(0, 1), 0)
+        assert error is not None
+        assert error.first == pytest.approx(first_tv, abs=1e-12)
+    assert checked > 20
+
+
+def test_a_rule_without_a_closed_form_along_a_path_says_so():
+    long = [call for call in some_calls(60) if call.counts[0] > 2]
+    assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
+
+
+def test_a_rule_that_looks_ahead_has_no_closed_form():
+    """Where p = q any threshold leaves the token itself right: a look at the next one spoils that one alone."""
+
+    def thresholds(along):
+        first = (along.ratio[:, :1] == 1) & (along.counts[:, None] > 1)
+        ahead = torch.where(first, (along.drafted_q[:, 1:2] > 0.05).double(), along.ratio[:, :1])
+        return torch.cat([ahead, along.ratio[:, 1:]], dim=1).clamp(max=1) if along.ratio.shape[1] > 1 else along.ratio
+
+    rule, seen = Rule(name="ahead", title="rule that looks ahead", guarantee="lossless", thresholds=thresholds), 0
+    for call in some_calls(120, strata=(BY_NAME["tiny"], BY_NAME["small"])):
+        if call.options["draft rows"][0] == "equal" and call.counts[0] > 1 and call.q is not None:
+            seen += law_error(rule, call, 0) is None
+    assert seen > 0
+
+
+def test_a_wrong_second_candidate_is_no_wrong_first_token():
+    """The residual is right until a first candidate was refused, whose residual has zeros."""
+
+    def residual(p, q):
+        return torch.where((p == 0).any(), p, (p - q).clamp(min=0))
+
+    rule, later = Rule(**{**SMALL_RESIDUALS, "name": "second"}, residual=residual), 0
+    for call in some_calls(60, strata=(BY_NAME["tiny"],)):
+        if call.counts[0] == 0 or call.q is None or (call.p[0] == 0).any():
+            continue
+        error = law_error(rule, call.alone(0, 1), 0)
+        assert error is not None
+        assert error.first < 1e-12
+        later += error.step > 1e-3
+    assert later > 0
+
+
+READS_OTHERS = Rule(**{**SMALL_RESIDUALS, "name": "others"}, residual=lambda p, q: (p - q[:1]).clamp(min=0))
+READS_WIDTH = Rule(
+    name="width", title="wide rule", guarantee="lossless",
+    thresholds=lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda rule: rule.name)
+def test_formulas_that_read_the_batch_are_noticed(rule):
+    """Alone they are the token rule's, so that the law of a request alone is the target's."""
+    same = []
+    for call in some_calls(60):
+        request = len(call.counts) - 1
+        error = law_error(rule, call, request)
+        assert error is not None
+        assert error.step < 1e-9
+        same.append(same_in_batch(rule, call, request))
+    assert all(same) == (rule in (TOKEN, BLOCK))
