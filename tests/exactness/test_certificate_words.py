@@ -433,8 +433,12 @@ FORMS = [
      r"lossless\.(?P<remedy> More requests without a difference lower it\.)?", wide_sentence),
     (rf"D: beyond rounding, the tokens are not the rule's in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests in "
      r"'tiny'\.", lambda m, e: says(m, k=e.inputs[0].structural, n=e.inputs[0].requests)),
-    (r"It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form here, or it draws "
-     r"drafts by itself\.", lambda m, e: of_d(e).tv is None),
+    (r"It is not called lossless, because no bound over D is known: its rule has no formulas here, or it draws drafts by itself\. "
+     r"If the rule is your own, give the verifier a Rule with its formulas\.",
+     lambda m, e: of_d(e).tv is None and of_d(e).rule_checked == 0),
+    (r"It is not called lossless, because no bound over D is known: on some calls the formulas of its rule have no closed form along "
+     r"the drafted path, since a threshold reads later tokens or whole rows\. No setting changes that; quote the bound on small "
+     r"pairs\.", lambda m, e: of_d(e).tv is None and of_d(e).rule_checked > 0),
     (r"A time limit ended early: (?P<what>.+)\. Bounds are of what was done by then\.",
      lambda m, e: m["what"].split(", ") == e.cut),
     (r"The verifier took none of the small pairs, so that nothing is known of it\..*", lambda m, e: not e.bounds),

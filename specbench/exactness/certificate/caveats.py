@@ -135,11 +135,21 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
             remedy = "" if names_another_rule(evidence) else " More requests without a difference lower it."
             sentences.append(f"A bound above {limit:g} over {place} is too large to call it lossless.{remedy}")
     if any(row.calls and row.tv is None for row in evidence.inputs):
-        sentences.append(
-            "It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form "
-            "here, or it draws drafts by itself."
-        )
+        sentences.append(f"It is not called lossless, because no bound over D is known: {_without_bound(evidence)}")
     return [*sentences, *of_time(evidence)]
+
+
+def _without_bound(evidence: Evidence) -> str:
+    """Why calls of D give no bound, and what to do."""
+    if any(row.rule_checked for row in evidence.inputs):
+        return (
+            "on some calls the formulas of its rule have no closed form along the drafted path, since a threshold "
+            "reads later tokens or whole rows. No setting changes that; quote the bound on small pairs."
+        )
+    return (
+        "its rule has no formulas here, or it draws drafts by itself. If the rule is your own, give the verifier a "
+        "Rule with its formulas."
+    )
 
 
 def of_time(evidence: Evidence) -> list[str]:
