@@ -183,7 +183,7 @@ def logit_rows(
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
-        cutoffs = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
+        cutoffs = launch_rows.find_cutoffs(logits, **{name: getattr(params, name) for name in NUMBERS})
     else:
         cutoffs = sorted_cutoffs(logits, params)
     return LogitRows(logits, params.temperature, *cutoffs)
