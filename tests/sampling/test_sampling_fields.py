@@ -1,20 +1,17 @@
 """No sampling parameter is silently without effect: it changes what is decoded or told, or it is refused by name."""
 
 import dataclasses
-import inspect
 
 import pytest
 
 import specbench
 from specbench.core import sampling_params
 from specbench.core.errors import ConfigError
-from specbench.core.sampling_params import NUMBERS
-from specbench.kernels.launch_rows import find_cutoffs
 from specbench.models.generate import PLAIN as PLAIN_GENERATE
 from specbench.models.generate import obstacle
 from specbench.protocols.judge import _checked
 from specbench.protocols.settings import check_parameters
-from specbench.sampling import SamplingParams
+from specbench.sampling import RowParams, SamplingParams, where
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.contexts import run_context
 from tests.protocols.test_honest_rows import PROTOCOLS, protocol_of
@@ -84,7 +81,10 @@ def test_places_that_name_truncations_refuse_a_new_one(pair, monkeypatch):
     with pytest.raises(ConfigError, match=r"sampler\.min_p=0\.1: under it .* leave protocol\.target out"):
         _checked(context, "embedded:target")
     assert _checked(context, None) is context.source
-    assert {*NUMBERS} == {*inspect.signature(find_cutoffs).parameters} - {"logits"}  # else a GPU raises TypeError
+    assert RowParams.of([new]).truncates
+    monkeypatch.setattr(where, "by_kernels", lambda logits: True)
+    with pytest.raises(ConfigError, match=r"sampler\.min_p=0\.1: no kernel finds its cutoffs on a GPU\. Use"):
+        RowParams.of([new])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
