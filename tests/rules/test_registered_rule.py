@@ -168,7 +168,9 @@ def test_a_paper_cites_its_own_entry(timed: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.reports.latex.folder._pdf", lambda picture, page: b"")
         assert paper([*runs, "--out", str(out)]) == 0
-    assert r"the halved rule~\cite{half2026}" in (out / "main.tex").read_text()
+    text = (out / "main.tex").read_text()
+    assert r"Verifiers follow the halved rule~\cite{half2026}, the " in text
+    assert r"} and the " in text
     refs = (out / "refs.bib").read_text()
     assert refs.count("@misc{half2026,") == 1
     assert "leviathan2023fast" in refs
