@@ -11,6 +11,7 @@ import pyarrow as pa
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
 from specbench.reports import Report, Section, markdown
+from specbench.rules.recorded import recall_rules
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
 from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
@@ -34,7 +35,7 @@ def find_run(exp: str, run_dir: Path | None) -> Path:
 
 
 def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
-    """The rows of a run.
+    """The rows of a run. Rules of a user's module that the run recorded are registered.
 
     Args:
         run_dir: the sweep's folder.
@@ -45,6 +46,7 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
             schema, such as an older one, or of another experiment.
     """
     rows = results.read_rows(run_dir)
+    recall_rules(run_dir)
     if rows is not None and len(rows):
         frame = rows.to_pandas()
         missing = [name for name in needed if frame[name].isna().all()]

@@ -222,10 +222,20 @@ class SamplingParams:
         return json.dumps(named, sort_keys=True) if named else ""
 
     @property
+    def further_truncations(self) -> dict[str, Any]:
+        """Truncations beside ``numbers`` that are not off, by name."""
+        further = {name: getattr(self, name) for name in TRUNCATIONS if name not in RECORDED}
+        return {name: value for name, value in further.items() if value != DEFAULTS[name]}
+
+    @property
+    def beside_numbers(self) -> dict[str, Any]:
+        """What changes a distribution beside ``numbers`` and is not off, by name; without processors and structures."""
+        return self.shaping | self.further_truncations
+
+    @property
     def shaping_text(self) -> str:
-        """``shaping``, and truncations beside ``numbers`` that are not off, as JSON; empty if there are none."""
-        beside = {name: getattr(self, name) for name in TRUNCATIONS if name not in RECORDED}
-        named = self.shaping | {name: value for name, value in beside.items() if value != DEFAULTS[name]}
+        """``beside_numbers`` as JSON; empty if there are none."""
+        named = self.beside_numbers
         return json.dumps(named, sort_keys=True) if named else ""
 
     @property

@@ -37,6 +37,7 @@ class Evidence:
         cut: what the time was up for before all that was asked for was made.
         interrupted: how far the suite was when a signal ended it; None if none did.
         left_out: what D was drawn without, since the verifier does not take it.
+        lossy_rule: whether its rule is declared lossy and has formulas, so that it can be held against these alone.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Evidence:
     cut: list[str] = field(default_factory=list)
     interrupted: str | None = None
     left_out: list[str] = field(default_factory=list)
+    lossy_rule: bool = False
 
     @property
     def rejected(self) -> list[Row]:

@@ -100,6 +100,8 @@ class Examination:
         with guard.stoppable():
             try:
                 guard.check_attributes(self.verifier)
+                rule = rule_of(self.verifier)
+                evidence.lossy_rule = rule.has_law and rule.guarantee == "lossy"
                 with guard.call_limit(self.settings.call_seconds, None if self.stuck is None else self._hang):
                     self._run_parts()
                     self._finish()

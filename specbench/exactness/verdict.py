@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.draws.probes import COUNTED
+from specbench.exactness.draws.probes import COUNTED, LOCATED
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import HARD, Bound, LongUseRow, Row
 from specbench.exactness.trials.run import ALL, LARGE
@@ -106,6 +106,22 @@ def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
 def names_another_rule(evidence: Evidence) -> bool:
     """Whether its tokens are not those of the rule that it names, in requests or on the pair of rows located."""
     return other_tokens(evidence)[0] > 0 or (evidence.row is not None and evidence.row.structural > 0)
+
+
+def unlike_formulas(evidence: Evidence) -> Bound | None:
+    """The small pair on which the bias of the code differs most from that of its rule's formulas, beyond rounding."""
+    gaps = {
+        abs(bound.located - bound.rule_error): bound
+        for bound in evidence.bounds
+        if bound.method == LOCATED and bound.located is not None and bound.rule_error is not None
+    }
+    largest = max(gaps, default=0.0)
+    return gaps[largest] if largest > ROUNDING else None
+
+
+def breaks_lossy_rule(evidence: Evidence) -> bool:
+    """Whether a verifier of a lossy rule does not follow it."""
+    return evidence.lossy_rule and (names_another_rule(evidence) or unlike_formulas(evidence) is not None)
 
 
 def strongest(rows: list[Row]) -> Row | None:

@@ -24,8 +24,8 @@ def obstacle(pair: Pair, way: str, batch: int, sampling: SamplingParams, gamma: 
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
-    if sampling.shaping:
-        return f"generate is not asked for sampler.{next(iter(sampling.shaping))}"
+    if sampling.beside_numbers:
+        return f"generate is not asked for sampler.{next(iter(sampling.beside_numbers))}"
     if sampling.stop:
         return "generate looks for sampler.stop by rules of its own"
     return _obstacle_of_assistance(pair, batch, gamma) if way == ASSISTED else ""

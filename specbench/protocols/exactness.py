@@ -28,7 +28,7 @@ from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows, sensitivity
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum
-from specbench.exactness.verdict import names_another_rule
+from specbench.exactness.verdict import breaks_lossy_rule, names_another_rule
 from specbench.metrics.run_row import emptied
 from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
@@ -104,7 +104,7 @@ class ExactnessProtocol:
             },
             figures,
             {JSON: certificate.json(), PAGE: certificate.page},
-            failure=_failure(certificate, names_another_rule(evidence)),
+            failure=_failure(certificate, evidence),
         )
 
     def examination(self, context: RunContext) -> Examination:
@@ -122,13 +122,15 @@ class ExactnessProtocol:
         )
 
 
-def _failure(certificate: Certificate, other_rule: bool) -> str | None:
+def _failure(certificate: Certificate, evidence: Evidence) -> str | None:
     """Why the run should not exit with 0: it is broken, or it is not what it says that it is, lossless or of a rule."""
     if certificate.verdict == BROKEN:
         return " ".join(certificate.words)
     if certificate.verdict == NOT_LOSSLESS and certificate.declared_lossless:
         return f"it is declared lossless and is {certificate.headline}"
-    if certificate.verdict == NOT_REJECTED and other_rule:
+    if certificate.verdict == NOT_LOSSLESS and breaks_lossy_rule(evidence):
+        return f"it does not follow the rule {certificate.rule} that it names: {certificate.headline}"
+    if certificate.verdict == NOT_REJECTED and names_another_rule(evidence):
         return f"it names the rule {certificate.rule} and emits other tokens: {certificate.headline}"
     return None
 

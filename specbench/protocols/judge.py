@@ -215,6 +215,9 @@ def _checked(context: RunContext, target: str | None) -> Source:
     if target is not None and getattr(source, "chat", False):
         problem = "with source.chat=true the server's chat template makes other prompts than the checkpoint reads"
         raise ConfigError("protocol.target", target, problem, "Leave it out, or leave source.chat out.")
+    for name, value in context.sampling.further_truncations.items() if target is not None else ():
+        problem = "under it nothing is known of which tokens rounding leaves in doubt (exactness/texts/support.py)"
+        raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or leave protocol.target out.")
     if getattr(source, "of_run", False):
         return source
     for key, value, usual, problem in (
@@ -229,7 +232,7 @@ def _checked(context: RunContext, target: str | None) -> Source:
 def _scope(
     sampler: Sampler, method: str | None, prompts: Sequence[JudgedPrompt], limits: SampleLimits, processors: str
 ) -> list[str]:
-    changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
+    changed = {**sampler.sampling.numbers, **sampler.sampling.beside_numbers}
     changed |= {"processors": json.loads(processors)} if processors else {}
     named = ", ".join(
         f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {json.dumps(value, default=str)}"

@@ -43,6 +43,7 @@ class RunContext:
         command: the command line that repeats this job alone.
         drafter: not yet bound to models; None in a run without any.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
+        names_verifier: whether the command line names a verifier.
         folder: the job's; None outside a run.
         source: the engine under test, not yet opened; None if the command names none. The protocol opens and closes it.
         processors: what sampler.processors says, as JSON; empty for none.
@@ -62,6 +63,7 @@ class RunContext:
     command: str
     drafter: Drafter | None = None
     asked_pair: tuple[str, str] | None = None
+    names_verifier: bool = False
     folder: Path | None = None
     source: Source | None = None
     processors: str = ""

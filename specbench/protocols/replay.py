@@ -29,7 +29,9 @@ from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace
 from specbench.replay.values import SAMPLER, sampler_of
 from specbench.reports.plots import replay as plots
-from specbench.rules import replayable
+from specbench.rules import RuleInfo, replayable
+from specbench.rules.rule import rule_of
+from specbench.rules.verifier import Verifier
 
 DOCUMENT = "trace.json"
 
@@ -50,7 +52,7 @@ class ReplayProtocol:
         "pair": None,  # check_pair
         "gamma": "Use protocol.gammas.",
         "batch_size": "Nothing is decoded; leave it out.",
-        "verifier": "Every rule is replayed; leave it out.",
+        "verifier": None,  # rules_of
         "seed": "Nothing is drawn; leave it out.",
         "dtype": "It is the trace's; leave it out.",
     }
@@ -77,22 +79,24 @@ class ReplayProtocol:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a trace that cannot be read, or of another sampler or pair than was asked for.
+            ConfigError: a trace that cannot be read, or of another sampler or pair than was asked for; a verifier whose
+                rule is replayed without it, or cannot be replayed.
         """
+        rules = rules_of(context.verifier if context.names_verifier else None, context.verifier_name)
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
         check_sampler(trace, context.sampling.numbers, self.path, context.processors, context.sampling.shaping_text)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
-        rules = [*replayable(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]
-        rows = [row for rule in rules for row in replay_rows(trace, replay(trace, rule, self.gammas))]
+        shown = [*rules, *([ARGMAX] if "draft_argmax" in trace.columns else [])]
+        rows = [row for rule in shown for row in replay_rows(trace, replay(trace, rule, self.gammas))]
         tried = [
             row
-            for rule in replayable()
+            for rule in rules
             if self.policies
             for row in policy_rows(trace, rule.name, frontier(trace, rule, self.policies))
         ]
-        planned = plan(trace, self.planned, self.alpha, self.power) if self.planned else []
+        planned = plan(trace, rules, self.planned, self.alpha, self.power) if self.planned else []
         figures = {"acceptance_length": plots.replayed_lengths(pd.DataFrame(rows))}
         if tried:
             figures["policies"] = plots.policy_frontier(pd.DataFrame(tried))
@@ -113,6 +117,29 @@ class ReplayProtocol:
             figures=figures,
             documents={DOCUMENT: described(trace, self.path, doubt)},
         )
+
+
+def rules_of(verifier: Verifier | None, name: str) -> list[RuleInfo]:
+    """Returns the rules to replay: the registered ones, and that of a verifier of a user's own.
+
+    Args:
+        verifier: the one that the command line names; None if it names none.
+        name: the verifier's, in messages.
+
+    Raises:
+        ConfigError: a verifier of specbench, or one whose rule has no token_cost.
+    """
+    rules = replayable()
+    if verifier is None:
+        return rules
+    rule = rule_of(verifier)
+    if rule.token_cost is None:
+        problem = f"protocol=replay cannot replay the {rule.title}, which has no token_cost"
+        raise ConfigError("verifier", name, problem, "Give its Rule one, or leave the verifier out.")
+    if rule.of_this_tree:
+        remedy = "Every rule of specbench is replayed; leave it out, or name a verifier of a rule of your own."
+        raise ConfigError("verifier", name, "protocol=replay would ignore it", remedy)
+    return [*(info for info in rules if info.name != rule.name), rule]
 
 
 def check_pair(trace: Trace, pair: tuple[str, str] | None, path: Path) -> None:

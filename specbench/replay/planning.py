@@ -36,7 +36,7 @@ from specbench.replay.simulate import simulated_steps
 from specbench.replay.summary import by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
-from specbench.rules import replayable
+from specbench.rules import RuleInfo
 
 PLAN = "plan.parquet"
 RUNS = 16  # drawn to find the accept/reject noise
@@ -125,10 +125,10 @@ def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: 
     return PlanRow(first=first.name, second=second.name, difference=difference, alpha=alpha, power=power, **known)
 
 
-def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[PlanRow]:
+def plan(trace: Trace, rules: Sequence[RuleInfo], gammas: Sequence[int], alpha: float, power: float) -> list[PlanRow]:
     """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = [[setting(trace, result) for result in replay(trace, info, chosen)] for info in replayable()]
+    settings = [[setting(trace, result) for result in replay(trace, info, chosen)] for info in rules]
     pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
     pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]

@@ -5,6 +5,7 @@ Whether verifiers that promise the same tokens keep to it, and which rule yields
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from specbench.replay.trace import TRACE
 from specbench.reports.cells import plain
 from specbench.reports.markdown import code
 from specbench.reports.templates import words
-from specbench.rules import RULES, TOKEN, replayable, rules_by_verifier
+from specbench.rules import RULES, TOKEN, rules_by_verifier
 
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
 
@@ -133,7 +134,10 @@ def _replay_command(unknown: Sequence[RunComparison], run_dir: Path) -> Markup |
     """What replays a trace, whose texts both rules then share; None if there is none, so that more prompts must do."""
     first = unknown[0]
     path = run_dir / str(first.row["job"]) / TRACE
-    if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
+    both = (first.row, first.other)
+    own = [row for row in both if row["rule"] not in RULES or not RULES[row["rule"]].of_this_tree]
+    known = all(row["rule"] in RULES and RULES[row["rule"]].token_cost is not None for row in both)
+    if not path.is_file() or not known or len(own) > 1:
         return None
     sampling = sampling_of(first.row)
     alike = [comparison for comparison in unknown if sampling_of(comparison.row) == sampling]
@@ -145,8 +149,16 @@ def _replay_command(unknown: Sequence[RunComparison], run_dir: Path) -> Markup |
         *("python", "-m", "specbench", "protocol=replay", f"protocol.trace={path}", f"protocol.planned=[{gammas}]"),
         *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
         *(f"sampler.{name}={value}" for name, value in sampler.items()),
+        *(word for row in own for word in _verifier_words(row)),
     ]
     return code(shlex.join(command))
+
+
+def _verifier_words(row: pd.Series) -> list[str]:
+    """Returns the words of a command line that name the verifier of a row by its class and its arguments."""
+    settings = json.loads(row["config"])["verifier"]
+    target = settings.pop("_target_")
+    return [f"verifier._target_={target}", *(f"+verifier.{name}={value}" for name, value in settings.items())]
 
 
 def agreement(results: pd.DataFrame, axis: str) -> list[Markup]:

@@ -56,7 +56,8 @@ class RuleInfo:
     """What is known of a rule without PyTorch. A field that is None or empty is not known.
 
     Attributes:
-        name: the name by which verifiers refer to the rule, and its value in the column ``rule`` of results.
+        name: the name by which verifiers refer to the rule, and its value in certificates and tables that have a column
+            ``rule``.
         title: the name in words, such as "token rule".
         papers: BibTeX keys of the papers that define it: entries of reports/latex/references.bib, or of ``bibtex``.
         tree_papers: BibTeX keys of the papers that define it for trees.
@@ -73,6 +74,7 @@ class RuleInfo:
             They emit the same tokens from the same streams. The rule's own series look like the first verifier's.
         tree_verifiers: the looks of the verifiers that follow it on trees.
         timing_baseline: the verifier that the others are compared with in speed, if it was timed.
+        recorded: whether it was read back from a run's folder, without its functions (rules/recorded.py).
     """
 
     name: str
@@ -88,6 +90,12 @@ class RuleInfo:
     verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     tree_verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     timing_baseline: str = ""
+    recorded: bool = False
+
+    @property
+    def of_this_tree(self) -> bool:
+        """Whether it is a rule of specbench itself, and not of a user's module."""
+        return self.formulas.startswith(f"{__package__}.")
 
     @property
     def has_law(self) -> bool:
@@ -109,9 +117,14 @@ def register(rule: Info) -> Info:
 
     A rule of this tree is registered in the ``__init__`` of its folder; a Rule of your own, in your module.
 
+    A rule that was only read back from a run's folder (rules/recorded.py) gives way.
+
     Raises:
         ArgumentError: the name of the rule, or of one of its verifiers, belongs to another registered rule.
     """
+    for other in list(RULES.values()):
+        if other.recorded and _share_names(rule, other):
+            del RULES[other.name]
     if RULES.get(rule.name, rule) is not rule:
         raise ArgumentError(f"rule={rule.name}: this name is registered for another rule. Give your rule another name.")
     for other in RULES.values():
@@ -123,6 +136,11 @@ def register(rule: Info) -> Info:
             )
     RULES[rule.name] = rule
     return rule
+
+
+def _share_names(rule: RuleInfo, other: RuleInfo) -> bool:
+    verifiers = {*rule.verifiers, *rule.tree_verifiers}
+    return rule.name == other.name or not verifiers.isdisjoint({*other.verifiers, *other.tree_verifiers})
 
 
 def info_of(rule: RuleInfo | str) -> RuleInfo:
@@ -156,5 +174,5 @@ def rules_followed(verifiers: Iterable[str]) -> list[str]:
 
 
 def replayable() -> list[RuleInfo]:
-    """The registered rules whose acceptance can be replayed from a trace."""
-    return [info for info in RULES.values() if info.token_cost is not None]
+    """The registered rules whose acceptance can be replayed from a trace in this process."""
+    return [info for info in RULES.values() if info.token_cost is not None and not info.recorded]

@@ -177,6 +177,8 @@ def get_rule(rule: RuleInfo | str) -> Rule:
     if isinstance(rule, str):
         return _with_formulas(RULES[rule]) if rule in RULES else Rule(name=rule, title=f"{rule} rule")
     registered = RULES.get(rule.name, rule)
+    if registered.recorded:
+        registered = rule  # a run's folder has the name alone
     if rule is not registered and rule is not _with_formulas(registered):
         raise ConfigError("verifier.rule", rule.name, "another rule has this name", "Give your rule a name of its own.")
     return _with_formulas(rule)
@@ -190,7 +192,7 @@ def rules_with_formulas() -> dict[str, Rule]:
 def of_this_tree(rule: Rule) -> bool:
     """Whether a rule is one of this tree, whose law the tests prove. The law of a rule registered elsewhere is not."""
     info = RULES.get(rule.name)
-    if info is None or isinstance(info, Rule) or not info.formulas.startswith(f"{__package__}."):
+    if info is None or isinstance(info, Rule) or not info.of_this_tree:
         return False
     return _with_formulas(info) is rule
 

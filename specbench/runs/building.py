@@ -125,12 +125,16 @@ def _engine(
 
 
 def _tokens(context: RunContext, config: Config, texts: int) -> int:
-    """Returns how many tokens in float32 all jobs of the sweep may decode: each text plainly and with the draft."""
+    """Returns how many tokens in float32 all jobs of the sweep may decode: each text plainly and with the draft.
+
+    Jobs that ``resume=`` added do not count: their engine would differ from the one that timed the others.
+    """
     plan = None if context.folder is None else read_plan(context.folder.parent)
     if plan is None or context.dtype != torch.float32:
         return 0
+    jobs = plan.begun_with or len(plan.jobs)
     rounds = 1 if config.protocol.get("together") else config.protocol.get("rounds", 1)
-    return texts * config.max_new_tokens * 2 * (rounds if isinstance(rounds, int) else 1) * len(plan.jobs)
+    return texts * config.max_new_tokens * 2 * (rounds if isinstance(rounds, int) else 1) * jobs
 
 
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:

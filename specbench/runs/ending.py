@@ -74,10 +74,12 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
 
 def _collect(folder: Path, status: SweepStatus) -> None:
     from specbench.metrics import results
+    from specbench.rules.recorded import recall_rules
 
     again = f"python -m specbench report {shlex.quote(str(folder))} collects them"
     with writing(folder, f"Free space there; rows stay in the jobs' folders, and {again}."):
         results.collect(folder)
+    recall_rules(folder)
     ended = zip(status.plan.jobs, status.states, strict=True)
     done = [str(job.number) for job, state in ended if state.status is Status.DONE]
     if lost := [number for number in done if not (folder / number / results.RESULTS).exists()]:

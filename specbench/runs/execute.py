@@ -26,6 +26,7 @@ from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.reports.plots.style import style
+from specbench.rules.recorded import RECORDED, recorded_rules
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
 from specbench.runs.choices import build, build_source
@@ -180,7 +181,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
     values = values_of(job.overrides)
     source = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
     check_conditions({**values, **source}, ignored, job.choices["protocol"])
-    names_pair = any(key.partition(".")[0] == "pair" for key in values)
+    named = {key.partition(".")[0] for key in values}
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
@@ -195,7 +196,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
-        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if names_pair else None,
+        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if "pair" in named else None,
+        names_verifier="verifier" in named,
         folder=job.folder,
         source=build_source(config.source),
         journal=Journal(None if tracked is None else job.folder),
@@ -244,6 +246,8 @@ def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
         results.write_rows(folder / name, table.rows, table.schema)
     for name, text in outcome.documents.items():
         write_text(folder / name, text)
+    if rules := recorded_rules():
+        write_text(folder / RECORDED, rules)
     details = {
         key: getattr(row, key)
         for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")

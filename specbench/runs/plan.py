@@ -59,6 +59,7 @@ class Plan:
         created: UTC, ISO 8601.
         started_in: the folder that relative paths lead from.
         config_dir: the user's own configurations (``--config-dir``).
+        begun_with: the number of jobs before ``resume=`` added more; 0 in plans that are older than this.
     """
 
     exp: str
@@ -66,6 +67,7 @@ class Plan:
     started_in: str
     config_dir: str | None
     jobs: list[PlannedJob]
+    begun_with: int = 0
 
     @staticmethod
     def new(exp: str, config_dir: str | None) -> Plan:
@@ -83,7 +85,7 @@ class Plan:
                 jobs.append(dataclasses.replace(job, id=name, number=len(jobs)))
         labels = labels_of([job.overrides for job in jobs])
         relabelled = [dataclasses.replace(job, label=label) for job, label in zip(jobs, labels, strict=True)]
-        return dataclasses.replace(self, jobs=relabelled)
+        return dataclasses.replace(self, jobs=relabelled, begun_with=self.begun_with or len(self.jobs) or len(jobs))
 
 
 def read_plan(sweep: Path) -> Plan | None:

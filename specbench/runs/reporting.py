@@ -9,12 +9,12 @@ from types import ModuleType
 import pandas as pd
 import pyarrow as pa
 
+# Protocols whose analysis has another name.
 OF_PROTOCOL = {
     "latency": "verifier_latency",
     "agreement": "verifier_agreement",
     "replay_check": "replay_sweep",
     "predict": "predicted_speedup",
-    "exactness": "exactness",
     "judge": "engines",
 }
 DECODING = {"gamma": "gamma_sweep", "temperature": "temperature_sweep", "drafter": "drafters", "engine": "decode_speed"}
@@ -60,4 +60,8 @@ def fitting(rows: pd.DataFrame) -> str:
     protocols = set(rows["protocol"])
     if protocols == {"decode"}:
         return next((exp for column, exp in DECODING.items() if rows[column].nunique() > 1), DECODING["gamma"])
-    return OF_PROTOCOL.get(protocols.pop(), "") if len(protocols) == 1 else ""
+    if len(protocols) != 1:
+        return ""
+    (protocol,) = protocols
+    exp = OF_PROTOCOL.get(protocol, protocol)
+    return exp if analysis_module(exp) is not None else ""

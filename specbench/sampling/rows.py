@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.core.errors import ArgumentError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.sampling_params import NUMBERS, SamplingParams
 from specbench.core.types import LogitRows, Mask
 from specbench.sampling import where
@@ -63,7 +63,16 @@ class RowParams:
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
-        """Returns one row a request."""
+        """Returns one row a request.
+
+        Raises:
+            ConfigError: a truncation whose cutoffs no kernel finds, on a GPU.
+        """
+        further = {name: value for request in params for name, value in request.further_truncations.items()}
+        if further and where.by_kernels(torch.empty(0, device=device)):
+            name, value = next(iter(further.items()))
+            remedy = "Use device=cpu, or let kernels/cutoff.py find them."
+            raise ConfigError(f"sampler.{name}", value, "no kernel finds its cutoffs on a GPU", remedy)
         of_request = [tuple(request.processors) for request in params]
         chains = [chain for chain in dict.fromkeys(of_request) if chain]
         rows = [torch.tensor([other == chain for other in of_request], device=device) for chain in chains]

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from specbench.analysis.flawed_zoo import sensitivity_table
+from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.settings import SUITES
@@ -19,7 +20,9 @@ from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.reports.plots import exactness as plots
+from specbench.rules import Rule
 from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import ReferenceVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
 
@@ -41,6 +44,28 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 def exactness(**more) -> ExactnessProtocol:
     few = {"calls": 40, "inputs_seed": 2, "use_calls": 50}
     return ExactnessProtocol(**{**SMALL, **few, **more})
+
+
+def lenient(factor: float) -> Rule:
+    """Accepts ``factor`` times as often."""
+    accept = {"thresholds": lambda path: (factor * path.ratio).clamp(max=1)}
+    return Rule(name="lenient", title="lenient rule", guarantee="lossy", **accept)
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked")
+@pytest.mark.parametrize("factor", [1.5, 3.0])
+def test_a_lossy_verifier_is_held_to_its_rule(factor):
+    """One that follows another rule than the lossy one that it names was passed over with exit status 0."""
+    verifier = FunctionVerifier(ReferenceVerifier(lenient(factor)).verify, lenient(1.5), lossless=False)
+    outcome = exactness(suite="quick", calls=0, use_calls=0).run(context(verifier))
+    assert outcome.headline.startswith("not lossless: TV")
+    page = outcome.documents["certificate.md"]
+    if factor == 1.5:
+        assert outcome.failure is None
+        assert "- It follows its lossy rule: no request" in page
+    else:
+        assert outcome.failure.startswith("it does not follow the rule lenient that it names: not lossless")
+        assert "- It does not follow its lossy rule." in page
 
 
 def test_the_figure_of_steps_of_which_none_is_expected_often():

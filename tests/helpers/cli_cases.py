@@ -192,6 +192,12 @@ BAD_INPUT = [
             ("exactness", "workload.limit=3"),
         )
     ),
+    Case(
+        "replay of a verifier of specbench",
+        (*REPLAY, "verifier=block"),
+        ("verifier=block: protocol=replay would ignore it. Every rule of specbench", "a rule of your own"),
+        files=TRACE,
+    ),
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
     Case(
         "gamma without calls",

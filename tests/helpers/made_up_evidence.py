@@ -146,6 +146,11 @@ def evidences() -> Iterator[Evidence]:
             interrupted=FAR if refused and rows is ROWS["passed"] else None,
             **more,
         )
+    for located in (0.18, 0.3):
+        biased = dataclasses.replace(BOUNDS["biased"][0], rule_error=0.18, located=located)
+        for structural in (0, 4):
+            bounds = [biased, dataclasses.replace(of_rule(0, 0, 0.071), structural=structural)]
+            yield Evidence(rows=ROWS["joint"], bounds=bounds, lossy_rule=True)
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
     yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')

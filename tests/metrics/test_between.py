@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.results import STEPS, StepRow, read_jobs, write_rows
 from specbench.replay.trace import TRACE
 from specbench.reports.between import tokens_a_step
+from specbench.rules import RULES, TOKEN, RuleInfo, SeriesLook
 from specbench.runs.ending import tell
 from specbench.runs.state import JobState, Status
 from tests.helpers.made_up_rows import make_row, write_run
@@ -70,6 +72,22 @@ def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) 
     sampler = "sampler.temperature=0.7 sampler.min_tokens=3"
     command = f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' {sampler}"
     assert f"`{command}` compares them on the same texts" in text
+
+
+def test_the_replay_of_a_rule_of_ones_own_names_its_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the replay knew nothing of the rule, and compared the token rule with the block rule."""
+    rule = RuleInfo(
+        name="mine", title="my rule", token_cost=TOKEN.token_cost, verifiers={"mine": SeriesLook("blue", "o")}
+    )
+    accepted = {"masked": [[4, 4, 1], [0, 1, 1], [3, 0, 4]], "mine": [[0, 1, 1], [4, 0, 2], [1, 1, 1]]}
+    config = '{"verifier": {"_target_": "mine.Mine", "a": 0.7}}'
+    run = sweep(tmp_path, accepted, config=config)
+    (run / "0" / TRACE).touch()
+    monkeypatch.setitem(RULES, "mine", rule)
+    words = "'protocol.planned=[4]' verifier._target_=mine.Mine +verifier.a=0.7"
+    assert f"`{RUN} protocol.trace={run}/0/{TRACE} {words}` compares them" in verdict_text(run)
+    monkeypatch.setitem(RULES, "mine", dataclasses.replace(rule, token_cost=None))
+    assert RUN not in verdict_text(run)
 
 
 def test_without_a_trace_more_prompts_are_the_remedy(tmp_path: Path) -> None:

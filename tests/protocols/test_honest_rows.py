@@ -28,7 +28,7 @@ from tests.helpers.made_up_engines import Engine as MadeUpEngine
 PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
 SAMPLING = SamplingParams(temperature=0.9)  # known by its identity: what was made in its place is another object
 TINY_COST = {"batches": [1, 2], "gammas": [2], "contexts": [8], "steps": 2, "rounds": 1}
-# What makes each protocol quick, its vocabulary and its number of requests in particular.
+# What makes a protocol quick that is not so by its yaml: its vocabulary and its number of requests in particular.
 QUICK: dict[str, dict[str, Any]] = {
     "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
     "cost": TINY_COST,
@@ -43,7 +43,6 @@ QUICK: dict[str, dict[str, Any]] = {
         **{"seconds": 0.001, "budget": 0.0},
     },
     "predict": {"gammas": [1, 2], "decoded": [1], "warmup": 0, "cost": TINY_COST},
-    "record": {},
     "replay": {"gammas": [1, 2], "policies": [], "planned": []},
     "replay_check": {"gammas": [1, 2], "decoded": [1], "warmup": 0},
 }
@@ -92,11 +91,11 @@ def context(pair: Pair | None, needs_models: bool) -> RunContext:
 def protocol_of(name: str, **changes: Any) -> Any:
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "protocol" / f"{name}.yaml"))
     settings.pop("defaults", None)
-    return instantiate({**settings, **QUICK[name], **changes}, _convert_="all")
+    return instantiate({**settings, **QUICK.get(name, {}), **changes}, _convert_="all")
 
 
-def test_every_protocol_has_its_quick_settings_here():
-    assert sorted(QUICK) == PROTOCOLS
+def test_quick_settings_are_of_protocols_that_are_there():
+    assert QUICK.keys() <= {*PROTOCOLS}
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked")

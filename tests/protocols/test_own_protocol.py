@@ -36,7 +36,7 @@ def test_a_protocol_from_outside_of_the_tree_leaves_its_rows(blocks, tmp_path):
     assert ((ends["finished"] == "stop") | (ends["tokens"] == 8)).all()
     row = got.rows.iloc[0]
     assert (row["protocol"], row["batch_size"], row["max_new_tokens"]) == ("stops", 4, 8)
-    for name in ("gamma", "verifier", "lossless", "drafter"):
+    for name in ("gamma", "verifier", "lossless", "drafter", "engine"):
         assert pd.isna(row[name]), name
 
 

@@ -18,6 +18,7 @@ from specbench.replay.planning import (
 from specbench.replay.renewal import replay
 from specbench.replay.summary import replay_rows
 from specbench.replay.survival import survival
+from specbench.rules import replayable
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 
@@ -77,7 +78,8 @@ def test_a_plan_has_the_power_it_promises():
 
 def test_a_plan_compares_neighbours_and_rules():
     p, q = markov_pair(4)
-    rows = plan(trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist()), [4, 0, 1], alpha=0.05, power=0.9)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist())
+    rows = plan(trace, replayable(), [4, 0, 1], alpha=0.05, power=0.9)
     assert [(row.first, row.second) for row in rows] == [
         ("token, gamma 1", "token, gamma 4"),
         ("block, gamma 1", "block, gamma 4"),

@@ -10,13 +10,15 @@ import pytest
 
 import specbench
 from specbench.analysis import gamma_sweep, verifier_latency
-from specbench.core.errors import ArgumentError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.trials.judge import Judge
+from specbench.protocols.replay import rules_of
 from specbench.reports import markdown
 from specbench.reports.latex import document
 from specbench.reports.plots import latency as plots
 from specbench.reports.plots.looks import Look, looks
-from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register
+from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register, replayable
+from specbench.rules.recorded import RECORDED, recall_rules, recorded_rules
 from specbench.rules.rule import get_rule, of_this_tree, rule_of
 from specbench.runs.paper import paper
 from tests.analysis import test_latency_analysis
@@ -166,10 +168,62 @@ def test_a_paper_cites_its_own_entry(timed: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.reports.latex.folder._pdf", lambda picture, page: b"")
         assert paper([*runs, "--out", str(out)]) == 0
-    assert r"the halved rule~\cite{half2026}" in (out / "main.tex").read_text()
+    text = (out / "main.tex").read_text()
+    assert r"Verifiers follow the halved rule~\cite{half2026}, the " in text
+    assert r"} and the " in text
     refs = (out / "refs.bib").read_text()
     assert refs.count("@misc{half2026,") == 1
     assert "leviathan2023fast" in refs
+
+
+def test_a_later_process_has_it_from_the_folder_of_the_run(module: ModuleType, timed: Path, tmp_path: Path) -> None:
+    """A report that is made without its module was silently without title, citation, looks and comparison."""
+    runs = [gammas(tmp_path / "gamma_sweep" / "one"), timed]
+    for run in runs:
+        (run / "0").mkdir(exist_ok=True)
+        (run / "0" / RECORDED).write_text(recorded_rules())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(RULES, "halved")
+        patch.setattr("specbench.reports.latex.folder._pdf", lambda picture, page: b"")
+        assert paper([*map(str, runs), "--out", str(tmp_path / "paper")]) == 0
+        assert RULES["halved"].recorded
+        assert recorded_rules() == ""  # a later run of this process does not record what it has from another
+        assert looks(["halved"])["halved"] == Look("#332288", "X")
+        assert "halved" not in [info.name for info in replayable()]
+        register(module.HALVED)  # the module itself, once it is imported
+        assert RULES["halved"] is module.HALVED
+        recall_rules(runs[0])
+        assert RULES["halved"] is module.HALVED
+    assert r"the halved rule~\cite{half2026}" in (tmp_path / "paper" / "main.tex").read_text()
+    assert "@misc{half2026," in (tmp_path / "paper" / "refs.bib").read_text()
+
+
+def test_a_replay_has_the_rule_of_a_verifier_that_is_named() -> None:
+    """The command line had no way to replay a rule of one's own, since nothing imported its module."""
+    mild = Rule(
+        name="mild", title="mild rule", thresholds=lambda path: path.ratio, token_cost=get_rule("token").token_cost
+    )
+    assert rules_of(mild.reference, "mild") == [*replayable(), mild]
+    assert rules_of(None, "masked") == replayable()
+    lossy = Rule(name="lossy", title="lossy rule", thresholds=lambda path: path.ratio).reference
+    with pytest.raises(ConfigError, match="verifier=mine: .* the lossy rule, which has no token_cost"):
+        rules_of(lossy, "mine")
+
+
+def test_a_recorded_rule_hides_none_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "bare", RuleInfo(name="bare", title="bare rule", recorded=True))
+    own = Rule(name="bare", title="my rule", thresholds=lambda path: path.ratio)
+    assert get_rule(own) is own
+    assert not get_rule("bare").has_law
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '[{"name": "old"}]', '{"name": "old"}'])
+def test_records_of_another_version_are_passed_over(content: str, tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / RECORDED).write_text(content)
+    before = dict(RULES)
+    recall_rules(tmp_path)
+    assert before == RULES
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.runs import plan as plans
 from specbench.runs import state as of_jobs
+from specbench.runs.building import _tokens
+from specbench.runs.config import Config
 from specbench.runs.ending import _collect
 from specbench.runs.overrides import typed
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
@@ -40,6 +42,7 @@ from specbench.runs.state import (
 )
 from specbench.runs.status import SweepStatus
 from tests.helpers.command_lines import ROOT
+from tests.helpers.contexts import run_context
 from tests.helpers.made_up_rows import make_row
 from tests.helpers.small_sweeps import planned_sweep
 
@@ -55,6 +58,24 @@ def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
     again = planned.widened([jobs[2], jobs[0], PlannedJob(-1, "c", "", ["seed=2"])])
     assert again.jobs[:3] == planned.jobs
     assert (again.jobs[3].number, again.jobs[3].id) == (3, "c")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_jobs_that_are_added_do_not_change_the_engine(tmp_path, older):
+    """engine=auto counts the tokens of a sweep; with those of added jobs these were compiled, beside eager ones."""
+
+    config = Config(protocol={"rounds": 2}, max_new_tokens=10)
+
+    def tokens():
+        return _tokens(run_context(folder=tmp_path / "0"), config, texts=3)
+
+    begun = Plan.new("a", None).widened([PlannedJob(-1, "a", "", ["gamma=1"]), PlannedJob(-1, "b", "", ["gamma=2"])])
+    write_plan(tmp_path, dataclasses.replace(begun, begun_with=0) if older else begun)
+    assert tokens() == 3 * 10 * 2 * 2 * 2
+    for name in ("c", "d"):
+        write_plan(tmp_path, read_plan(tmp_path).widened([PlannedJob(-1, name, "", [f"gamma={name}"])]))
+    assert len(read_plan(tmp_path).jobs) == 4
+    assert tokens() == 3 * 10 * 2 * 2 * 2
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,15 @@ import dataclasses
 import pytest
 
 import specbench
+from specbench.core import sampling_params
 from specbench.core.errors import ConfigError
+from specbench.models.generate import PLAIN as PLAIN_GENERATE
+from specbench.models.generate import obstacle
+from specbench.protocols.judge import _checked
 from specbench.protocols.settings import check_parameters
-from specbench.sampling import SamplingParams
+from specbench.sampling import RowParams, SamplingParams, where
+from specbench.sources.transformers import TransformersSource
+from tests.helpers.contexts import run_context
 from tests.protocols.test_honest_rows import PROTOCOLS, protocol_of
 
 PLAIN = {"temperature", "top_k", "top_p", "min_p", "processors"}  # test_sampling.py, test_processors.py
@@ -25,13 +31,14 @@ SHOWN = {
 TEXTS = {**ENDS, **REQUESTS, **SHOWN}
 # A parameter that changes something only if another is given.
 BESIDE = {"include_stop_str_in_output": {"stop": [" "]}, "logprobs_mode": {"logprobs": 1, "temperature": 0.5}}
-# What each protocol refuses.
+# What each protocol refuses; one that is not named, what protocols/settings.py has for one that says nothing itself.
 REFUSED = {
     **dict.fromkeys(("agreement", "cost", "exactness", "latency", "replay"), frozenset(TEXTS)),
     **dict.fromkeys(("predict", "record", "replay_check"), frozenset({*SHOWN, "n"})),
     "judge": frozenset({"n", "seed", "max_tokens"}),
     "decode": frozenset(),
 }
+TRACE = {"replay": {"trace": "trace.parquet"}}
 
 
 def test_every_parameter_is_tested_somewhere():
@@ -59,16 +66,35 @@ def test_it_changes_what_is_decoded_or_told(pair, name):
 
 
 def test_every_protocol_says_what_it_refuses():
-    assert sorted(REFUSED) == PROTOCOLS
+    assert REFUSED.keys() <= {*PROTOCOLS}
+    own = [name for name in PROTOCOLS if hasattr(protocol_of(name, **TRACE.get(name, {})), "ignored_parameters")]
+    assert {*own} <= REFUSED.keys()
 
 
-@pytest.mark.parametrize("protocol", REFUSED)
+def test_places_that_name_truncations_refuse_a_new_one(pair, monkeypatch):
+    """min_p stands for a truncation that generate, the kernel and the judge's support do not know."""
+    monkeypatch.setattr(sampling_params, "RECORDED", ("temperature", "top_k", "top_p"))
+    new = SamplingParams(min_p=0.1)
+    assert obstacle(pair, PLAIN_GENERATE, 1, SamplingParams(top_p=0.9), 0) == ""
+    assert obstacle(pair, PLAIN_GENERATE, 1, new, 0) == "generate is not asked for sampler.min_p"
+    context = run_context(source=TransformersSource("gpt2", method="prompt_lookup"), sampling=new)
+    with pytest.raises(ConfigError, match=r"sampler\.min_p=0\.1: under it .* leave protocol\.target out"):
+        _checked(context, "embedded:target")
+    assert _checked(context, None) is context.source
+    assert RowParams.of([new]).truncates
+    monkeypatch.setattr(where, "by_kernels", lambda logits: True)
+    with pytest.raises(ConfigError, match=r"sampler\.min_p=0\.1: no kernel finds its cutoffs on a GPU\. Use"):
+        RowParams.of([new])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_protocol_refuses_what_it_would_ignore(protocol):
-    made = protocol_of(protocol, **({"trace": "trace.parquet"} if protocol == "replay" else {}))
+    made = protocol_of(protocol, **TRACE.get(protocol, {}))
+    refused = REFUSED.get(protocol, {*SHOWN} if made.needs_models else {*TEXTS})
     check_parameters(SamplingParams(temperature=0.5), made)
     for name, value in TEXTS.items():
         sampling = SamplingParams(**{name: value})
-        if name in REFUSED[protocol]:
+        if name in refused:
             with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.* protocol={protocol} would ignore it\. "):
                 check_parameters(sampling, made)
         else:

@@ -13,8 +13,10 @@ from specbench.exactness.verdict import (
     MOST_OF_CALLS,
     ROUNDING,
     Verdict,
+    breaks_lossy_rule,
     names_another_rule,
     other_tokens,
+    unlike_formulas,
 )
 
 ALWAYS_BEYOND = (
@@ -135,11 +137,37 @@ def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
             remedy = "" if names_another_rule(evidence) else " More requests without a difference lower it."
             sentences.append(f"A bound above {limit:g} over {place} is too large to call it lossless.{remedy}")
     if any(row.calls and row.tv is None for row in evidence.inputs):
-        sentences.append(
-            "It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form "
-            "here, or it draws drafts by itself."
-        )
+        sentences.append(f"It is not called lossless, because no bound over D is known: {_without_bound(evidence)}")
     return [*sentences, *of_time(evidence)]
+
+
+def _without_bound(evidence: Evidence) -> str:
+    """Why calls of D give no bound, and what to do."""
+    if any(row.rule_checked for row in evidence.inputs):
+        return (
+            "on some calls the formulas of its rule have no closed form along the drafted path, since a threshold "
+            "reads later tokens or whole rows. No setting changes that; quote the bound on small pairs."
+        )
+    return (
+        "its rule has no formulas here, or it draws drafts by itself. If the rule is your own, give the verifier a "
+        "Rule with its formulas."
+    )
+
+
+def of_lossy_rule(evidence: Evidence) -> list[str]:
+    """Whether a verifier follows its lossy rule."""
+    if not evidence.lossy_rule:
+        return []
+    bound = unlike_formulas(evidence)
+    if not breaks_lossy_rule(evidence):
+        return ["It follows its lossy rule: no request and no bias on a small pair differs from the formulas'."]
+    sentences = ["It does not follow its lossy rule."]
+    if bound is not None and bound.located is not None and bound.rule_error is not None:
+        sentences.append(
+            f"On the small pair {bound.fixture!r} the bias of the code is {about(bound.located)} a step, and that of "
+            f"the formulas {about(bound.rule_error)}."
+        )
+    return [*sentences, *_of_another_rule(evidence)]
 
 
 def of_time(evidence: Evidence) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness.certificate.caveats import caveats, of_habits, of_time
+from specbench.exactness.certificate.caveats import caveats, of_habits, of_lossy_rule, of_time
 from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Evidence
@@ -67,6 +67,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
     if verdict.kind == NOT_LOSSLESS:
         return [
             *_rejections(verdict, evidence, settings),
+            *of_lossy_rule(evidence),
             *_where_in_d(evidence),
             *_proofs(evidence),
             *of_habits(evidence),

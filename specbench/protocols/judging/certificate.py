@@ -114,7 +114,7 @@ class Judgement:
         content = {
             **summary,
             "findings": findings,
-            "sampling": {**self.sampling.numbers, **self.sampling.shaping},
+            "sampling": {**self.sampling.numbers, **self.sampling.beside_numbers},
             "scope": list(self.scope),
             "not_tested": list(NOT_TESTED),
             "environment": dict(self.environment),
