@@ -15,7 +15,7 @@ import torch
 
 from specbench.core.errors import SpecbenchError
 from specbench.exactness.two_sample.bets import evidence
-from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
+from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS, UNKNOWN
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP, _contents, _equal
@@ -340,3 +340,16 @@ def test_forks_are_examined_by_token_ids_alone(ids, cause):
         assert request.token_ids[: len(plain_ids)] == plain_ids
         assert len(request.token_ids) == len(plain_ids) + 2  # of the speculative text, up to the fork
     assert bool(source.asked) == ids
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"presence_penalty": 1.0}, {"repetition_penalty": 1.2}, {"min_tokens": 2}], ids=str
+)
+def test_a_fork_under_penalties_is_no_rounding_because_a_prompt_of_the_same_tokens_has_none(parameters):
+    """SGLang's drafts do not count their own tokens in penalties; each fork of such texts was called rounding."""
+    source = Rounds(ids=True)
+    sampling = SamplingParams(**parameters)
+    outcome = JudgeProtocol(**{**QUICK, "texts": 2}).run(context(source, sampling=sampling))
+    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative" and row.position is not None]
+    assert {fork.cause for fork in forks} == {UNKNOWN}
+    assert not source.asked

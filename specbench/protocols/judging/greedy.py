@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specbench.core.errors import OutageError, SpecbenchError
-from specbench.core.sampling_params import SamplingParams
+from specbench.core.sampling_params import TOKEN_RULES, SamplingParams
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.two_sample.forks import (
     BY_CHECKPOINT,
@@ -130,6 +130,8 @@ def _cause(
         return NO_ROUNDING
     if one.token_ids is None or other.token_ids is None or place >= len(other.token_ids):
         return UNKNOWN if one.token_ids is not None and other.token_ids is not None else NO_IDS
+    if _counts_continuation(sampler.sampling):
+        return UNKNOWN
     return _next_token(sampler, prompt, other.token_ids[: place + 1])
 
 
@@ -175,6 +177,12 @@ class Margins:
         ids = list(text.token_ids or ())
         (logits,) = logits_along(self._checkpoint.models[0], [prompt], [ids])
         return rows_along(logits, self._checkpoint.sampling, prompt, ids).with_mask_applied().logits.float()
+
+
+def _counts_continuation(sampling: SamplingParams) -> bool:
+    """Whether tokens of the text count otherwise than those of a prompt, as in penalties. Read as a prompt, the same
+    tokens then have other successors, and a draft whose own tokens went uncounted would pass for rounding."""
+    return bool(sampling.processors) or any(name not in TOKEN_RULES for name in sampling.shaping)
 
 
 def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> str:
