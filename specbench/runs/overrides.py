@@ -6,8 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from hydra.core.override_parser.types import Quote, QuotedString
-
 FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and the setting that says which
 
 
@@ -30,6 +28,8 @@ def typed(key: str, value: str) -> str:
 
 def in_quotes(value: str) -> str:
     """A text in double quotes, in which Hydra reads any character."""
+    from hydra.core.override_parser.types import Quote, QuotedString  # reports import this module, and need no Hydra
+
     return QuotedString(value, Quote.double).with_quotes()
 
 
