@@ -185,6 +185,12 @@ def test_the_generator_of_the_run_is_left_as_it_was():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_other_gpus_of_the_machine_are_left_alone(monkeypatch):
+    """PyTorch warns where there are several, and takes all of them into use; warnings are errors here."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    seen(OwnNoise(), injectable=True)
+
+
 def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
     for verifier, name in (
         (Reads("seeds"), SEED),

@@ -71,3 +71,11 @@ def synchronize(device: torch.device) -> None:
     """Waits for the work on a device, so that the clock can be read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def gpus_in_use() -> list[int]:
+    """The GPUs whose generators exist, for ``torch.random.fork_rng``.
+
+    Without them it takes all GPUs of the machine into use, and warns if they are several.
+    """
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

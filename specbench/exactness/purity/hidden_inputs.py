@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.machine.devices import gpus_in_use
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import guard
@@ -114,7 +115,7 @@ def habits(
     """
     names = (TWICE, GENERATOR, *((STREAMS, SEED, POSITION) if injectable else ()), COMPANY, PLACE, SIZE)
     totals = {name: [0, 0, 0] for name in names}
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(gpus_in_use()):
         for number, fixture in enumerate(fixtures):
             with contextlib.suppress(ArgumentError):  # that it refuses the fixture is said where it is drawn on
                 conditions = _conditions(verifier, fixture, injectable, seed, number, min(requests, _REQUESTS))

@@ -9,6 +9,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from specbench.core.machine import ranks
+from specbench.core.machine.devices import gpus_in_use
 from specbench.extras.parallel import sharding
 from specbench.models.attention import implementation
 from specbench.models.random_weights import RandomModel
@@ -28,7 +29,7 @@ def make_shard(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(model.config)]
     with (
         source.library_errors("it cannot be made"),
-        torch.random.fork_rng(),
+        torch.random.fork_rng(gpus_in_use()),
         loading_report(),
         warnings.catch_warnings(),
     ):
