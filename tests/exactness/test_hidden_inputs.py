@@ -188,6 +188,7 @@ def test_the_generator_of_the_run_is_left_as_it_was():
 def test_other_gpus_of_the_machine_are_left_alone(monkeypatch):
     """PyTorch warns where there are several, and takes all of them into use; warnings are errors here."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     seen(OwnNoise(), injectable=True)
 
 
