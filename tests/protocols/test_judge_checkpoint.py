@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -326,3 +327,33 @@ def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refute
             Mode.SPECULATIVE: [ScoredText(against, *parts[0], *parts[1])],
         }
         assert checkpoint.refutes(1e-4) == refuted
+
+
+@pytest.mark.parametrize(
+    ("plain", "speculative", "verdict", "words"),
+    [
+        (0.0, 0.0, NOT_REFUTED, "No difference from the checkpoint was found in 40"),
+        (1.5, 0.0, NOT_REFUTED, "No difference from the checkpoint was found in 40"),
+        (
+            1.5,
+            6.0,
+            CANNOT_TELL,
+            r"against plain texts, of 10\^1.5, is too large to hold that of 10\^6.0 against",
+        ),
+        (6.0, 0.0, CANNOT_TELL, "plain texts do not follow the checkpoint either"),
+        (6.0, 6.0, CANNOT_TELL, "plain texts do not follow the checkpoint either"),
+        (0.0, 6.0, REFUTED, r"refuted after \d+ tokens, and plain ones are not"),
+    ],
+)
+def test_evidence_against_plain_texts_says_something_only_where_speculation_has_some(
+    plain, speculative, verdict, words
+):
+    """Ten to one against plain texts comes up in a tenth of the runs of sound engines, none of which could be told."""
+    checkpoint = scorer()
+    parts = [np.zeros(20)] * 2, [np.zeros((20, len(checkpoint.sets)))] * 2
+    for mode, decades in ((Mode.PLAIN, plain), (Mode.SPECULATIVE, speculative)):
+        a_token = decades * math.log(10) / 40
+        checkpoint.texts[mode] = [ScoredText(np.full((20, 1), a_token), *parts[0], *parts[1])] * 2
+    finding = judge_checkpoint(checkpoint, 1e-4, 0.99)
+    assert finding.verdict == verdict
+    assert re.search(words, finding.answer)

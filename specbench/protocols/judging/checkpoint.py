@@ -25,7 +25,7 @@ from specbench.exactness.texts.eprocess import e_value
 from specbench.metrics.findings import DIFFERENCE, SHARES
 from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked
-from specbench.protocols.judging.text_scorer import DOUBT, ScoredText, TextScorer
+from specbench.protocols.judging.text_scorer import ScoredText, TextScorer
 from specbench.sources import Mode
 
 
@@ -79,11 +79,17 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
     if checkpoint.refutes(false_alarm):
         verdict = REFUTED
         answer = f"No: speculative texts are refuted after {rejected:,} tokens, and plain ones are not."
-    elif rejected is not None or plain >= math.log10(DOUBT):
+    elif plain >= -math.log10(false_alarm):
         verdict = CANNOT_TELL
         answer = (
             f"Evidence of 10^{plain:.1f} says that plain texts do not follow the checkpoint either "
             f"(speculative ones: 10^{reached[Mode.SPECULATIVE]:.1f}), as with other weights, or coarser arithmetic."
+        )
+    elif rejected is not None:
+        verdict = CANNOT_TELL
+        answer = (
+            f"Evidence against plain texts, of 10^{plain:.1f}, is too large to hold that of "
+            f"10^{reached[Mode.SPECULATIVE]:.1f} against speculation. Sample more."
         )
     elif excluded := checkpoint.excluded(Mode.SPECULATIVE):
         verdict = CANNOT_TELL
