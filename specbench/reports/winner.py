@@ -23,7 +23,14 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Markup:
     rivals = [names[place] for place in outcome.rivals]
     most_looks = int(looks.max()) if len(names) > 1 and len(looks) else 0
     best, name, others = rows.iloc[outcome.best], names[outcome.best], len(names) - 1
-    return words("ranking.fastest", best, name, rivals, outcome, others, most_looks)
+    return words("ranking.fastest", best, name, rivals, outcome, others, most_looks, _plain_by_engine(rows))
+
+
+def _plain_by_engine(rows: pd.DataFrame) -> dict[str, float]:
+    """Median tokens a second of plain decoding through each engine; empty where all settings ran through one."""
+    if "engine" not in rows or rows["engine"].nunique() < 2:
+        return {}
+    return dict(rows.groupby("engine")["plain_tokens_per_second"].median())
 
 
 def machine(rows: pd.DataFrame) -> Markup:
