@@ -22,6 +22,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.extras.vocabularies.strings import StringsDrafter
 from specbench.models import CachedModel, cached_draft, load_pair
 from specbench.rules.block.formulas import RULE as BLOCK
@@ -99,6 +100,17 @@ def test_all_engines_write_the_same(letter_models, letter_requests, drafter, eng
     made = decoder(pair, drafter=drafter(), verifier=TreeVerifier(), engine=engine)
     completions = made.run(letter_requests, at_once=2)
     assert logs(completions) == logs(expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("unchecked")
+def test_compiled_steps_on_a_cpu_write_the_same(letter_models, letter_requests):
+    """Such a draft had no dtype of its own, which nothing but these steps asked for."""
+    pair, *_ = letter_models
+    made = decoder(pair, drafter=ModelDrafter(), verifier=TreeVerifier(), engine=CompiledEngine())
+    expected = decoder(pair, drafter=ModelDrafter(), verifier=TreeVerifier())
+    assert logs(made.run(letter_requests)) == logs(expected.run(letter_requests))
+    assert made.engine.name == "compiled"
 
 
 def test_cached_logits_are_those_of_a_whole_pass(letter_models):

@@ -72,6 +72,11 @@ class IntersectionModel(CachedModel):
         return self._inner.layout + self._grown
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the logits."""
+        return self._inner.dtype
+
+    @property
     def state(self) -> tuple[Tensor, ...]:
         return (self.lengths, *self._inner.state)
 
