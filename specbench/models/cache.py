@@ -56,6 +56,12 @@ class RaggedLayer(CacheLayerMixin):
         rows = cache.read_rows
         return self.keys[rows, :, : cache.visible], self.values[rows, :, : cache.visible]
 
+    def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
+        """Copies some positions of rows to others; all are read before any is written."""
+        for states in (self.keys, self.values):
+            assert states is not None
+            states[rows, :, goal] = states[rows, :, source]
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.visible, 0
 
@@ -107,6 +113,14 @@ class PackedLayer(RaggedLayer):
         new = (states[cache.source, :, : cache.capacity] for states in (key_states, value_states))
         self.keys[cache.at_rows], self.values[cache.at_rows] = self._packed(*new)
         return key_states, value_states
+
+    def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
+        """See :class:`RaggedLayer`."""
+        (block, column), (goal_block, goal_column) = (
+            (at // self._columns, at % self._columns) for at in (source, goal)
+        )
+        self.keys[rows, :, goal_block, :, goal_column] = self.keys[rows, :, block, :, column]
+        self.values[rows, :, :, goal] = self.values[rows, :, :, source]
 
     def _packed(
         self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]
@@ -212,9 +226,7 @@ class RaggedCache(Cache):
         """Copies some positions of each leading row to others; all are read before any is written."""
         rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self._written():
-            assert not isinstance(layer, PackedLayer)  # only trees move their tokens, and C++ code takes chains alone
-            for states in (layer.keys, layer.values):
-                states[rows, :, goal] = states[rows, :, source]
+            layer.shift(rows, source, goal)
 
     def _written(self) -> list[Any]:
         """Returns the layers that have cached tokens."""

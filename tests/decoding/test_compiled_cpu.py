@@ -10,12 +10,15 @@ import torch
 from torch.nn.functional import linear
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.decoding.engines import Requirements
+from specbench.decoding import Decoder
+from specbench.decoding.engines import EagerEngine, Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
+from specbench.drafters.tree import TreeDrafter
 from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel, packed
+from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
 from tests.helpers.cases import CPU, decoder
@@ -42,6 +45,23 @@ def test_compiled_steps_write_what_eager_ones_do(pair):
             assert logs(compiled.run(longer)) == logs(eager.run(longer))
         assert compiled.engine.preparation > 0
         assert compiled.engine.name == "compiled"
+
+
+@pytest.mark.thorough
+@compiles
+def test_trees_after_plain_decoding_write_what_eager_ones_do(pair):
+    """Plain decoding packs the target's cache for C++ code, and trees move its tokens; both share it in a run.
+
+    tests/models/test_packed_layer.py is the short form.
+    """
+    requests, texts = make_requests(pair, 2, max_new_tokens=9), []
+    for engine in (CompiledEngine(), EagerEngine()):
+        target = CachedModel(pair.target, pair.vocab_size, "target")
+        Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer).run(requests, 2)
+        drafter = TreeDrafter([2, 1]).bind(pair, target)
+        trees = Decoder(target, drafter, TreeVerifier(), 2, pair.stop_ids, engine, pair.tokenizer)
+        texts.append(logs(trees.run(requests, 2)))
+    assert texts[0] == texts[1]
 
 
 @compiles

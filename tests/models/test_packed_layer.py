@@ -1,0 +1,26 @@
+"""Keys and values in the order of C++ code: moving tokens there is moving them in plain layers."""
+
+import copy
+
+import torch
+
+from specbench.models.cache import PackedLayer, RaggedCache
+
+
+def test_tokens_move_in_packed_layers_as_in_plain_ones():
+    """Trees move theirs, in a cache that plain decoding has packed. Blocks of 8 columns are not full here."""
+    torch.manual_seed(0)
+    cache = RaggedCache(2)
+    cache.grow(3, 13)
+    for layer in cache.layers:
+        layer.lazy_initialization(torch.empty(1, 2, 1, 5), torch.empty(1, 2, 1, 5))
+        layer.keys, layer.values = torch.randn(3, 2, 13, 5), torch.randn(3, 2, 13, 5)
+    plain = copy.deepcopy(cache)
+    cache.packed(torch.empty(1, 2, 1, 5), 8)
+    assert all(isinstance(layer, PackedLayer) for layer in cache.layers)
+    source, goal = torch.tensor([[9, 3, 12], [1, 7, 8]]), torch.tensor([[3, 4, 5], [6, 7, 12]])
+    for one in (cache, plain):
+        one.shift(source, goal)
+    for layer, expected in zip(cache.layers, plain.layers, strict=True):
+        assert torch.equal(layer.plain().keys, expected.keys)
+        assert torch.equal(layer.plain().values, expected.values)
