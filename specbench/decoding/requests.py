@@ -204,8 +204,8 @@ def _failure(request: Request, number: int, bad: int, verifier: Verifier | None)
     sampling = request.sampling
     # Resolved parameters have a processor for structured_outputs, which the user knows by that name.
     own = [processor for processor in sampling.processors if not hasattr(processor, "parameter")]
-    given = {name: own if name == "processors" else getattr(sampling, name) for name in BANS}
-    bans = [f"sampler.{name}" for name, value in given.items() if value]
+    values = {name: own if name == "processors" else getattr(sampling, name) for name in BANS}
+    bans = [f"sampler.{name}" for name, value in values.items() if value]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
     suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
     remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"

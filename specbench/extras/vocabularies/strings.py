@@ -145,8 +145,7 @@ class StringsDrafter(Drafter):
                 logits = model.extend(written[-1][:, None], torch.ones_like(counts)).logits[:, 0]
             # A row with NaN has no token to feed. Any draft will do, since q is one-hot.
             written.append(sample(logit_rows(logits, params), uniforms[:, i]).clamp(min=0))
-        drafted = torch.stack(written, dim=1).tolist()
-        return drafted
+        return torch.stack(written, dim=1).tolist()
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
         params = dataclasses.replace(batch.params, chains=(), shaping=None)
