@@ -17,11 +17,11 @@ from specbench.kernels import cpu_product
 reading = Switch()  # inside, layers read their packed weights
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(nn.Linear):
     """In place of a linear layer, whose parameters it keeps. Its copy takes as much memory, or half (``pack``)."""
 
     def __init__(self, layer: nn.Linear):
-        super().__init__()
+        nn.Module.__init__(self)  # no parameters of its own
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self._packed: Tensor | None = None

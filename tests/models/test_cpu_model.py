@@ -10,7 +10,7 @@ from experiments.embedded_pair.rounding import round_to_bytes
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.kernels import cpu_product, cpu_rows
-from specbench.models import CachedModel, cached_model, cpu_model
+from specbench.models import CachedModel, cached_model, cpu_model, packed
 from specbench.models.cache import PackedLayer, RaggedCache
 from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.decoding.test_engines import logs
@@ -74,6 +74,17 @@ def test_texts_are_those_of_eager_steps(pair, draft):
     assert compiled.components.target.native is not None
     for some, at_once in ((requests, 2), (toy_requests((30,)), 1)):
         assert logs(compiled.run(some, at_once)) == logs(eager.run(some, at_once))
+
+
+def test_jobs_of_trees_may_come_first(pair):
+    """Those take other passes, which replace the layers of the models that a sweep's jobs share."""
+    toy, requests = toy_pair(pair, "llama"), toy_requests((5, 2))
+    eager = logs(toy_decoder(toy).run(requests))
+    for model in (toy.target, toy.draft):
+        packed.install(model)
+    compiled = toy_decoder(toy, engine=CompiledCpuEngine())
+    assert compiled.components.target.native is not None
+    assert logs(compiled.run(requests)) == eager
 
 
 @pytest.mark.parametrize("policy", [("probability", 0.4), ("entropy", 2.0), ("entropy", 0.0)])
