@@ -10,7 +10,16 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from specbench.core.errors import ArgumentError
+
 MOST_NODES = 64  # of a tree that attention takes: they are the bits of one integer
+
+
+def check_nodes(count: int) -> int:
+    """Returns the argument; raises ArgumentError for a tree of more tokens than attention takes."""
+    if count > MOST_NODES:
+        raise ArgumentError(f"ancestors: a tree of {count} tokens; at most {MOST_NODES} can be attended to at once")
+    return count
 
 
 def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"]:

@@ -21,18 +21,19 @@ class Slots:
         rows: the largest number of requests.
         capacity: columns of Batch.tokens.
         stops: columns of Batch.stop_ids.
+        fixed: see :class:`Batch`.
 
     Attributes:
         batch: all rows.
     """
 
-    def __init__(self, rows: int, capacity: int, stops: int, device: torch.device):
+    def __init__(self, rows: int, capacity: int, stops: int, device: torch.device, fixed: bool = True):
         none = torch.zeros(rows, dtype=torch.int64, device=device)
         tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=device)
         stop_ids = torch.full((rows, stops), PADDING, dtype=torch.int64, device=device)
         params = RowParams.of([SamplingParams()] * rows, device)
         numbers = (none, *(none.clone() for _ in range(4)))  # prompt_lengths, lengths, limits, gammas, seeds
-        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), stop_ids, fixed=True)
+        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), stop_ids, fixed)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -35,24 +35,36 @@ inline float sum_of_lanes(Vector x) {
   return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
-// Replaces scores by their exponentials, the largest of which is 1, and those behind `count` by 0. Returns their sum.
-inline float exponentials(float* scores, int64_t count, int64_t padded) {
-  std::fill(scores + count, scores + padded, -INFINITY);
+// What a query sees: the tokens before `tree`, and of those from there on, up to `end`, the ones whose bits are in `path`.
+struct Sight {
+  int64_t end, tree;
+  uint64_t path;
+
+  void hide(float* scores, int64_t padded, float filling) const {
+    for (int64_t i = tree; i < end; i++)
+      if (!(path >> (i - tree) & 1)) scores[i] = filling;
+    std::fill(scores + end, scores + padded, filling);
+  }
+};
+
+// Replaces scores by their exponentials, the largest of which is 1, and those of hidden tokens by 0. Returns their sum.
+inline float exponentials(float* scores, const Sight& sight, int64_t padded) {
+  sight.hide(scores, padded, -INFINITY);
   Vector largest = load(scores), sums = {};
   for (int64_t j = LANES; j < padded; j += LANES) largest = load(scores + j) > largest ? load(scores + j) : largest;
   float highest = largest[0];
   for (int64_t lane = 1; lane < LANES; lane++) highest = std::max(highest, largest[lane]);
   for (int64_t j = 0; j < padded; j++) scores[j] = small_exponential(scores[j] - highest);
-  std::fill(scores + count, scores + padded, 0.0f);
+  sight.hide(scores, padded, 0.0f);
   for (int64_t j = 0; j < padded; j += LANES) sums += load(scores + j);
   return sum_of_lanes(sums);
 }
 
-// Attention of scaled queries [count][size], each to the first `visible` tokens. `scores` has room for
-// [count][filled_up(visible)] numbers.
-inline void attend(const float* queries, const int64_t* visible, int64_t count, const Memory& memory, float* scores,
-                   float* results) {
-  const int64_t size = memory.size, longest = *std::max_element(visible, visible + count), padded = filled_up(longest);
+// Attention of scaled queries [count][size]. `scores` has room for [count][filled_up(longest)] numbers, where no query sees
+// more than the first `longest` tokens.
+inline void attend(const float* queries, const Sight* sights, int64_t count, int64_t longest, const Memory& memory,
+                   float* scores, float* results) {
+  const int64_t size = memory.size, padded = filled_up(longest);
   auto product = [&](const float* x, int64_t x_stride, const float* packed, int64_t block_size, float* y,
                      int64_t inputs, int64_t outputs) {
     for (int64_t column = 0; column < outputs; column += COLUMNS)
@@ -64,7 +76,7 @@ inline void attend(const float* queries, const int64_t* visible, int64_t count, 
   product(queries, size, memory.keys, size * COLUMNS, scores, size, padded);
   std::vector<float> sums(count);
   for (int64_t query = 0; query < count; query++)
-    sums[query] = exponentials(scores + query * padded, visible[query], padded);
+    sums[query] = exponentials(scores + query * padded, sights[query], padded);
   product(scores, padded, memory.values, filled_up(memory.capacity) * COLUMNS, results, longest, size);
   for (int64_t query = 0; query < count; query++)
     for (int64_t i = 0; i < size; i++) results[query * size + i] /= sums[query];

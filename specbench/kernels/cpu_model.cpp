@@ -34,10 +34,15 @@ struct Model {
   const float *cos, *sin;  // [capacity, head_dim]
 };
 
-// The rows of a pass: token `offset` of request `request`, at `position` of its text.
+// A row of a pass: a token that is cached at `place` of its request. Its position is smaller if it is part of a tree.
 struct Row {
-  int64_t request, position, token;
+  int64_t request, place, token, position;
+  Sight sight;
 };
+
+Row row_of_chain(int64_t request, int64_t place, int64_t token) {
+  return {request, place, token, place, {place + 1, place + 1, 0}};
+}
 
 void normalize(const float* x, const float* weight, float* y, int64_t size, double epsilon) {
   float lanes[16] = {}, square = 0;
@@ -63,10 +68,11 @@ void rotate(float* x, const float* cos, const float* sin, int64_t size) {
   }
 }
 
-// Whether tokens and positions lie inside of the model's tables and its cache.
+// Whether tokens and places lie inside of the model's tables and its cache.
 bool valid(const Model& model, const std::vector<Row>& rows) {
   return std::all_of(rows.begin(), rows.end(), [&](const Row& row) {
-    return 0 <= row.token && row.token < model.embedded && 0 <= row.position && row.position < model.capacity;
+    return 0 <= row.token && row.token < model.embedded && 0 <= row.sight.tree && 0 <= row.place &&
+           row.place < model.capacity;
   });
 }
 
@@ -119,24 +125,25 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
       }
       for (int64_t head = 0; head < model.kv_heads; head++)
         memory_of(layer, rows[row].request, head)
-            .write(position, its + own + head * dim, its + own + shared + head * dim);
+            .write(rows[row].place, its + own + head * dim, its + own + shared + head * dim);
     }
     if (!logits && i + 1 == model.num_layers) return;  // all that later tokens read is written
     torch::stable::parallel_for(0, pieces.size() * model.kv_heads, GRAIN, [&](int64_t begin, int64_t end) {
       const int64_t group = model.heads / model.kv_heads, width = group * dim;  // queries of a row that share keys
       Floats queries(PIECE * width), results(PIECE * width), scores;
-      std::vector<int64_t> visible(PIECE * group);
+      std::vector<Sight> sights(PIECE * group);
       for (int64_t i = begin; i < end; i++) {
         const Piece& piece = pieces[i / model.kv_heads];
         const int64_t kv_head = i % model.kv_heads, count = piece.end - piece.begin;
         for (int64_t row = 0; row < count; row++) {
           const float* its = qkv.data() + (piece.begin + row) * joined + kv_head * width;
           for (int64_t j = 0; j < width; j++) queries[row * width + j] = its[j] * float(model.scale);
-          std::fill_n(visible.data() + row * group, group, rows[piece.begin + row].position + 1);
+          std::fill_n(sights.data() + row * group, group, rows[piece.begin + row].sight);
         }
-        scores.resize(count * group * filled_up(rows[piece.end - 1].position + 1));
-        attend(queries.data(), visible.data(), count * group, memory_of(layer, rows[piece.begin].request, kv_head),
-               scores.data(), results.data());
+        const int64_t longest = rows[piece.end - 1].place + 1;
+        scores.resize(count * group * filled_up(longest));
+        attend(queries.data(), sights.data(), count * group, longest,
+               memory_of(layer, rows[piece.begin].request, kv_head), scores.data(), results.data());
         for (int64_t row = 0; row < count; row++)
           std::copy_n(results.data() + row * width, width, x.data() + (piece.begin + row) * own + kv_head * width);
       }
@@ -172,20 +179,31 @@ extern "C" {
 int64_t specbench_columns() { return COLUMNS; }
 int64_t specbench_group() { return GROUP; }
 
-// Feeds `width` tokens [requests, width] behind `lengths` [requests] and writes the logits after each.
+// Feeds `width` tokens [requests, width] behind `lengths` [requests] and writes the logits after each. They are a chain, or
+// the last ones of a tree of `nodes` tokens, at most 64; `seen` [requests, width, nodes] are those on the path to each.
 bool specbench_extend(const Model* model, const int64_t* tokens, const int64_t* lengths, int64_t requests, int64_t width,
-                      float* logits) {
+                      const bool* seen, int64_t nodes, float* logits) {
   std::vector<Row> rows;
+  const int64_t last = model->capacity - 1;  // of rows without a request, which may have no room
   for (int64_t request = 0; request < requests; request++)
-    for (int64_t i = 0; i < width; i++)
-      rows.push_back({request, std::min(lengths[request] + i, model->capacity - 1), tokens[request * width + i]});
+    for (int64_t i = 0; i < width; i++) {
+      Row row = row_of_chain(request, std::min(lengths[request] + i, last), tokens[request * width + i]);
+      if (seen) {
+        const bool* its = seen + (request * width + i) * nodes;
+        row.sight.tree = std::min(lengths[request] + width - nodes, last);
+        row.sight.path = uint64_t(1) << (nodes - width + i);
+        for (int64_t node = 0; node < nodes; node++) row.sight.path |= uint64_t(its[node]) << node;
+        row.position = std::min(row.sight.tree + __builtin_popcountll(row.sight.path) - 1, last);
+      }
+      rows.push_back(row);
+    }
   return valid(*model, rows) && (pass(*model, rows, {}, logits), true);
 }
 
 // Feeds the tokens of a request from position `first` on, as part of a prompt.
 bool specbench_feed(const Model* model, const int64_t* tokens, int64_t count, int64_t request, int64_t first) {
   std::vector<Row> rows;
-  for (int64_t i = 0; i < count; i++) rows.push_back({request, first + i, tokens[i]});
+  for (int64_t i = 0; i < count; i++) rows.push_back(row_of_chain(request, first + i, tokens[i]));
   return valid(*model, rows) && (pass(*model, rows, {}, nullptr), true);
 }
 
@@ -205,10 +223,10 @@ bool specbench_draft(const Model* model, const int64_t* texts, int64_t stride, c
     for (int64_t request = 0; request < requests; request++) {
       if (i > 0 && counts[request] <= i) continue;
       if (i > 0)
-        rows.push_back({request, lengths[request]++, drafted[request * width + i - 1]});
+        rows.push_back(row_of_chain(request, lengths[request]++, drafted[request * width + i - 1]));
       else
         for (; lengths[request] < text_lengths[request]; lengths[request]++)
-          rows.push_back({request, lengths[request], texts[request * stride + lengths[request]]});
+          rows.push_back(row_of_chain(request, lengths[request], texts[request * stride + lengths[request]]));
       if (rows.empty() || rows.back().request != request) continue;  // a row without a request
       wanted.push_back(rows.size() - 1);
       owners.push_back(request);

@@ -120,7 +120,7 @@ def load() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     loaded.specbench_columns.restype = loaded.specbench_group.restype = number
-    loaded.specbench_extend.argtypes = [pointer] * 3 + [number] * 2 + [pointer]
+    loaded.specbench_extend.argtypes = [pointer] * 3 + [number] * 2 + [pointer, number, pointer]
     loaded.specbench_feed.argtypes = [pointer] * 2 + [number] * 3
     loaded.specbench_draft.argtypes = [
         *(pointer, pointer, number, pointer, pointer, pointer, number, number),

@@ -46,8 +46,8 @@ class CachedModel(CausalModel, RowCache):
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
         compare_ranks: of a model that other processes compute a part of, in the same steps: returns the requests, bool
             [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
-        native: takes the passes of steps of fixed shapes over chains in one call each (models/cpu_model.py); None for
-            a model that has none.
+        native: takes the passes of steps of fixed shapes in one call each (models/cpu_model.py); None for a model that
+            has none.
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
         lacks_tokens: whether the logits of some tokens are always -inf, so that a sampler may leave none.
     """
@@ -222,7 +222,7 @@ class CachedModel(CausalModel, RowCache):
     def native_draft(self, batch: Batch) -> CpuModel | None:
         """Returns ``native`` if it drafts for these requests in one call: logits alone decide what is drawn."""
         plain = not batch.params.truncates and not batch.params.looks_back
-        return self._native() if batch.fixed and plain else None
+        return self._native() if self._fixed and plain else None
 
     def _native(self, features: Sequence[Feature] = (), pieces: Sequence[Sequence[int]] = ()) -> CpuModel | None:
         short = all(len(piece) <= NATIVE_PROMPT for piece in pieces)
@@ -249,8 +249,8 @@ class CachedModel(CausalModel, RowCache):
             Logits and hidden states; rows at or beyond a request's count are meaningless.
         """
         native = self._native(features)
-        if native and self._fixed and ancestors is None:
-            logits = native.extend(token_ids)
+        if native and self._fixed:
+            logits = native.extend(token_ids, ancestors)
             self.lengths += counts
             return ModelOutput(logits, {})
         n, capacity = token_ids.shape[1], self.capacity

@@ -24,7 +24,7 @@ prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weak
 _compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
-def compile_on_cpu(cached: CachedModel, chains: bool = True) -> None:
+def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
     """Makes C++ code take the passes of a model if there is any (cpu_model.py), else code that torch.compile writes.
 
     torch.compile writes it at the first pass of a kind. One code serves all widths from two tokens on; another
@@ -32,13 +32,13 @@ def compile_on_cpu(cached: CachedModel, chains: bool = True) -> None:
     of other dtypes PyTorch's.
 
     Args:
-        chains: whether all that is fed are chains of which no hidden states are read, as C++ code takes them.
+        features: whether hidden states are read, which C++ code does not return.
 
     Raises:
         ConfigError, ModelError: see :func:`specbench.kernels.cpu_product.load`.
     """
     cpu_product.load()
-    if chains and cpu_model.takes(cached):
+    if not features and cpu_model.takes(cached):
         cached.native = cpu_model.CpuModel(cached)
         return
     packed.install(cached.model)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.core.draft_lengths import LengthPolicy
+from specbench.core.trees import check_nodes
 from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
 from specbench.models.packed import PackedLinear
@@ -90,11 +91,22 @@ class CpuModel:
         self._weights = _weights_of(cached)
         self._library = cpu_product.load()
 
-    def extend(self, token_ids: Int64[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
-        """Feeds tokens behind those that are cached and returns the logits after each; lengths stay as they are."""
+    def extend(
+        self, token_ids: Int64[Tensor, "B n"], ancestors: Bool[Tensor, "B n k"] | None = None
+    ) -> Float[Tensor, "B n V"]:
+        """Feeds tokens behind those that are cached and returns the logits after each; lengths stay as they are.
+
+        Args:
+            ancestors: see :meth:`CachedModel.extend`.
+
+        Raises:
+            ArgumentError: a tree of more than 64 tokens.
+        """
         tokens, lengths, model = token_ids.contiguous(), self._cached.lengths, self._model()
         logits = torch.empty((*tokens.shape, self._cached.vocab_size))
-        arguments = (*_pointers(tokens, lengths), *tokens.shape, *_pointers(logits))
+        seen = None if ancestors is None else ancestors.contiguous()
+        tree = (0, 0) if seen is None else (seen.data_ptr(), check_nodes(seen.shape[2]))
+        arguments = (*_pointers(tokens, lengths), *tokens.shape, *tree, *_pointers(logits))
         _check(self._library.specbench_extend(ctypes.byref(model), *arguments))
         return logits
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specbench.core.errors import ArgumentError
-from specbench.core.trees import MOST_NODES
+from specbench.core.trees import MOST_NODES, check_nodes
 
 
 def places(
@@ -36,10 +36,9 @@ def places(
         ArgumentError: a tree of more than 64 tokens.
     """
     n = positions.shape[1]
-    if ancestors is not None and (k := ancestors.shape[2]) > MOST_NODES:
-        raise ArgumentError(f"ancestors: a tree of {k} tokens; at most {MOST_NODES} can be attended to at once")
     fields = [lengths[:, None].expand(-1, n), positions]
     if ancestors is not None:
+        k = check_nodes(ancestors.shape[2])
         j = torch.arange(k, device=ancestors.device)
         bits = ancestors | (j == j[k - n :, None])
         fields.append((bits.long() << j).sum(dim=2))

@@ -8,6 +8,7 @@ from specbench.decoding import Decoder, DecodingEngine, Request
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import Pair
 from specbench.rules.block.masked import BlockVerifier
@@ -20,6 +21,7 @@ from tests.helpers.cases import MIXED, decoder
 DRAFTS = {
     "model": (ModelDrafter, MaskedVerifier, 3),
     "prompt_lookup": (PromptLookupDrafter, MaskedVerifier, 3),
+    "suffix_lookup": (SuffixLookupDrafter, MaskedVerifier, 3),
     "tree": (lambda: TreeDrafter([2]), TreeVerifier, 2),
     "naive": (ModelDrafter, NaiveVerifier, 3),
     "block": (ModelDrafter, BlockVerifier, 3),

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from experiments.embedded_pair.rounding import round_to_bytes
+from specbench.core import trees
+from specbench.core.errors import ArgumentError
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.kernels import cpu_product, cpu_rows
@@ -66,7 +68,30 @@ def cached(model):
     return CachedModel(model, families.VOCABULARY, "target")
 
 
-@pytest.mark.parametrize("draft", ["model", "probability", "block", "prompt_lookup"])
+def test_nodes_of_a_tree_have_the_logits_of_their_paths():
+    """A tree fed in two parts, as it is drafted, to texts of different lengths beside a row without a request."""
+    parents = torch.tensor([[-1, 0, 0, 2, 1, 1, 4]] * 3)
+    whole, fed = (
+        trees.ancestors(parents, 4),
+        torch.randint(1, families.VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(3)),
+    )
+    model, logits = cached(families.made("qwen3")), {}
+    for native in (None, cpu_model.CpuModel(model)):
+        model.native = native
+        model.start([[1, 2, 3, 4, 5, 6, 7], [8, 9], [5]], 40)
+        model.show(3)
+        with cpu_rows.drawing():
+            parts = [
+                model.extend(fed[:, a:b], torch.tensor([b - a, b - a, b - a]), whole[:, a:b, :b]).logits
+                for a, b in ((0, 3), (3, 7))
+            ]
+        logits[native is None] = torch.cat(parts, dim=1)
+    assert (logits[True] - logits[False]).abs().max() < 1e-4 * logits[True].std()
+    with pytest.raises(ArgumentError, match="a tree of 65 tokens"), cpu_rows.drawing():
+        model.extend(fed, torch.tensor([1, 1, 1]), torch.ones((3, 7, 65), dtype=torch.bool))
+
+
+@pytest.mark.parametrize("draft", ["model", "probability", "block", "prompt_lookup", "suffix_lookup", "tree"])
 def test_texts_are_those_of_eager_steps(pair, draft):
     """Requests of several samplers that come and end in two rows; then a text that needs more memory."""
     toy, requests = toy_pair(pair, "llama"), toy_requests((5, 2, 9, 7, 3, 1))

@@ -38,6 +38,7 @@ class CompiledCpuEngine(StaticEngine):
     name: ClassVar[str] = "compiled"
     lag: ClassVar[int] = 0
     halves: ClassVar[bool] = False
+    fixed: ClassVar[bool] = False
 
     def _check(self, required: Requirements) -> None:
         """See StaticEngine. A C++ compiler is needed, and a folder for what it makes."""
@@ -50,11 +51,9 @@ class CompiledCpuEngine(StaticEngine):
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         super()._attach(components, stopwatch)
         self._prepared: set[tuple[object, ...]] = set()
-        drafter = components.drafter
-        chains = not components.features and not (drafter is not None and drafter.drafts_trees)
         with self._preparing():
             for model in self._models:
-                compile_on_cpu(model, chains)
+                compile_on_cpu(model, bool(components.features))
 
     @property
     def _models(self) -> list[CachedModel]:

@@ -39,6 +39,7 @@ class StaticEngine(DecodingEngine):
     name: ClassVar[str] = "static"
     lag: ClassVar[int] = 1
     halves: ClassVar[bool] = True  # whether steps are made for powers of two below the largest number too
+    fixed: ClassVar[bool] = True  # Batch.fixed, and no drafter may decide on the host
 
     def __init__(self, batch_sizes: object = None, prompt_chunk: object = None):
         super().__init__(prompt_chunk)
@@ -59,7 +60,7 @@ class StaticEngine(DecodingEngine):
         super()._check(required)
         self._check_size(required.batch_size)
         drafter = required.drafter
-        if drafter is not None and not drafter.capturable:
+        if self.fixed and drafter is not None and not drafter.capturable:
             problem = f"drafter={config_name('drafter', drafter)} reads its drafts on the host, which no graph can hold"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
 
@@ -167,7 +168,7 @@ class StaticEngine(DecodingEngine):
         rows, capacity = self.batch_sizes[-1], self._capacity
         shape = (rows, capacity, self._stops)
         if self._slots is None or self._slots.shape != shape:
-            grown, old = Slots(*shape, self._device), self._slots
+            grown, old = Slots(*shape, self._device, self.fixed), self._slots
             if old is not None and self._taken:
                 index = self._tensor(sorted(self._taken))
                 grown.put(index, old.batch.select(index))
