@@ -65,6 +65,8 @@ class Drafter:
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
         synthetic: whether its drafts belong to no method, so that only a synthetic verifier accepts them.
         capturable: whether a CUDA graph can hold its work; False if the host decides what is drafted.
+        takes_free_rows: of a drafter that decides on the host: whether rows of its batches may be without a request, as
+            in compiled steps on a CPU, whose first step is taken twice.
         takes_pieces: whether its caches take prompts in pieces (``engine.prompt_chunk``).
         features: the hidden states of the target that :meth:`observe` reads: "last", which the output layer reads, or
             the number of a layer, from 1.
@@ -81,6 +83,7 @@ class Drafter:
     drafts_trees: ClassVar[bool] = False
     synthetic: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
+    takes_free_rows: ClassVar[bool] = False
     takes_pieces: ClassVar[bool] = True
     features: Sequence[Feature] = ()
     caches: tuple[RowCache, ...] = ()

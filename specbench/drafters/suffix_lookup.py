@@ -43,6 +43,7 @@ class SuffixLookupDrafter(Drafter):
     """
 
     capturable = False
+    takes_free_rows = True
 
     def __init__(self, longest: int = 24, per_match: object = 1.0, remembered: int = 100_000):
         self.longest = check_count("drafter.longest", longest)

@@ -15,6 +15,7 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import ModelOutput
 from specbench.rules.block.masked import BlockVerifier
@@ -139,7 +140,7 @@ def test_auto_is_eager_without_a_gpu(pair):
 
 
 def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
-    """For a sweep of many tokens, of one request at a time, without trees, if a compiler is there."""
+    """For a sweep of many tokens, of one request at a time, if a compiler is there."""
     progress.say_once.cache_clear()
     cpu, pair = torch.device("cpu"), (ModelDrafter(), NaiveVerifier())
     enough = PAYS_FROM
@@ -149,7 +150,8 @@ def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
     assert capsys.readouterr().err.count("engine=auto is compiled here: up to 10,000 tokens") == 1  # of three jobs
     assert AutoEngine().resolve(Requirements(cpu, *pair, tokens=enough - 1)).name == "eager"
     assert AutoEngine().resolve(Requirements(cpu, *pair, batch_size=2, tokens=enough)).name == "eager"
-    assert AutoEngine().resolve(Requirements(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough)).name == "eager"
+    for drafter in (TreeDrafter([2]), SuffixLookupDrafter()):
+        assert AutoEngine().resolve(Requirements(cpu, drafter, NaiveVerifier(), tokens=enough)).name == "compiled"
     assert not capsys.readouterr().err
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert AutoEngine().resolve(Requirements(cpu, *pair, tokens=enough)).name == "eager"

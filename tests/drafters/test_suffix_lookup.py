@@ -133,7 +133,7 @@ def test_the_oldest_texts_are_forgotten(toy):
 
 
 def test_a_graph_cannot_hold_it():
-    with pytest.raises(ConfigError, match=r"drafter=suffix_lookup reads its drafts on the host.* engine=eager"):
+    with pytest.raises(ConfigError, match=r"drafter=suffix_lookup decides on the host.* engine=eager"):
         GraphEngine().resolve(Requirements(torch.device("cuda"), SuffixLookupDrafter(), MaskedVerifier()))
 
 

@@ -18,7 +18,7 @@ MOST_REQUESTS = 1  # together; with more, products have more rows than kernels/c
 class AutoEngine(DecodingEngine):
     """Results have the name of the engine that ran.
 
-    On a CPU it takes compiled steps for a sweep of 10,000 tokens or more, of one request at a time, without trees.
+    On a CPU it takes compiled steps for a sweep of 10,000 tokens or more, of one request at a time.
     Nothing says so of a decoder outside of a sweep, which gets eager ones.
 
     Args:
@@ -45,6 +45,4 @@ class AutoEngine(DecodingEngine):
 
 
 def _pays_on_cpu(required: Requirements) -> bool:
-    trees = required.drafter is not None and required.drafter.drafts_trees
-    alone = required.batch_size <= MOST_REQUESTS
-    return required.device.type == "cpu" and required.tokens >= PAYS_FROM and alone and not trees
+    return required.device.type == "cpu" and required.tokens >= PAYS_FROM and required.batch_size <= MOST_REQUESTS

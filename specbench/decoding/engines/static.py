@@ -39,7 +39,7 @@ class StaticEngine(DecodingEngine):
     name: ClassVar[str] = "static"
     lag: ClassVar[int] = 1
     halves: ClassVar[bool] = True  # whether steps are made for powers of two below the largest number too
-    fixed: ClassVar[bool] = True  # Batch.fixed, and no drafter may decide on the host
+    fixed: ClassVar[bool] = True  # Batch.fixed; no drafter may decide on the host then
 
     def __init__(self, batch_sizes: object = None, prompt_chunk: object = None):
         super().__init__(prompt_chunk)
@@ -60,8 +60,8 @@ class StaticEngine(DecodingEngine):
         super()._check(required)
         self._check_size(required.batch_size)
         drafter = required.drafter
-        if self.fixed and drafter is not None and not drafter.capturable:
-            problem = f"drafter={config_name('drafter', drafter)} reads its drafts on the host, which no graph can hold"
+        if drafter is not None and not (drafter.capturable or (drafter.takes_free_rows and not self.fixed)):
+            problem = f"drafter={config_name('drafter', drafter)} decides on the host what is drafted"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
