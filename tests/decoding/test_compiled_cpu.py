@@ -49,17 +49,23 @@ def test_compiled_steps_write_what_eager_ones_do(pair):
 
 @pytest.mark.thorough
 @compiles
-def test_trees_after_plain_decoding_write_what_eager_ones_do(pair):
-    """Plain decoding packs the target's cache for C++ code, and trees move its tokens; both share it in a run.
+def test_trees_through_torch_compile_write_what_eager_ones_do(pair):
+    """tests/models/test_cpu_model.py has those that C++ passes."""
+    toy, requests = toy_pair(pair), toy_requests((5, 2, 9))
+    compiled = toy_decoder(toy, "tree", CompiledEngine())
+    assert compiled.components.target.native is None
+    assert logs(compiled.run(requests, 2)) == logs(toy_decoder(toy, "tree").run(requests, 2))
 
-    tests/models/test_packed_layer.py is the short form.
-    """
-    requests, texts = make_requests(pair, 2, max_new_tokens=9), []
+
+@compiles
+def test_trees_after_plain_decoding_write_what_eager_ones_do(pair):
+    """Plain decoding packs the target's cache for C++ code, and trees move its tokens; both share it in a run."""
+    toy, requests, texts = toy_pair(pair, "llama"), toy_requests((5, 2, 9)), []
     for engine in (CompiledEngine(), EagerEngine()):
-        target = CachedModel(pair.target, pair.vocab_size, "target")
-        Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer).run(requests, 2)
-        drafter = TreeDrafter([2, 1]).bind(pair, target)
-        trees = Decoder(target, drafter, TreeVerifier(), 2, pair.stop_ids, engine, pair.tokenizer)
+        target = CachedModel(toy.target, toy.vocab_size, "target")
+        Decoder(target, None, None, 0, toy.stop_ids, engine, toy.tokenizer).run(requests, 2)
+        drafter = TreeDrafter([2, 1]).bind(toy, target)
+        trees = Decoder(target, drafter, TreeVerifier(), 2, toy.stop_ids, engine, toy.tokenizer)
         texts.append(logs(trees.run(requests, 2)))
     assert texts[0] == texts[1]
 
