@@ -221,8 +221,8 @@ class CachedModel(CausalModel, RowCache):
 
     def native_draft(self, batch: Batch) -> CpuModel | None:
         """Returns ``native`` if it drafts for these requests in one call: logits alone decide what is drawn."""
-        plain = not batch.params.truncates and not batch.params.looks_back
-        return self._native() if self._fixed and plain else None
+        native, plain = self._native(), not batch.params.truncates and not batch.params.looks_back
+        return native if native and plain and self._fixed else None
 
     def _native(self, features: Sequence[Feature] = (), pieces: Sequence[Sequence[int]] = ()) -> CpuModel | None:
         short = all(len(piece) <= NATIVE_PROMPT for piece in pieces)

@@ -21,7 +21,7 @@ from tests.helpers.cases import MIXED, decoder
 DRAFTS = {
     "model": (ModelDrafter, MaskedVerifier, 3),
     "prompt_lookup": (PromptLookupDrafter, MaskedVerifier, 3),
-    "suffix_lookup": (SuffixLookupDrafter, MaskedVerifier, 3),
+    "suffix_lookup": (lambda: SuffixLookupDrafter(remembered=0), MaskedVerifier, 3),
     "tree": (lambda: TreeDrafter([2]), TreeVerifier, 2),
     "naive": (ModelDrafter, NaiveVerifier, 3),
     "block": (ModelDrafter, BlockVerifier, 3),
