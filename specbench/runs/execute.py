@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import traceback
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
@@ -183,6 +185,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
     check_conditions({**values, **source}, ignored, job.choices["protocol"])
     named = {key.partition(".")[0] for key in values}
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
+    _seed_generators(config.seed)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
@@ -226,6 +229,14 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
         with writing(job.folder, f"{OF_JOBS} What was measured: {outcome.headline}."):
             write_tables(job.folder, row, outcome)
     return outcome
+
+
+def _seed_generators(seed: int) -> None:
+    """Seeds what specbench itself never draws from, and code of a user's may: its numbers would else depend on what the
+    jobs before have drawn."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def _shown(job: JobInfo, outcome: Outcome, tracked: TrackedRun) -> list[str]:
