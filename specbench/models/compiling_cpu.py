@@ -11,17 +11,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
 from specbench.models import cpu_model, packed
 from specbench.models.cached_model import CachedModel
+from specbench.models.layer_copies import with_own_layers
 
 SHAPES = 64  # kinds of passes that models of one process may be compiled for
 LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
 
 prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
-_compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] = weakref.WeakKeyDictionary()
+_compiled_calls: weakref.WeakKeyDictionary[nn.Module, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
 def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
@@ -41,8 +43,9 @@ def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
     if not features and cpu_model.takes(cached):
         cached.native = cpu_model.CpuModel(cached)
         return
-    packed.install(cached.model)
-    cached.fixed_forward = functools.partial(_packed_call, cached.model, _compiled(cached.model))
+    layers = with_own_layers(cached.model)
+    packed.install(layers)
+    cached.fixed_forward = functools.partial(_packed_call, layers, _compiled(cached.model))
     cached.least_width = LEAST_WIDTH
 
 
@@ -51,22 +54,19 @@ def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any
     for name, dim in widths.items():
         torch._dynamo.maybe_mark_dynamic(inputs[name], dim)
     torch._dynamo.maybe_mark_dynamic(inputs["past_key_values"].write_at, 1)
-    with packed.reading():
-        return compiled(model, **inputs)
+    return compiled(model, **inputs)
 
 
-def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
+def _compiled(model: nn.Module) -> Callable[..., Any]:
     """Returns the compiled call of a model, with its own cache of code. A later job of the process uses it again."""
     if model not in _compiled_calls:
-        # Beyond the limit PyTorch would go on without compiling, and say nothing. A part that cannot be compiled is an
-        # error too (fullgraph).
+        # By fullgraph it is an error if a part cannot be compiled, or if a pass is of a kind beyond the limit.
         torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-        if not os.environ.get("CXX"):
-            torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
         code = inspect.unwrap(_call).__code__.replace()  # a copy: PyTorch keeps what it compiles with a function's code
         call = types.FunctionType(code, globals())
         options: dict[str, Any] = {"guard_filter_fn": _kept, "size_asserts": False, "alignment_asserts": False}
+        if not os.environ.get("CXX"):
+            options["cpp.cxx"] = (cpu_product.find_compiler(),)
         _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options)
     return _compiled_calls[model]
 

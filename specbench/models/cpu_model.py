@@ -21,7 +21,6 @@ from specbench.core.draft_lengths import LengthPolicy
 from specbench.core.trees import check_nodes
 from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
-from specbench.models.packed import PackedLinear
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
@@ -73,7 +72,7 @@ def takes(cached: CachedModel) -> bool:
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return False
-        if isinstance(module, nn.Linear) and type(module) not in (nn.Linear, PackedLinear):
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             return False
     biased = any(".mlp." in name and name.endswith(".bias") for name, _ in model.named_parameters())
     return getattr(config, "sliding_window", None) is None and not biased

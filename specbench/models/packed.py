@@ -1,8 +1,4 @@
-"""Linear layers with a second copy of their weights, in the order in which a compiled CPU step reads them.
-
-The copy is read inside ``reading()`` alone. Everything else, transformers' own decoders among it, computes with the
-layer's weights as before.
-"""
+"""Linear layers with a second copy of their weights, in the order in which a compiled CPU step reads them."""
 
 from __future__ import annotations
 
@@ -11,19 +7,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from specbench.core.switch import Switch
 from specbench.kernels import cpu_product
 
-reading = Switch()  # inside, layers read their packed weights
 
-
-class PackedLinear(nn.Linear):
+class PackedLinear(nn.Module):
     """In place of a linear layer, whose parameters it keeps. Its copy takes as much memory, or half (``pack``)."""
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, layer: nn.Linear):
-        nn.Module.__init__(self)  # no parameters of its own
+        super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight, self.bias = layer.weight, layer.bias
+        self._parameters = layer._parameters
         self._packed: Tensor | None = None
         self._packed_version: tuple[object, ...] = ()
 
@@ -36,7 +32,7 @@ class PackedLinear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n out"]:
         """As nn.Linear."""
-        if not reading.on or self._packed is None:
+        if self._packed is None:
             return linear(input, self.weight, self.bias)
         output = cpu_product.product(input, self._packed, self.out_features)
         return output if self.bias is None else output + self.bias
@@ -48,7 +44,11 @@ def is_plain(layer: object) -> bool:
 
 
 def install(model: nn.Module) -> None:
-    """Replaces the plain linear layers of a model, in place, and packs their weights; again packs what has changed."""
+    """Replaces the plain linear layers of a model, in place, and packs their weights; again packs what has changed.
+
+    Args:
+        model: an engine's own copy (layer_copies.py), since every pass through it reads the packed weights.
+    """
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if is_plain(layer):
             model.set_submodule(name, PackedLinear(layer))

@@ -50,7 +50,9 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     settings = {name: getattr(config.pair, name) for name in names}
     settings |= {"device": str(device), "dtype": config.dtype, "parallel": config.parallel}
     key = repr((config.pair.target, config.pair.draft, settings))
-    if key not in _pairs:
+    if key in _pairs:
+        drafter.check(target_config=_pairs[key].target.config)
+    else:
         _pairs.clear()
         settings["check"] = lambda target_config: drafter.check(target_config=target_config)
         _pairs[key] = load_pair(config.pair.target, config.pair.draft, **settings)

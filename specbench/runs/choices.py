@@ -90,6 +90,16 @@ def build(key: str, node: Any) -> Any:
     return explained(key, instantiate, node)
 
 
+def names_own_code(node: Any) -> bool:
+    """Whether a configuration names a class or function (``_target_``) that is not specbench's own."""
+    if isinstance(node, list):
+        return any(map(names_own_code, node))
+    if not isinstance(node, dict):
+        return False
+    own = not str(node.get("_target_") or "specbench.").startswith("specbench.")
+    return own or any(map(names_own_code, node.values()))
+
+
 def build_source(node: Any) -> Source | None:
     """The engine under test that a configuration names; None if it names none. Raises ConfigError."""
     if node is None:

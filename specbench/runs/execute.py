@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import traceback
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
@@ -26,10 +28,11 @@ from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.reports.plots.style import style
+from specbench.rules.info import rules_of_job
 from specbench.rules.recorded import RECORDED, recorded_rules
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
-from specbench.runs.choices import build, build_source
+from specbench.runs.choices import build, build_source, names_own_code
 from specbench.runs.config import Config
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
@@ -165,6 +168,13 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
+    with rules_of_job(names_own_code(resolved)):
+        return _measured_with_its_rules(config, resolved, job, device_name, tracked)
+
+
+def _measured_with_its_rules(
+    config: Config, resolved: dict[str, Any], job: JobInfo, device_name: str, tracked: TrackedRun | None
+) -> Outcome:
     if tracked is not None:
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         tracked.config |= resolved
@@ -183,6 +193,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
     check_conditions({**values, **source}, ignored, job.choices["protocol"])
     named = {key.partition(".")[0] for key in values}
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
+    _seed_generators(config.seed)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
@@ -226,6 +237,14 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
         with writing(job.folder, f"{OF_JOBS} What was measured: {outcome.headline}."):
             write_tables(job.folder, row, outcome)
     return outcome
+
+
+def _seed_generators(seed: int) -> None:
+    """Seeds what specbench itself never draws from, and code of a user's may: its numbers would else depend on what the
+    jobs before have drawn."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def _shown(job: JobInfo, outcome: Outcome, tracked: TrackedRun) -> list[str]:

@@ -12,8 +12,9 @@ from specbench.core.errors import ArgumentError
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.kernels import cpu_product, cpu_rows
-from specbench.models import CachedModel, cached_model, cpu_model, packed
+from specbench.models import CachedModel, cached_model, cpu_model
 from specbench.models.cache import PackedLayer, RaggedCache
+from specbench.models.compiling_cpu import compile_on_cpu
 from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.decoding.test_engines import logs
 from tests.helpers import families
@@ -102,11 +103,11 @@ def test_texts_are_those_of_eager_steps(pair, draft):
 
 
 def test_jobs_of_trees_may_come_first(pair):
-    """Those take other passes, which replace the layers of the models that a sweep's jobs share."""
+    """Those take other passes, whose layers are not those of the models that a sweep's jobs share."""
     toy, requests = toy_pair(pair, "llama"), toy_requests((5, 2))
     eager = logs(toy_decoder(toy).run(requests))
     for model in (toy.target, toy.draft):
-        packed.install(model)
+        compile_on_cpu(cached(model), chains=False)
     compiled = toy_decoder(toy, engine=CompiledCpuEngine())
     assert compiled.components.target.native is not None
     assert logs(compiled.run(requests)) == eager

@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.core.errors import ConfigError, ModelError, SpecbenchError
 from specbench.core.machine.progress import say
 from specbench.decoding.engines.engine import Requirements
-from specbench.decoding.engines.static import StaticEngine
+from specbench.decoding.engines.static import StaticEngine, rounded
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.kernels import cpu_product, cpu_rows
@@ -71,13 +71,15 @@ class CompiledCpuEngine(StaticEngine):
             super().feed()
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
-        """See StaticEngine. Takes a capacity that the target is compiled for, if one is large enough.
+        """See StaticEngine. Takes a little more than is needed, since the next job of a sweep may have a larger gamma.
 
-        Else a little more than is needed, since the next job of a sweep may have a larger gamma.
+        If the target is compiled for a capacity in between, takes that one. A larger one is left alone: passes read all
+        of it, and a job's times would depend on the longest texts of the jobs before.
         """
         if capacity > self._capacity:
             prepared = prepared_capacities.get(self.components.target.model, ())
-            capacity = min((size for size in prepared if size >= capacity), default=capacity + SPARE)
+            spare = capacity + SPARE
+            capacity = min((size for size in prepared if capacity <= size <= rounded(spare)), default=spare)
         super().reserve(requests, capacity, stops)
 
     def _show(self) -> None:

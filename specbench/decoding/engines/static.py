@@ -26,6 +26,11 @@ _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little long
 _STOPS = 8  # likewise the ids that end a text
 
 
+def rounded(capacity: int) -> int:
+    """Returns the capacity that is allocated for this one."""
+    return -(-capacity // _MULTIPLE) * _MULTIPLE
+
+
 class StaticEngine(DecodingEngine):
     """A step has the smallest of ``batch_sizes`` that holds all requests as its number of rows; rows may be free.
 
@@ -69,7 +74,7 @@ class StaticEngine(DecodingEngine):
         self._check_size(requests)
         if requests > self._most or capacity > self._capacity or stops > self._stops:
             self._most = max(self._most, requests)
-            self._capacity = max(self._capacity, -(-capacity // _MULTIPLE) * _MULTIPLE)
+            self._capacity = max(self._capacity, rounded(capacity))
             self._stops = max(self._stops, -(-stops // _STOPS) * _STOPS)
             powers = {2**i for i in range(self._most.bit_length()) if 2**i <= self._most}
             self.batch_sizes = self.configured_sizes or tuple(sorted({*(powers if self.halves else ()), self._most}))

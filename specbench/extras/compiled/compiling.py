@@ -10,6 +10,7 @@ from specbench.core.machine import ranks
 from specbench.extras.compiled import joined, products
 from specbench.kernels import dependent
 from specbench.models.cached_model import CachedModel
+from specbench.models.layer_copies import with_own_layers
 
 _SHAPES = 256  # that a model may be compiled for
 
@@ -25,20 +26,20 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
     Args:
         early: whether PyTorch's kernels start early. The caller has to check their code (early_code.py).
     """
-    # Beyond the limit PyTorch would go on without compiling, and say nothing.
-    torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-    joined.join(cached.model)
-    products.install_sums(cached.model)
-    products.install(cached.model)
+    layers = with_own_layers(cached.model)
+    joined.join(layers)
+    products.install_sums(layers)
+    products.install(layers)
     options: dict[str, Any] = {
         "deterministic": ranks.launched(),
         "triton.enable_pdl": early and dependent.possible(cached.device),
     }
-    compiled = torch.compile(cached.model, dynamic=False, options=options)
+    compiled = torch.compile(layers, dynamic=False, options=options)
 
     def forward(**inputs: Any) -> Any:
-        with products.ours():
+        # Beyond the limit PyTorch would go on without compiling, and say nothing.
+        limits = torch._dynamo.config.patch(recompile_limit=_SHAPES, fail_on_recompile_limit_hit=True)
+        with products.ours(), limits:
             return compiled(**inputs)
 
     cached.fixed_forward = forward

@@ -1,9 +1,9 @@
 """Projections of one input as one product: queries, keys and values; gate and up.
 
 A step of few tokens waits for weights, and a small matrix cannot keep all of a GPU busy while it is read: at one
-token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (experiments/decode_speed.md). Models of
-transformers stay as they are but for these layers, whose weights become views of one matrix: no memory is added, and
-checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
+token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (experiments/decode_speed.md). Layers are
+replaced in an engine's own copy of a model (models/layer_copies.py). The weights of both become views of one matrix: no
+memory is added, and checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
 
 Layers of a sharded model are joined on each rank: layers cut by their outputs are given the same whole input,
 and each of their outputs is this rank's own. So the product of the joined shards has what each would have computed.
@@ -65,13 +65,16 @@ class JoinedLinear(nn.Module):
         place: which part of the product is its own.
     """
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, layer: nn.Linear, product: Product, place: int):
         super().__init__()
-        weight = product.weight.split(product.sizes)[place]
-        bias = None if product.bias is None else product.bias.split(product.sizes)[place]
         self.out_features, self.in_features = layer.out_features, layer.in_features
-        self.weight = _parameter(layer.weight, weight)
-        self.bias = None if bias is None else _parameter(layer.bias, bias)
+        layer.weight = _parameter(layer.weight, product.weight.split(product.sizes)[place])
+        if product.bias is not None:
+            layer.bias = _parameter(layer.bias, product.bias.split(product.sizes)[place])
+        self._parameters = layer._parameters
         self.product, self.place = product, place
 
     def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n part"]:

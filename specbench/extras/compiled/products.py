@@ -1,7 +1,7 @@
 """Linear layers whose products of few rows are ours (kernels/product.py), in compiled steps.
 
-Only there: a step that is driven by the host waits for the host, and transformers' own decoders, which are timed beside
-ours with the same models, keep PyTorch's products.
+Only there: a step that is driven by the host waits for the host. Layers are replaced in an engine's own copy of a model
+(models/layer_copies.py).
 
 A target in shards adds up twice a layer, where a matrix is cut between ranks by its inputs and each rank computes a
 part of every sum. transformers does so by a call of ``torch.distributed`` in a hook; here such a layer is one of ours.

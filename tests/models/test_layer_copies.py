@@ -1,0 +1,94 @@
+"""Engines compute with copies of a model's layers, so that later jobs of a sweep meet the model as it was loaded."""
+
+import gc
+import weakref
+
+import torch
+from torch import nn
+
+from specbench.extras.compiled import joined, products
+from specbench.kernels import cpu_product
+from specbench.models import CachedModel
+from specbench.models.compiling_cpu import compile_on_cpu
+from specbench.models.early_exit import first_layers
+from specbench.models.layer_copies import with_own_layers
+from specbench.models.packed import PackedLinear, install
+from tests.extras.test_products import logits
+from tests.helpers.families import VOCABULARY, made
+
+
+def layers_of(model):
+    return [(name, type(module), id(module)) for name, module in model.named_modules(remove_duplicate=False)]
+
+
+def test_compiling_leaves_the_layers_of_a_model_alone():
+    """Trees take passes through torch.compile. transformers' decoders are timed with the same models."""
+    cpu_product.load()
+    model = made("llama")
+    before, expected = layers_of(model), logits(model)
+    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), chains=False)
+    assert layers_of(model) == before
+    assert torch.equal(logits(model), expected)
+
+
+def test_joined_products_leave_the_layers_of_a_model_alone():
+    """They move its weights into one matrix. No memory is added."""
+    model = made("llama")
+    before, expected = layers_of(model), logits(model)
+    layers = with_own_layers(model)
+    assert joined.join(layers) == 2 * model.config.num_hidden_layers
+    products.install(layers)
+    assert layers_of(model) == before
+    assert torch.equal(logits(model), expected)
+    own, replaced = dict(model.named_parameters()), dict(layers.named_parameters())
+    assert own.keys() == replaced.keys()
+    assert all(own[name] is replaced[name] for name in own)
+    product = layers.model.layers[0].self_attn.q_proj.product
+    assert model.model.layers[0].self_attn.q_proj.weight.data_ptr() == product.weight.data_ptr()
+
+
+def test_a_copy_keeps_what_was_replaced_in_it():
+    cpu_product.load()
+    model = made("llama")
+    layers = with_own_layers(model)
+    install(layers)
+    assert with_own_layers(model) is layers
+    projection = layers.model.layers[0].mlp.up_proj
+    assert isinstance(projection, PackedLinear)
+    shortened = with_own_layers(first_layers(model, 1))
+    assert shortened.model.layers[0].mlp.up_proj is projection, "an early exit shares the target's layers"
+
+
+def test_a_model_that_got_another_layer_gets_another_copy():
+    cpu_product.load()
+    model = made("llama")
+    before = with_own_layers(model)
+    install(before)
+    mlp = model.model.layers[0].mlp
+    mlp.up_proj = nn.Linear(mlp.up_proj.in_features, mlp.up_proj.out_features, bias=False)
+    after = with_own_layers(model)
+    assert after is not before
+    install(after)
+    torch.testing.assert_close(logits(after), logits(model), rtol=0, atol=1e-5)
+    assert after.model.layers[1].mlp.up_proj is before.model.layers[1].mlp.up_proj
+
+
+def test_parameters_that_are_replaced_are_the_copys_too():
+    cpu_product.load()
+    layer = nn.Sequential(nn.Linear(8, 8))
+    layers = with_own_layers(layer)
+    install(layers)
+    layer[0].weight = nn.Parameter(torch.randn(8, 8))
+    install(layers)
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(layers(x), layer(x))
+
+
+def test_copies_go_with_their_model():
+    cpu_product.load()
+    model = made("llama")
+    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), chains=False)
+    gone = weakref.ref(model), weakref.ref(with_own_layers(model)), weakref.ref(model.lm_head.weight)
+    del model
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3
