@@ -102,12 +102,12 @@ def test_texts_are_those_of_eager_steps(pair, draft):
         assert logs(compiled.run(some, at_once)) == logs(eager.run(some, at_once))
 
 
-def test_jobs_of_trees_may_come_first(pair):
+def test_jobs_that_read_hidden_states_may_come_first(pair):
     """Those take other passes, whose layers are not those of the models that a sweep's jobs share."""
     toy, requests = toy_pair(pair, "llama"), toy_requests((5, 2))
     eager = logs(toy_decoder(toy).run(requests))
     for model in (toy.target, toy.draft):
-        compile_on_cpu(cached(model), chains=False)
+        compile_on_cpu(cached(model), features=True)
     compiled = toy_decoder(toy, engine=CompiledCpuEngine())
     assert compiled.components.target.native is not None
     assert logs(compiled.run(requests)) == eager

@@ -22,11 +22,11 @@ def layers_of(model):
 
 
 def test_compiling_leaves_the_layers_of_a_model_alone():
-    """Trees take passes through torch.compile. transformers' decoders are timed with the same models."""
+    """As for a drafter that reads hidden states. transformers' decoders are timed with the same models."""
     cpu_product.load()
     model = made("llama")
     before, expected = layers_of(model), logits(model)
-    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), chains=False)
+    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), features=True)
     assert layers_of(model) == before
     assert torch.equal(logits(model), expected)
 
@@ -87,7 +87,7 @@ def test_parameters_that_are_replaced_are_the_copys_too():
 def test_copies_go_with_their_model():
     cpu_product.load()
     model = made("llama")
-    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), chains=False)
+    compile_on_cpu(CachedModel(model, VOCABULARY, "target"), features=True)
     gone = weakref.ref(model), weakref.ref(with_own_layers(model)), weakref.ref(model.lm_head.weight)
     del model
     gc.collect()
