@@ -171,6 +171,16 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
         )
 
 
+def first_outside(token_ids: Tensor, vocabulary: int) -> int | None:
+    """Returns the index of the first id outside of the vocabulary, if there is one. Waits for the device if it may."""
+    if not len(token_ids) or not _may_wait(token_ids.device):
+        return None
+    smallest, largest = torch.stack(token_ids.aminmax()).tolist()
+    if smallest >= 0 and largest < vocabulary:
+        return None
+    return int(((token_ids < 0) | (token_ids >= vocabulary)).nonzero()[0])
+
+
 def _check_parents(draft: Draft, parents: Tensor) -> None:
     first = draft.first_row[draft.request_of_row]
     places = torch.arange(len(parents), device=parents.device) - first
