@@ -143,8 +143,10 @@ class LogitRows:
 
     def probs(self) -> Float64[Tensor, "n V"]:
         """Returns the dense distributions in float64, for reference code."""
+        if self.allowed is not None:
+            return self.with_mask_applied().probs()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
-        logits = self.with_mask_applied().logits.double()
+        logits = self.logits.double()
         probs = (logits / temperature[:, None]).sub_(self.normalizer.double()[:, None]).exp_()
         if _may_hold(self.cutoff > -torch.inf):
             probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
@@ -156,14 +158,16 @@ class LogitRows:
 
     @property
     def _mass_at_argmax(self) -> Float64[Tensor, " n"]:
-        """Returns 1 for a greedy row, 0 for another, and NaN for a greedy row whose tokens are all banned."""
-        largest = self.with_mask_applied().logits.gather(1, self.argmax[:, None])[:, 0]
+        """Returns 1 for a greedy row, 0 for another, and NaN for a greedy row of -inf alone. Applies no mask."""
+        largest = self.logits.gather(1, self.argmax[:, None])[:, 0]
         greedy = (self.temperature == 0).double()
         return torch.where((greedy > 0) & (largest == -torch.inf), torch.nan, greedy)
 
     def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         """Returns each row's probability of one token, without the dense distributions."""
-        logit = self.with_mask_applied().logits.gather(1, token_ids[:, None])[:, 0].double()
+        if self.allowed is not None:
+            return self.with_mask_applied().prob(token_ids)
+        logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
         if not _may_hold(self.temperature == 0):
