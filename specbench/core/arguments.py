@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.mask import Mask
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Streams
-from specbench.core.types import Draft, LogitRows, Mask
+from specbench.core.types import Draft, LogitRows
 
 _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the device is an error
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import specbench
+from specbench.core.mask import Mask
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Mask, Verification
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch, launch_rows, launch_shape
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.fused import FusedVerifier
