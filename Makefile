@@ -14,7 +14,7 @@ PIP := python -m pip install --quiet --disable-pip-version-check
 # PyTorch's build for both sets: `make test-lowest TORCH=torch==2.11.0`. A plain torch from PyPI brings 3 GB of CUDA.
 TORCH ?= $(shell grep ^torch== constraints.txt)
 QUICK := $(addprefix tests/,$(addsuffix .py,cli/test_smoke cli/test_tracking models/test_loading models/test_cached_model drafters/test_hidden_states \
-	sampling/test_sampling rules/test_verifiers rules/test_external_verifiers replay/test_replay metrics/test_results tree/test_conf analysis/test_analysis \
+	drafters/test_linear_head sampling/test_sampling rules/test_verifiers rules/test_external_verifiers replay/test_replay metrics/test_results tree/test_conf analysis/test_analysis \
 	analysis/test_analysis_command))
 
 # A file's tests stay with one worker, which makes what they share; the other one does not wait for it.

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.mask import Mask
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Streams
-from specbench.core.types import Draft, LogitRows, Mask
+from specbench.core.types import Draft, LogitRows
 
 _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the device is an error
 
@@ -169,6 +170,16 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
         raise ArgumentError(
             f"draft.num_draft_tokens: {total} in all, but draft.token_ids holds {draft.token_ids.numel()} tokens"
         )
+
+
+def first_outside(token_ids: Tensor, vocabulary: int) -> int | None:
+    """Returns the index of the first id outside of the vocabulary, if there is one. Waits for the device if it may."""
+    if not len(token_ids) or not _may_wait(token_ids.device):
+        return None
+    smallest, largest = torch.stack(token_ids.aminmax()).tolist()
+    if smallest >= 0 and largest < vocabulary:
+        return None
+    return int(((token_ids < 0) | (token_ids >= vocabulary)).nonzero()[0])
 
 
 def _check_parents(draft: Draft, parents: Tensor) -> None:

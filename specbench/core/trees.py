@@ -22,6 +22,23 @@ def check_nodes(count: int) -> int:
     return count
 
 
+def check_window(window: int | None, nodes: int) -> None:
+    """Refuses trees of which an ancestor may lie outside of a sliding window.
+
+    Args:
+        window: tokens; None for full attention.
+        nodes: of the tree, the text's last token included.
+
+    Raises:
+        ArgumentError: a tree of more tokens than the window has.
+    """
+    if window is not None and window < nodes:
+        raise ArgumentError(
+            f"window={window}: the model's sliding window is shorter than a tree of {nodes} tokens, the text's last "
+            "one included. Lower drafter.branches or gamma, or draft chains (drafter=model verifier=masked)."
+        )
+
+
 def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"]:
     """True at [b, i, j] if token j is on the path to token i, the token itself included: what i may attend to.
 

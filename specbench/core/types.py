@@ -19,50 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import trees
+from specbench.core.mask import Mask
 
 PADDING = -1
-BITS = 32  # tokens in a word of a mask
-
-
-@dataclass(frozen=True)
-class Mask:
-    """The tokens that each of n rows allows, as bits: one set of tokens for every ``rows`` consecutive rows.
-
-    A mask costs a bit a token to read, a sixteenth of a bfloat16 row; -inf written into the logits costs as many bytes
-    as the logits have.
-
-    Attributes:
-        restricted: whether a set bans any token; the bits of a set that does not are not read.
-        bits: token 32 * i + j is allowed if bit j of word i is set; tokens beyond the words are banned. Contiguous.
-        rows: consecutive rows that share a set.
-    """
-
-    restricted: Bool[Tensor, " m"]
-    bits: Int32[Tensor, "m words"]
-    rows: int
-
-    @staticmethod
-    def packed(restricted: Bool[Tensor, " m"], allowed: Bool[Tensor, "m V"]) -> Mask:
-        """Returns the mask of sets of allowed tokens, one a row."""
-        words = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % BITS)).unflatten(1, (-1, BITS)).long()
-        bits = (words << torch.arange(BITS, device=words.device)).sum(dim=2)
-        return Mask(restricted, bits.to(torch.int32), 1)
-
-    def select(self, rows: Int64[Tensor, " n"]) -> Mask:
-        """Returns the mask of the given rows, one set a row."""
-        sets = rows // self.rows
-        return Mask(self.restricted[sets], self.bits[sets], 1)
-
-    def banned(self, vocabulary: int) -> Bool[Tensor, "n V"]:
-        """Returns True for each token that a row bans."""
-        places = torch.arange(BITS, dtype=torch.int32, device=self.bits.device)
-        allowed = ((self.bits[:, :, None] >> places) & 1).flatten(1).bool()[:, :vocabulary]
-        allowed = torch.nn.functional.pad(allowed, (0, vocabulary - allowed.shape[1]))
-        return (self.restricted[:, None] & ~allowed).repeat_interleave(self.rows, dim=0)
 
 
 @dataclass(frozen=True)
@@ -143,8 +106,10 @@ class LogitRows:
 
     def probs(self) -> Float64[Tensor, "n V"]:
         """Returns the dense distributions in float64, for reference code."""
+        if self.allowed is not None:
+            return self.with_mask_applied().probs()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
-        logits = self.with_mask_applied().logits.double()
+        logits = self.logits.double()
         probs = (logits / temperature[:, None]).sub_(self.normalizer.double()[:, None]).exp_()
         if _may_hold(self.cutoff > -torch.inf):
             probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
@@ -156,14 +121,16 @@ class LogitRows:
 
     @property
     def _mass_at_argmax(self) -> Float64[Tensor, " n"]:
-        """Returns 1 for a greedy row, 0 for another, and NaN for a greedy row whose tokens are all banned."""
-        largest = self.with_mask_applied().logits.gather(1, self.argmax[:, None])[:, 0]
+        """Returns 1 for a greedy row, 0 for another, and NaN for a greedy row of -inf alone. Applies no mask."""
+        largest = self.logits.gather(1, self.argmax[:, None])[:, 0]
         greedy = (self.temperature == 0).double()
         return torch.where((greedy > 0) & (largest == -torch.inf), torch.nan, greedy)
 
     def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         """Returns each row's probability of one token, without the dense distributions."""
-        logit = self.with_mask_applied().logits.gather(1, token_ids[:, None])[:, 0].double()
+        if self.allowed is not None:
+            return self.with_mask_applied().prob(token_ids)
+        logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
         if not _may_hold(self.temperature == 0):

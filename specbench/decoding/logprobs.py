@@ -37,10 +37,10 @@ class TokenLogprob:
 
 @torch.inference_mode()
 def completion_logprobs(target: CachedModel, completion: Completion) -> list[TokenLogprob] | None:
-    """Returns those of every token of a continuation; None if its request sets no ``logprobs``.
+    """Returns the log-probability of every token of a continuation; None if its request sets no ``logprobs``.
 
-    Raw ones (``logprobs_mode``) are those of the target's logits as they are. Processed ones are those of the
-    distribution that the token was drawn from, in which temperature 0 gives all mass to one token.
+    Raw log-probabilities (``logprobs_mode``) come from the target's logits as they are, processed ones from the
+    distribution that the token was drawn from. At temperature 0 that distribution gives all mass to one token.
     """
     request, tokens = completion.request, completion.token_ids
     if request.sampling.logprobs is None:
@@ -55,7 +55,7 @@ def completion_logprobs(target: CachedModel, completion: Completion) -> list[Tok
 
 @torch.inference_mode()
 def prompt_logprobs(target: CachedModel, completion: Completion) -> list[TokenLogprob] | None:
-    """Returns those of every token of a prompt, raw; None if its request sets no ``prompt_logprobs``."""
+    """Returns the raw log-probability of every token of a prompt; None if its request sets no ``prompt_logprobs``."""
     prompt, count = completion.request.prompt, completion.request.sampling.prompt_logprobs
     if count is None:
         return None

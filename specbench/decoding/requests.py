@@ -150,8 +150,10 @@ class Completion:
         """
         by_token = self.finished == "stop" and self.characters is None
         hidden = by_token and not self.request.sampling.include_stop_str_in_output
-        stream = self._stream()
-        whole = stream.feed(self.token_ids[:-1] if hidden else self.token_ids) + stream.rest()
+        stream, tokens = self._stream(), self.token_ids[:-1] if hidden else self.token_ids
+        # Token by token, as stop strings are searched: a decoder of bytes may write other characters for all at once.
+        pieces = [[token] for token in tokens] if self.search else [tokens]
+        whole = "".join(map(stream.feed, pieces)) + stream.rest()
         return whole[: self.characters]
 
     def record(self, step: RequestStep, verifier: Verifier | None, read: float) -> None:

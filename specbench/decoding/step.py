@@ -2,7 +2,8 @@
 
 ``step(batch, components) -> (batch, result)`` changes neither argument but the caches of the models and the drafter,
 which follow the batch. It knows no rule and no drafting method. If nothing is drafted it is plain decoding.
-The host waits for the device only in a verifier that checks its arguments or takes no padded drafts.
+The host waits for the device only to check the ids of a drafter that works on the host, and in a verifier that checks
+its arguments or takes no padded drafts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from specbench.core import trees
+from specbench.core import arguments, trees
+from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
@@ -89,7 +91,8 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     if components.drafter is None:
         draft = Draft.empty(len(batch), batch.lengths.device)
     else:
-        draft = padded(checked(components.drafter.propose(batch, limits, streams), len(batch)))
+        proposed = components.drafter.propose(batch, limits, streams)
+        draft = padded(checked(proposed, len(batch), components.drafter, components.target.vocab_size))
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
@@ -103,11 +106,14 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     return _commit(batch, draft, rows, verification, components, stamps)
 
 
-def checked(draft: object, requests: int) -> Draft:
-    """Returns what a drafter proposed, if it is a draft of this number of requests. Reads no device data.
+def checked(draft: object, requests: int, drafter: Drafter, vocabulary: int) -> Draft:
+    """Returns what a drafter proposed, if it is a draft of this number of requests.
+
+    Ids on a GPU are read only if the drafter works on the host anyway.
 
     Raises:
-        ArgumentError: it is none, or its tokens or counts have another dtype or shape.
+        ArgumentError: it is none, its tokens or counts have another dtype or shape, or an id is outside of the
+            vocabulary.
     """
     if not isinstance(draft, Draft):
         raise ArgumentError(f"drafter: propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
@@ -117,6 +123,13 @@ def checked(draft: object, requests: int) -> Draft:
         if tensor.dtype != torch.int64 or tensor.shape != (count,):
             form = f"{tensor.dtype} {tuple(tensor.shape)}"
             raise ArgumentError(f"drafter: {name} of its draft: {form}; torch.int64 ({count},) needed")
+    ids = draft.token_ids
+    outside = arguments.first_outside(ids, vocabulary) if ids.is_cpu or not drafter.capturable else None
+    if outside is not None:
+        raise ArgumentError(
+            f"drafter={config_name('drafter', drafter)}: token_ids[{outside}]={int(ids[outside])} of its draft: "
+            f"outside the vocabulary of {vocabulary} tokens. Draft ids from 0 to {vocabulary - 1}, padding included."
+        )
     return draft
 
 

@@ -149,7 +149,10 @@ def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES):
 
 @triton.jit
 def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
-    """Stores pi_1 ... pi_g; the whole draft is accepted if u_g < pi_g, else the residual masses decide."""
+    """Stores pi_1 ... pi_g; the whole draft is accepted if u_g < pi_g, else the residual masses decide.
+
+    A row without a distribution ends the block: pi is NaN from there on, and g is the number of tokens before.
+    """
     ratio = tl.where(p_x == 0, 0.0, p_x / q_x)
     pi = tl.where(valid, 1.0, 1.0).to(tl.float64)
     weight = tl.sum(tl.where(i == 0, pi, 0.0), axis=0)
@@ -158,7 +161,6 @@ def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
         weight = tl.where(weight > 1, 1.0, weight)  # NaN stays
         pi = tl.where(i == k, weight, pi)
     tl.store(ws.pi + slots, pi, mask=valid)
-    if weight != weight:  # NaN in any row spoils the block: no token comes of row 0, from which it would be sampled
-        tl.store(ws.form + 8 * tl.min(slots, axis=0) + 2, float("nan"))
-    whole = tl.sum(tl.where(i == drafted - 1, u, 0.0), axis=0) < weight
-    return tl.where(whole, 1 + drafted.to(tl.int32), tl.where(weight == weight, BY_MASS, 1))
+    length = tl.sum((valid & (pi == pi)).to(tl.int32), axis=0)
+    whole = (length == 0) | (tl.sum(tl.where((i == length - 1) & (u < pi), 1, 0), axis=0) > 0)
+    return tl.where(whole, 1 + length, BY_MASS)

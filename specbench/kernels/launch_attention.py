@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.core.trees import MOST_NODES
+from specbench.core.trees import MOST_NODES, check_window
 from specbench.kernels import dependent
 from specbench.kernels.attention import combine_kernel, split_kernel
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
@@ -192,8 +192,10 @@ def _check(
         )
     if tree and n > MOST_NODES:
         raise ArgumentError(f"places: a tree of {n} tokens; at most {MOST_NODES} can be attended to at once")
-    if window is not None and (window < 1 or (tree and window < n)):
-        raise ArgumentError(f"window: {window}; at least 1 needed, and no less than the {n} tokens of a tree")
+    if window is not None and window < 1:
+        raise ArgumentError(f"window: {window}; at least 1 needed")
+    if tree:
+        check_window(window, n)
     if sinks is not None and (sinks.device != device or not sinks.is_contiguous()):
         raise ArgumentError(f"sinks: on {sinks.device}; contiguous on {device} needed")
     if split is not None and (split < SHORTEST_SPLIT or split & (split - 1)):

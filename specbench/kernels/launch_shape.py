@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.core.types import BITS, Mask
+from specbench.core.mask import BITS, Mask
 from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.shape import allow_kernel, shape_kernel
 from specbench.kernels.think import think_kernel

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 class DeviceMask(NamedTuple):
-    """types.Mask on the device: restricted bool [m], bits int32 [m, words]; ``rows`` rows share a set."""
+    """core.mask.Mask on the device: restricted bool [m], bits int32 [m, words]; ``rows`` rows share a set."""
 
     restricted: Any
     bits: Any

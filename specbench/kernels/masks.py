@@ -1,4 +1,4 @@
-"""The tokens that a row allows: the bits of types.Mask, read beside the logits.
+"""The tokens that a row allows: the bits of core.mask.Mask, read beside the logits.
 
 A row's mask is a tuple: a pointer to its words, their number, and the bits that count as set in all words and beyond
 them, which are all bits if the row bans nothing. Rows without a mask have an empty tuple, and their kernels are

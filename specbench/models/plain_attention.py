@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specbench.core.errors import ArgumentError
-from specbench.core.trees import MOST_NODES, check_nodes
+from specbench.core.trees import MOST_NODES, check_nodes, check_window
 
 
 def places(
@@ -55,8 +54,7 @@ def seen(places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None
     if places.shape[3] == 2:
         mask = j <= position
     else:
-        if window is not None and window < places.shape[2]:
-            raise ArgumentError(f"window: {window}; no less than the {places.shape[2]} tokens of a tree needed")
+        check_window(window, places.shape[2])
         among = j - places[:, 0, :, :1]
         is_ancestor = (places[:, 0, :, 2:] >> among.clamp(0, 63)) & 1 == 1
         mask = (among < 0) | (is_ancestor & (among < MOST_NODES))

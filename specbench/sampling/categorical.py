@@ -44,7 +44,8 @@ def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"]
     elif cpu_rows.takes(rows):
         tokens, normalizer = cpu_rows.draw(rows, u)
     else:
-        tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
+        plain = rows.with_mask_applied()
+        tokens, normalizer = inverse_cdf(plain.probs(), u), plain.normalizer
     return tokens, dataclasses.replace(rows, log_normalizer=normalizer)
 
 

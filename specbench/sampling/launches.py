@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from specbench.core.types import Mask
+from specbench.core.mask import Mask
 from specbench.kernels import launch_shape, launch_tally
 from specbench.sampling.history import History, TextCounts
 from specbench.sampling.shaping import BIAS, DELAY, FORBID, PENALISE, RESTRICT, THINK, Shaping

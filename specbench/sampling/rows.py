@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.mask import Mask
 from specbench.core.sampling_params import NUMBERS, SamplingParams
-from specbench.core.types import LogitRows, Mask
+from specbench.core.types import LogitRows
 from specbench.sampling import where
 from specbench.sampling.history import History, TextCounts
 from specbench.sampling.processors import Chain, apply_processors, host_processors
@@ -212,7 +213,7 @@ def shape(
     in_place: bool = False,
     masks: bool = False,
 ) -> tuple[Shaped[Tensor, "n V"], Mask | None]:
-    """Returns the logits after penalties, biases and bans, and the mask of the tokens that they still have to lose.
+    """Returns the logits after penalties, biases and bans, and the mask that their readers have to apply.
 
     The arguments are those of :func:`logit_rows`. Logits that no parameter changes are returned themselves.
     """

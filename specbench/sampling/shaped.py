@@ -23,7 +23,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.core.types import PADDING, Mask
+from specbench.core.mask import Mask
+from specbench.core.types import PADDING
 from specbench.sampling.history import History
 from specbench.sampling.shaping import BIAS, DELAY, FORBID, PENALISE, RESTRICT, THINK, Shaping
 

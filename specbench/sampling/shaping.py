@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.mask import BITS
 from specbench.core.sampling_params import PENALTIES, SamplingParams
-from specbench.core.types import BITS, PADDING
+from specbench.core.types import PADDING
 from specbench.sampling.resolved import ResolvedParams
 
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"

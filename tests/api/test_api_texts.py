@@ -281,8 +281,8 @@ class Proposing(Drafter):
         return self.made(len(batch), streams.width - 1)
 
 
-def chain(requests: int, width: int, dtype: torch.dtype = torch.int64) -> Draft:
-    tokens, counts = torch.full((requests * width,), 5, dtype=dtype), torch.full((requests,), width)
+def chain(requests: int, width: int, dtype: torch.dtype = torch.int64, token: int = 5) -> Draft:
+    tokens, counts = torch.full((requests * width,), token, dtype=dtype), torch.full((requests,), width)
     return Draft(tokens, None, counts, width, padded=True)
 
 
@@ -301,6 +301,17 @@ def test_a_draft_of_another_form_is_refused(pair: Pair, propose, says):
     with pytest.raises(ArgumentError) as raised:
         specbench.decode(pair, PROMPTS[:1], drafter=Proposing(propose), gamma=2, max_new_tokens=8)
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["eager", "static"])
+@pytest.mark.parametrize("token", [-1, 4096, 2**40])
+@pytest.mark.usefixtures("unchecked")
+def test_draft_tokens_outside_of_the_vocabulary_are_refused(pair: Pair, token, engine):
+    """Before the target is fed: PyTorch's embedding raises IndexError, and compiled steps would read other memory."""
+    drafter = Proposing(lambda requests, width: chain(requests, width, token=token))
+    says = rf"^drafter=Proposing: token_ids\[0\]={token} of its draft: outside the vocabulary of 4096 tokens\. Draft"
+    with pytest.raises(ArgumentError, match=says):
+        specbench.decode(pair, PROMPTS[:1], drafter=drafter, engine=engine, gamma=2, max_new_tokens=8)
 
 
 @pytest.mark.parametrize("call", [specbench.decode, specbench.record])

@@ -13,8 +13,9 @@ import torch
 
 from specbench.core import arguments
 from specbench.core.errors import ArgumentError
+from specbench.core.mask import Mask
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Mask, Verification
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.fused import FusedVerifier

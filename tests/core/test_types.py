@@ -2,7 +2,8 @@
 
 import torch
 
-from specbench.core.types import LogitRows, Mask
+from specbench.core.mask import Mask
+from specbench.core.types import LogitRows
 
 
 def test_a_slice_selects_what_its_numbers_do():

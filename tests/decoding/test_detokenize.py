@@ -8,7 +8,9 @@ from specbench.core.errors import ModelError
 from specbench.core.sampling_params import SamplingParams
 from specbench.decoding.detokenize import text_of
 from specbench.decoding.requests import Completion, Request
+from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.protocols.decode import text_row
+from specbench.sampling.batch import RUNNING
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,23 @@ def test_prompts_and_continuations_are_decoded_alike(panicking, prompt, token):
     completion = Completion(Request("p", (prompt,), 0, SamplingParams(), 4), [token], tokenizer=panicking)
     with pytest.raises(ModelError, match="has no text for the ids"):
         text_row(panicking, completion)
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "seen"), [([0, 3, 4], "A\ufffd"), ([0, 1, 2, 3, 4], "Aé\ufffd\ufffd"), ([0, 1, 2, 4], "Aé")]
+)
+def test_a_stopped_text_holds_the_characters_that_were_searched(tokens, seen, include):
+    """A decoder of bytes writes a mark for each byte of a broken run, those of complete characters among them."""
+    tokenizer = Tokenizer(models.BPE({"<0x41>": 0, "<0xC3>": 1, "<0xA9>": 2, "<0xE2>": 3, "b": 4}, []))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # ty: ignore
+    sampling = SamplingParams(stop=["b"], include_stop_str_in_output=include)
+    request = Request("p", (), 0, sampling, len(tokens))
+    completion = Completion(request, tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    for token in tokens:
+        completion.record(RequestStep(0, 0, 1, 0, RUNNING, FINITE, [token]), None, 0.0)
+    assert completion.stop_reason == "b"
+    assert completion.text == seen + "b" * include
 
 
 def test_an_interrupt_is_no_failure_of_the_tokenizer():

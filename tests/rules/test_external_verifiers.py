@@ -132,6 +132,16 @@ def test_transformers_accepts_a_token_of_probability_zero_where_r_is_zero(monkey
     assert tokens[0, 0] == 2
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_transformers_draws_nothing_from_a_row_that_bans_every_token(temperature):
+    """Token 0 would be the argmax."""
+    logits = torch.tensor([[0.0, 1.0, 9.0], [-torch.inf] * 3])
+    target = LogitRows(logits, torch.full((2,), temperature), torch.full((2,), -torch.inf), None)
+    draft = Draft(torch.tensor([2]), None, torch.tensor([1]), 1)
+    with pytest.raises(RuntimeError, match="probability tensor"):
+        TransformersVerifier().verify(draft, target, Streams(torch.tensor([5]), torch.tensor([7]), 2))
+
+
 def test_transformers_raises_where_rounding_leaves_no_residual(monkeypatch):
     """p equals q but for the last bit of fp32, one way: the ratio rejects and max(p - q, 0) sums to 0."""
     monkeypatch.setattr(torch, "rand_like", torch.ones_like)  # next to 1 - 2^-24, the largest that torch.rand gives

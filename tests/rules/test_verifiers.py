@@ -12,6 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import specbench
+from specbench.api.accept import AcceptVerifier
 from specbench.core.errors import ArgumentError, NotInstalledError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
@@ -103,6 +104,35 @@ def _scattered(rows: LogitRows, places: torch.Tensor) -> LogitRows:
     normalizer = rows.log_normalizer
     parts = (spread(column) for column in (rows.logits, rows.temperature, rows.cutoff))
     return LogitRows(*parts, None if normalizer is None else spread(normalizer))
+
+
+@pytest.mark.cases(8)
+@lossless
+@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
+def test_a_draft_ends_at_a_row_that_bans_every_token(verifier, one_hot):
+    """The same tokens as of the draft cut there, and padding from that row: such as behind the only token allowed."""
+    rule = rule_of(verifier)
+    if rule.name not in RULES or capabilities(verifier).synthetic:
+        pytest.skip("a rule of its own")
+    if isinstance(verifier, AcceptVerifier):
+        pytest.skip("a function gets no request with such a row")
+    params = [SamplingParams(temperature=0.8), SamplingParams(temperature=0.0)]
+    before, after = torch.arange(24) % 3 < 2, torch.arange(32) % 4 < 3  # rows that a cut of the last token leaves
+    accepted = set()
+    for seed in range(amount(verifier, 5, interpreted=1)):
+        draft, target, streams = ragged_case([3] * 8, vocabulary=23, one_hot=one_hot, seed=seed, params=params)
+        target.logits[2::4] = -torch.inf
+        target = LogitRows(target.logits, target.temperature, target.cutoff, None)
+        q = None if draft.rows is None else draft.rows.select(before.nonzero()[:, 0])
+        cut = Draft(draft.token_ids[before], q, draft.num_draft_tokens - 1, 2)
+        expected = verifier.verify(cut, target.select(after.nonzero()[:, 0]), streams)
+        assert (expected.token_ids[:, 2][expected.num_accepted == 2] == PADDING).all()
+        for code in (verifier, ReferenceVerifier(rule)):
+            got = code.verify(draft, target, streams)
+            assert torch.equal(got.token_ids[:, :3], expected.token_ids)
+            assert torch.equal(got.num_accepted, expected.num_accepted)
+        accepted |= set(got.num_accepted.tolist())
+    assert {0, 2} <= accepted
 
 
 @every_verifier

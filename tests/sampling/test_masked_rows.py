@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import specbench
+from specbench.core.mask import Mask
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Mask, Verification
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch, launch_rows, launch_shape
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.fused import FusedVerifier
@@ -142,6 +143,24 @@ def test_every_method_of_rows_applies_their_mask(kind):
     assert torch.equal(together[0].probs(), together[1].probs())
     u = torch.full((len(dense),), 0.5, dtype=torch.float64, device=DEVICE)
     assert torch.equal(sample(masked, u), sample(dense, u))
+
+
+@pytest.mark.parametrize("read", ["probs", "prob", "sample"])
+def test_probabilities_and_draws_apply_a_mask_once(read, monkeypatch):
+    """To the greedy rows too; a mask costs as much as its logits to apply."""
+    _, target, _ = step(Case([2, 0, 2], TILE, "", [WARM, GREEDY, WARM]), 4)
+    masked, _ = with_mask(target, "half", 1, torch.zeros(7, dtype=torch.int64))
+    applied, banned = [], Mask.banned
+    monkeypatch.setattr(Mask, "banned", lambda *arguments: applied.append(1) or banned(*arguments))
+    monkeypatch.setattr(where, "by_kernels", lambda _: False)
+    tokens = torch.arange(len(masked), device=DEVICE)
+    reads = {
+        "probs": masked.probs,
+        "prob": lambda: masked.prob(tokens),
+        "sample": lambda: sample(masked, torch.full((len(masked),), 0.5, dtype=torch.float64, device=DEVICE)),
+    }
+    reads[read]()
+    assert len(applied) == 1
 
 
 @RULES

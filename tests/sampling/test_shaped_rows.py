@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from specbench.core.types import BITS, Draft, LogitRows, Mask
+from specbench.core.mask import BITS, Mask
+from specbench.core.types import Draft, LogitRows
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import History, logit_rows, where

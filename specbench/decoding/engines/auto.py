@@ -19,7 +19,7 @@ class AutoEngine(DecodingEngine):
     """Results have the name of the engine that ran.
 
     On a CPU it takes compiled steps for a sweep of 10,000 tokens or more, of one request at a time.
-    Nothing says so of a decoder outside of a sweep, which gets eager ones.
+    A decoder outside of a sweep takes eager steps, because nothing says how many tokens it will decode.
 
     Args:
         prompt_chunk: see :class:`DecodingEngine`.

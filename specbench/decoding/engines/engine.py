@@ -241,10 +241,10 @@ class DecodingEngine:
 
 
 def moves(remaining: Sequence[int]) -> dict[int, int]:
-    """Returns how to fill the leading rows with the requests to keep: each that stands behind them goes into a gap.
+    """Returns the moves that fill the leading rows: each remaining request behind these rows goes into a gap.
 
     Args:
-        remaining: their rows.
+        remaining: the rows of the remaining requests.
 
     Returns:
         The new row of each request that moves, by its old row.

@@ -32,7 +32,7 @@ def rounded(capacity: int) -> int:
 
 
 class StaticEngine(DecodingEngine):
-    """A step has the smallest of ``batch_sizes`` that holds all requests as its number of rows; rows may be free.
+    """The number of rows of a step is the smallest of ``batch_sizes`` that holds all requests; rows may be free.
 
     The host reads the report of a step after it has begun the next one, and so never waits for an idle device.
 
@@ -61,7 +61,7 @@ class StaticEngine(DecodingEngine):
         self._taken: set[int] = set()  # rows with a request
 
     def _check(self, required: Requirements) -> None:
-        """See :class:`DecodingEngine`. A drafter's memory has to follow requests from row to row."""
+        """See :class:`DecodingEngine`. The drafter must not work on the host."""
         super()._check(required)
         self._check_size(required.batch_size)
         drafter = required.drafter

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
+from specbench.core.mask import Mask
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.core.types import Draft, LogitRows, Mask
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes

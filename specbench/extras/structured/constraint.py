@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.mask import BITS, Mask
 from specbench.core.sampling_params import SamplingParams
-from specbench.core.types import BITS, Mask
 from specbench.extras.structured.grammars import KEY, grammar_of, xgrammar
 from specbench.sampling.history import History
 

@@ -8,6 +8,9 @@ the drafted tokens x_1..x_g of a block:
     h_i  = S_i / (S_i + 1 - pi_i)  for i < g  (1 where that is 0/0),  h_g = pi_g
     tau  = the largest i with u_i < h_i  (0 where there is none; a rejected i does not end the search)
 
+A target row that bans every token is no distribution, and no token can follow there. The block ends before it: if i
+tokens stand before that row, h_i = pi_i as at i = g.
+
 Then tau tokens are accepted, and the next is drawn from max(pi_tau p - q, 0), or from p where tau = g.
 
 **Survival**: pi_i / R_i = min(1, min_(j <= i) 1 / R_j). P(tau >= i | drafted x_1..i) = pi_i whatever gamma is, and

@@ -35,7 +35,8 @@ def thresholds(path: DraftPath) -> Float64[Tensor, "m gamma"]:
             mass = positive_part(weight[:, None] * p, q).sum(dim=1)
             total = mass + 1 - weight
             inner = torch.where(total > 0, mass / torch.where(total > 0, total, 1.0), 1.0)
-            h.append(torch.where(path.counts == i, weight, inner))
+            is_last = (path.counts == i) | mass.isnan()  # the block ends at a row without a distribution
+            h.append(torch.where(is_last, weight, inner))
         else:
             h.append(weight)
     return torch.stack(h, 1) if h else pi[:, :0]
@@ -54,10 +55,11 @@ def decision_errors(
         return torch.zeros_like(accepted, dtype=torch.float64)
     weights = masked.prefix_weights(draft, target)
     masses = masked.residual_masses(draft, target, weights)
-    h, total = masked.h_values(weights, masses, draft.num_draft_tokens)
+    counts = masked.block_lengths(weights, draft.num_draft_tokens)
+    h, total = masked.h_values(weights, masses, counts)
     lengths = torch.arange(1, weights.shape[1], device=h.device)
     needed = (streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens] - h) * total / (lengths + 2)
-    beyond = (lengths > accepted[:, None]) & (lengths <= draft.num_draft_tokens[:, None])
+    beyond = (lengths > accepted[:, None]) & (lengths <= counts[:, None])
     return torch.where(lengths == accepted[:, None], needed, torch.where(beyond, -needed, 0.0)).clamp(min=0).amax(dim=1)
 
 

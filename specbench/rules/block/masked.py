@@ -23,6 +23,11 @@ def prefix_weights(draft: Draft, target: LogitRows) -> Float64[Tensor, "B gamma1
     return torch.stack(weights, dim=1)
 
 
+def block_lengths(weights: Float64[Tensor, "B gamma1"], num_draft_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Returns the tokens of each block before its first row without a distribution, where pi turns NaN."""
+    return (~weights[:, 1:].isnan()).sum(dim=1).minimum(num_draft_tokens)
+
+
 def residual_masses(
     draft: Draft, target: LogitRows, weights: Float64[Tensor, "B gamma1"]
 ) -> Float64[Tensor, "B gamma"]:
@@ -76,7 +81,7 @@ class BlockVerifier:
         weights = prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
         masses = residual_masses(draft, target, weights)
-        num_accepted = accepted_length(weights, masses, u, draft.num_draft_tokens)
+        num_accepted = accepted_length(weights, masses, u, block_lengths(weights, draft.num_draft_tokens))
         p, q = batched.next_rows(draft, target, num_accepted)
         pi = weights.gather(1, num_accepted[:, None])
         pi = torch.where(num_accepted[:, None] < draft.num_draft_tokens[:, None], pi, 1.0)

@@ -10,6 +10,7 @@ Read in the source:
   accepts a token of target probability 0. (q = 0 cannot have been drafted; 0 / 0 is NaN, which is refused.)
 - the residual is divided by its sum without a look at it: where p equals q but for rounding and a ratio falls below r,
   the sum can be 0, and torch.multinomial raises on NaN. Only with an ensemble weight does it fall back to p.
+- it raises likewise for a target row that bans every token, where other verifiers return padding.
 - fp32 uniforms have 24 bits, so ratios are resolved to 6e-8.
 - ``n_matches`` stays on the device and is compared and indexed with on the host: several waits a request.
 - greedy requests and drafts without logits do not reach this function: ``_assisted_decoding`` compares the draft with
@@ -105,7 +106,8 @@ def _process(
         row = first + i
         if facts.greedy[row]:
             out[:, i] = -torch.inf
-            out[:, i].scatter_(1, rows.logits[row].argmax(keepdim=True)[None], 0.0)
+            best = rows.logits[row].argmax(keepdim=True)[None]
+            out[:, i].scatter_(1, best, logits[:, i].gather(1, best))  # -inf in a row that bans every token
             continue
         scores = logits[:, i] / facts.temperature[row]
         if facts.truncated:
