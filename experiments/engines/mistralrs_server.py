@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import json
 import shutil
 import tempfile
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
@@ -38,15 +38,18 @@ class Engine:
         speculation = {"which_draft": model(draft, folder / "draft"), "speculative_gamma": gamma} if draft else {}
         self.runner = Runner(which=model(target, folder / "target"), token_source="none", max_seqs=1, prefix_cache_n=0,
                              jinja_explicit=str(folder / "raw.jinja"), **speculation)  # fmt: skip
+        self.lock = threading.Lock()
+        self.first_step = gamma if draft else 0  # tokens; with a draft the engine goes on with a text that ends in them
+        while draft:  # the engine's own dummy run is such a text: it ends the engine, which then starts anew
+            try:
+                self.send("a", max_tokens=2 * gamma)
+                break
+            except BaseException:  # a panic is no Exception
+                time.sleep(1)
         vocabulary = json.loads((folder / "target/config.json").read_text())["vocab_size"]
         self.ids = collections.defaultdict(list)
         for token in range(vocabulary):
             self.ids[self.runner.detokenize_text([token], False)].append(token)
-        self.first_step = gamma if draft else 0  # tokens; with a draft the engine goes on with a text that ends in them
-        self.lock = threading.Lock()
-        if draft:  # its own dummy run is such a text, and takes the engine and one request with it
-            with contextlib.suppress(BaseException):
-                self.complete("a", max_tokens=2 * gamma)
 
     def encode(self, text: str) -> list[int]:
         return self.runner.tokenize_text(text, False, None)
@@ -58,13 +61,16 @@ class Engine:
         text = prompt if isinstance(prompt, str) else self.runner.detokenize_text(prompt, False)
         if not isinstance(prompt, str) and self.encode(text) != prompt:
             raise ValueError(f"no text has the token ids {prompt}")
-        request = ChatCompletionRequest(messages=[{"role": "user", "content": text}], model="target", logprobs=True,
-                                        top_logprobs=TOP, stop_seqs=stop, **options)  # fmt: skip
-        with self.lock:
-            choice = self.runner.send_chat_completion_request(request).choices[0]
+        choice = self.send(text, stop_seqs=stop, **options)
         ids = [self.id_of(token) for token in choice.logprobs.content]
         text = choice.message.content or ""
         return {"index": 0, "text": text, "token_ids": ids, "finish_reason": choice.finish_reason}
+
+    def send(self, text: str, **options):
+        messages = [{"role": "user", "content": text}]
+        request = ChatCompletionRequest(messages, model="target", logprobs=True, top_logprobs=TOP, **options)
+        with self.lock:
+            return self.runner.send_chat_completion_request(request).choices[0]
 
     def id_of(self, token) -> int:
         """The id of a sampled token, of which the engine tells the text. Single bytes of characters have one text: the
