@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def log_message(self, *_):
+    def log_message(self, format: str, *args):
         pass
 
 
