@@ -301,6 +301,26 @@ def test_forks_that_no_rounding_makes_are_refuted():
     assert "the plain token leads" in certificate(outcome)["findings"][1]["answer"]
 
 
+class RefusesLogprobs(engines.Engine):
+    """Does not say beforehand that it gives no log-probabilities."""
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
+        if any(request.sampling.logprobs is not None for request in requests):
+            raise SpecbenchError("no log-probabilities")
+        return super().complete(requests, mode)
+
+
+class RefusesLogprobsOtherGreedy(RefusesLogprobs, OtherGreedy):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("engine", "verdict"), [(RefusesLogprobs, NOT_REFUTED), (RefusesLogprobsOtherGreedy, CANNOT_TELL)]
+)
+def test_an_engine_that_refuses_log_probabilities_is_judged_at_temperature_0_without_them(engine, verdict):
+    assert verdicts(judged(engine(), texts=2))[1] == verdict
+
+
 def test_at_temperature_0_nothing_is_drawn():
     outcome = judged(engines.Engine(), temperature=0.0)
     assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]

@@ -53,7 +53,7 @@ def judge_greedy(
     if not prompts:
         return not_asked(QUESTION, "The source has no texts at temperature 0."), {}
     try:
-        plain = sampler.complete([sampler.request(p, 0, length, sampling=scored) for p in prompts], Mode.PLAIN, GREEDY)
+        plain = _plain(sampler, prompts, length, scored, greedy)
         requests = [sampler.request(p, 0, length, sampling=greedy) for p in prompts]
         speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
     except OutageError:
@@ -79,6 +79,20 @@ def judge_greedy(
                 fork = _scored(margins, one, other, fork)
         forks.append(fork)
     return _finding(forks, other_characters), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
+
+
+def _plain(
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, scored: SamplingParams, greedy: SamplingParams
+) -> list[TextCompletion]:
+    """The plain texts, without log-probabilities if the engine refuses these."""
+    try:
+        return sampler.complete([sampler.request(p, 0, length, sampling=scored) for p in prompts], Mode.PLAIN, GREEDY)
+    except OutageError:
+        raise
+    except SpecbenchError:
+        if scored == greedy:
+            raise
+    return sampler.complete([sampler.request(p, 0, length, sampling=greedy) for p in prompts], Mode.PLAIN, GREEDY)
 
 
 def _again(
