@@ -44,6 +44,8 @@ class Engine:
             try:
                 self.send("a", max_tokens=2 * gamma)
                 break
+            except KeyboardInterrupt:
+                raise
             except BaseException:  # a panic is no Exception
                 time.sleep(1)
         vocabulary = json.loads((folder / "target/config.json").read_text())["vocab_size"]

@@ -33,7 +33,7 @@ class Slots:
         stop_ids = torch.full((rows, stops), PADDING, dtype=torch.int64, device=device)
         params = RowParams.of([SamplingParams()] * rows, device)
         numbers = (none, *(none.clone() for _ in range(4)))  # prompt_lengths, lengths, limits, gammas, seeds
-        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), stop_ids, fixed)
+        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), stop_ids, fixed=fixed)
 
     @property
     def shape(self) -> tuple[int, int, int]:
