@@ -15,6 +15,7 @@ from specbench.analysis import exactness, gamma_sweep
 from specbench.analysis.command import main
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
+from specbench.reports import templates
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import gamma_rows, make_row, markdown_report, table_of, write_run
 
@@ -98,14 +99,16 @@ def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -
         exactness.build(run)
 
 
-def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
-    block = rest.partition("```python\n")[2].partition("```")[0]
+    block, template = (rest.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("python", "jinja"))
+    (tmp_path / "sky.md").write_text(template)
+    monkeypatch.setattr(templates.LOADER, "searchpath", [str(tmp_path), *templates.LOADER.searchpath])
     module = types.ModuleType("specbench.analysis.sky")
     module.__package__ = "specbench.analysis"
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
-    text = markdown_report(module, write_run(tmp_path, [make_row()]))
-    assert "\nIt is **blue**.\n" in text
+    text = markdown_report(module, write_run(tmp_path / "run", [make_row()]))
+    assert "\nIt is **blue** in 1 runs.\n" in text
     assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
     assert "## Where it ran" in text
 
