@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
@@ -15,7 +16,7 @@ from specbench.analysis import exactness, gamma_sweep
 from specbench.analysis.command import main
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
-from specbench.reports import templates
+from specbench.reports import markdown, templates
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import gamma_rows, make_row, markdown_report, table_of, write_run
 
@@ -97,6 +98,26 @@ def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -
     (run / "0" / "certificate.json").write_text('{"engine": "llama.cpp", "findings": []}')
     with pytest.raises(ConfigError, match=r"RUN_DIR=.*json: no certificate of a verifier\. Use protocol=exactness"):
         exactness.build(run)
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_certificates_of_one_verifier_have_figures_of_their_own(tmp_path: Path) -> None:
+    """As of two seeds: the second figure of a name had no place on the page, and there was no report."""
+    run = write_run(tmp_path, [make_row(job=job) for job in range(3)], empirical=False)
+    for job, verifier in enumerate(("masked", "masked", "naive")):
+        certificate = {
+            "verifier": verifier, "rule": "token", "verdict": "lossless", "headline": "lossless", "words": [],
+            "bounds": [{"method": "located", "located": 0.0, "proved": True}], "tv_upper_bound": 1e-3,
+            "inputs_upper_bound": 1e-3, "draws": 10, "seconds": 1.0, "suite": "small", "seed": 0, "covered": [],
+            "not_covered": ["the sky"], "environment": {}, "settings": {},
+        }  # fmt: skip
+        (run / str(job) / "certificate.json").write_text(json.dumps(certificate))
+        cell = {"fixture": "a", "draws": 100, "prob": 1.0, "share": 1.0}
+        pq.write_table(pa.Table.from_pylist([cell]), run / str(job) / "joint_cells.parquet")
+    report = exactness.build(run)
+    assert [picture.name for picture in report.pictures] == ["joint_masked_0", "joint_masked_1", "joint_naive"]
+    text = markdown.render(report)
+    assert all(f"\n- **{name}**: lossless" in text for name in ("masked (job 0)", "masked (job 1)", "naive"))
 
 
 def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
