@@ -6,7 +6,6 @@ A template is a file of macros, each a sentence, a section or a page. Whatever a
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,25 +19,38 @@ from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.ranking import TIE
 from specbench.reports import cells, markdown
 
-WORDS = Path(__file__).with_name("words")  # what is said outside of reports too
+LOADER = jinja2.FileSystemLoader(Path(__file__).with_name("words"))  # specbench.analysis adds its pages
+ENVIRONMENT = jinja2.Environment(
+    loader=LOADER,
+    autoescape=True,
+    finalize=lambda value: value if isinstance(value, jinja2.Undefined) else markdown.escape(value),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+FILTERS: dict[str, Any] = {"f": cells.number, "plain": cells.plain, "strong": markdown.strong, "log10": math.log10}
+GLOBALS: dict[str, Any] = {"interval": cells.interval, "values": cells.values, "few_units": cells.few_units}
+GLOBALS |= {"level": f"{CONFIDENCE:.0%}", "tie": f"{TIE:.0%}"}
+ENVIRONMENT.filters.update(FILTERS)
+ENVIRONMENT.tests["missing"] = lambda value: bool(pd.isna(value))
+ENVIRONMENT.globals.update(GLOBALS)
 
 
-def words(macro: str, *values: Any, folder: Path = WORDS) -> Markup:
+def words(macro: str, *values: Any) -> Markup:
     """What a macro says, as one paragraph of Markdown.
 
     Args:
         macro: ``FILE.MACRO``, such as ``ranking.fastest``.
         values: its arguments.
-        folder: of the file.
     """
-    return Markup(" ".join(text for _, _, blocks in parts(folder, macro, *values) for text in blocks))
+    return Markup(" ".join(text for _, _, blocks in parts(macro, *values) for text in blocks))
 
 
-def parts(folder: Path, name: str, *values: Any, **named: Any) -> Iterator[tuple[str, str, list[Markup]]]:
+def parts(name: str, *values: Any, **named: Any) -> Iterator[tuple[str, str, list[Markup]]]:
     """Each heading of what a macro says, with the blocks below it: its level, such as ``h2``, and its words; of a rule
     all are empty."""
     file, _, macro = name.partition(".")
-    text = getattr(environment(folder).get_template(f"{file}.md").module, macro)(*values, **named)
+    text = getattr(ENVIRONMENT.get_template(f"{file}.md").module, macro)(*values, **named)
     level, heading, blocks = "", "", list[Markup]()
     for tag, texts in markdown.blocks(text):
         if tag in ("h1", "h2", "h3"):
@@ -55,23 +67,3 @@ def parts(folder: Path, name: str, *values: Any, **named: Any) -> Iterator[tuple
         elif tag == "code":
             blocks.append(markdown.lines(texts))
     yield level, heading, blocks
-
-
-@functools.cache
-def environment(folder: Path) -> jinja2.Environment:
-    """The templates of a folder, and what all of them may call."""
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        finalize=lambda value: value if isinstance(value, jinja2.Undefined) else markdown.escape(value),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters: dict[str, Any] = {"f": cells.number, "plain": cells.plain, "strong": markdown.strong, "log10": math.log10}
-    made.filters.update(filters)
-    made.tests["missing"] = lambda value: bool(pd.isna(value))
-    functions: dict[str, Any] = {"interval": cells.interval, "values": cells.values, "few_units": cells.few_units}
-    functions |= {"level": f"{CONFIDENCE:.0%}", "tie": f"{TIE:.0%}"}
-    made.globals.update(functions)
-    return made

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from specbench.core.machine.disk import writing
 from specbench.reports import html, markdown
-from specbench.reports.latex.floats import tabular
 from specbench.reports.latex.numbers import Typed
+from specbench.reports.latex.tables import tabular
 from specbench.reports.model import Report, Table
 from specbench.reports.plots.style import style
 

@@ -22,11 +22,11 @@ from specbench.analysis import (
 )
 from specbench.analysis.decoding import telling
 from specbench.analysis.folder import read_rows
-from specbench.analysis.page import words
 from specbench.metrics import theory
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
+from specbench.reports.templates import words
 from specbench.reports.writing import write
 from tests.helpers.made_up_rows import (
     NO_OVERLAP,

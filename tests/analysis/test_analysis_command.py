@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
@@ -15,6 +16,7 @@ from specbench.analysis import exactness, gamma_sweep
 from specbench.analysis.command import main
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
+from specbench.reports import markdown, templates
 from tests.helpers.command_lines import ROOT
 from tests.helpers.made_up_rows import gamma_rows, make_row, markdown_report, table_of, write_run
 
@@ -98,21 +100,43 @@ def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -
         exactness.build(run)
 
 
-def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("blank_figures")
+def test_certificates_of_one_verifier_have_figures_of_their_own(tmp_path: Path) -> None:
+    """As of two seeds: the second figure of a name had no place on the page, and there was no report."""
+    run = write_run(tmp_path, [make_row(job=job) for job in range(3)], empirical=False)
+    for job, verifier in enumerate(("masked", "masked", "naive")):
+        certificate = {
+            "verifier": verifier, "rule": "token", "verdict": "lossless", "headline": "lossless", "words": [],
+            "bounds": [{"method": "located", "located": 0.0, "proved": True}], "tv_upper_bound": 1e-3,
+            "inputs_upper_bound": 1e-3, "draws": 10, "seconds": 1.0, "suite": "small", "seed": 0, "covered": [],
+            "not_covered": ["the sky"], "environment": {}, "settings": {},
+        }  # fmt: skip
+        (run / str(job) / "certificate.json").write_text(json.dumps(certificate))
+        cell = {"fixture": "a", "draws": 100, "prob": 1.0, "share": 1.0}
+        pq.write_table(pa.Table.from_pylist([cell]), run / str(job) / "joint_cells.parquet")
+    report = exactness.build(run)
+    assert [picture.name for picture in report.pictures] == ["joint_masked_0", "joint_masked_1", "joint_naive"]
+    text = markdown.render(report)
+    assert all(f"\n- **{name}**: lossless" in text for name in ("masked (job 0)", "masked (job 1)", "naive"))
+
+
+def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
-    block = rest.partition("```python\n")[2].partition("```")[0]
+    block, template = (rest.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("python", "jinja"))
+    (tmp_path / "sky.md").write_text(template)
+    monkeypatch.setattr(templates.LOADER, "searchpath", [str(tmp_path), *templates.LOADER.searchpath])
     module = types.ModuleType("specbench.analysis.sky")
     module.__package__ = "specbench.analysis"
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
-    text = markdown_report(module, write_run(tmp_path, [make_row()]))
-    assert "\nIt is **blue**.\n" in text
+    text = markdown_report(module, write_run(tmp_path / "run", [make_row()]))
+    assert "\nIt is **blue** in 1 runs.\n" in text
     assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
     assert "## Where it ran" in text
 
 
 def test_reports_load_no_model_library_and_no_window_system() -> None:
     """As the command, in a process of its own, since these tests have loaded PyTorch already."""
-    code = "import sys, analysis.gamma_sweep, analysis.temperature_sweep; print(*sys.modules)"
+    code = "import sys, specbench.analysis.gamma_sweep, specbench.analysis.temperature_sweep; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "matplotlib.figure" in loaded
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)

@@ -7,10 +7,11 @@ import pytest
 from markupsafe import Markup
 
 from specbench.analysis.gamma_sweep import ClosedForm
-from specbench.analysis.page import page, words
+from specbench.analysis.page import page
 from specbench.core.errors import ArgumentError
 from specbench.reports import Table
 from specbench.reports.markdown import literal, strong
+from specbench.reports.templates import words
 from tests.reports.test_report_markdown import expected, nasty
 
 

@@ -6,17 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.analysis import metrics, page, predicted_speedup, replay_sweep
+from specbench.analysis import metrics, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEPS, StepRow, write_rows
 from specbench.reports.cells import few_units
+from specbench.reports.templates import words
 from tests.helpers.made_up_rows import make_row, markdown_report, write_run
-
-
-def words(macro: str, *values: object) -> str:
-    """As Markdown, in which what stands out is between asterisks."""
-    return page.words(macro, *values)
 
 
 def recommended(both: pd.DataFrame) -> str:

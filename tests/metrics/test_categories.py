@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.analysis import decoding as analysis
-from specbench.analysis.page import words
 from specbench.core.machine import progress
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt
@@ -20,6 +19,7 @@ from specbench.metrics.results import CATEGORIES, write_rows
 from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
+from specbench.reports.templates import words
 from specbench.runs import summary
 from specbench.runs.tracking import panels
 from specbench.sampling import SamplingParams

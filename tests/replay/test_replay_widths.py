@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from specbench.analysis.page import words
 from specbench.analysis.replay_sweep import width_ratios
 from specbench.replay.agreement import agreement
 from specbench.replay.renewal import replay
@@ -14,6 +13,7 @@ from specbench.replay.summary import replay_rows
 from specbench.reports.plots.looks import looks
 from specbench.reports.plots.replay import draw_lengths
 from specbench.reports.plots.style import style
+from specbench.reports.templates import words
 from tests.helpers.markov_pair import markov_pair, trace_of_tokens
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specbench.core.errors import ArgumentError
 from specbench.reports import Picture, Report, Section, Table, markdown
-from specbench.reports.latex import document, floats
+from specbench.reports.latex import document, tables
 from specbench.reports.latex.escape import code, escape
 from specbench.reports.latex.numbers import Numbers, block, words
 from specbench.rules import RULES
@@ -29,6 +29,13 @@ def table(**changes: object) -> Table:
     return Table(
         **{"name": "table", "shown": shown, "caption": "By gamma; 95% intervals.", "left": ("verifier",), **changes}
     )
+
+
+def in_float(shown: Table | Picture, experiment: str, numbers: Numbers) -> str:
+    """The float of a table or a figure."""
+    kind = "table" if isinstance(shown, Table) else "picture"
+    template = "table.tex" if isinstance(shown, Table) else "figure.tex"
+    return document.fill(template, **{kind: shown}, experiment=experiment, numbers=numbers, remark="")
 
 
 def report(text: str = "plain") -> Report:
@@ -76,7 +83,7 @@ def test_escaped_text_is_ascii_and_holds_no_other_command() -> None:
 def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
     numbers = Numbers()
     shown = table().shown.rename(columns={"speedup": "64 requests"})
-    source = floats.table_float(table(shown=shown), "gamma_sweep", numbers)
+    source = in_float(table(shown=shown), "gamma_sweep", numbers)
     assert r"\specbench{gamma_sweep/table/gamma=2,verifier=masked/64_requests}" in source
     left = re.sub(r"\\specbench\{[^}]*\}|\\(setlength|shortstack|label|begin)\b.*", "", source)
     assert not re.search(r"\d", left), left
@@ -99,7 +106,7 @@ def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
     ],
 )
 def test_rows_have_names_of_their_own_that_stay_if_rows_are_added(shown: dict, left: tuple, names: list[str]) -> None:
-    assert floats.row_names(Table("t", pd.DataFrame(shown), left=left)) == names
+    assert tables.row_names(Table("t", pd.DataFrame(shown), left=left)) == names
 
 
 def test_words_with_digits_are_no_numbers() -> None:
@@ -165,25 +172,25 @@ def test_short_names_are_the_first_experiment_s() -> None:
 
 
 def test_a_cell_cannot_pass_for_an_argument_of_the_line_before() -> None:
-    rows = floats.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
+    rows = tables.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
     assert [line for line in rows.splitlines() if "3pt" in line or "*" in line] == [r"{}[3pt] \\", r"{}* \\"]
 
 
 def test_wide_tables_and_figures_of_several_panels_go_across_both_columns() -> None:
     wide = pd.DataFrame({f"column {i}": ["1.25 [1.2, 1.3]"] for i in range(6)})
-    assert r"\begin{table*}" in floats.table_float(Table("t", wide), "x", Numbers())
-    assert r"\begin{table}" in floats.table_float(table(), "x", Numbers())
+    assert r"\begin{table*}" in in_float(Table("t", wide), "x", Numbers())
+    assert r"\begin{table}" in in_float(table(), "x", Numbers())
     figure = Figure()
     figure.subplots(1, 2)
-    assert "/x/p-wide.pdf" in floats.figure_float(Picture("p", figure, "?", "."), "x", Numbers())
-    assert "/made_up/drawn-column.pdf" in floats.figure_float(report().pictures[0], "made_up", Numbers())
+    assert "/x/p-wide.pdf" in in_float(Picture("p", figure, "?", "."), "x", Numbers())
+    assert "/made_up/drawn-column.pdf" in in_float(report().pictures[0], "made_up", Numbers())
 
 
 def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_number() -> None:
-    numbers, count = Numbers(), 2 * floats.ROWS + 1
+    numbers, count = Numbers(), 2 * tables.ROWS + 1
     shown = pd.DataFrame({"gamma": [str(i) for i in range(count)], "speedup": ["1.5"] * count})
-    parts = floats.table_float(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
-    assert [part.count("speedup}") for part in parts] == [floats.ROWS, floats.ROWS, 1]
+    parts = in_float(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
+    assert [part.count("speedup}") for part in parts] == [tables.ROWS, tables.ROWS, 1]
     assert [(r"\label{tab:x-t}" in part, r"\addtocounter{table}{-1}" in part) for part in parts] == [
         (True, False), (False, True), (False, True),
     ]  # fmt: skip

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from specbench.analysis.folder import read_rows, report_of
+from specbench.analysis.folder import read_rows
+from specbench.analysis.page import page
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.disk import WriteError, beside, clear_temporaries, write_json, writing
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
@@ -171,14 +172,16 @@ def test_a_value_that_is_shown_to_be_typed_is_read_as_it_is(value):
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
     sweep = planned_sweep(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
-    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
-    assert text.startswith(
-        "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion\n"
-    )
+    values = {"positions": [], "opposed": [], "definitions": []}
+    text = markdown.render(page(sweep, "metrics", {"values": None}, **values))
+    title, warning, question, *_ = text.split("\n\n")
+    assert title.startswith("# ")
+    assert warning == "**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**"
+    assert question.endswith("?")
     assert "## What is missing\n\n1 of 2 jobs done, 1 failed.\n\n- failed: job 1 (gamma=1): \\*broken\\*\n" in text
     assert f"python -m specbench resume={markdown.escape(str(sweep))}" in text
     write_state(sweep / "1", JobState("b", Status.DONE))
-    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
+    text = markdown.render(page(sweep, "metrics", {"values": None}, **values))
     assert "part of its sweep" not in text
     assert "missing" not in text
     assert "\npython -m specbench gamma=0,1\n" in text

@@ -15,6 +15,7 @@ import jinja2
 from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import escape
 from specbench.reports.latex.numbers import Numbers, block, words
+from specbench.reports.latex.tables import is_wide, tabulars
 from specbench.reports.model import Report
 from specbench.reports.plots.style import Page
 from specbench.rules import RULES
@@ -45,7 +46,7 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters.update(escape=escape, words=words, block=block)
+    environment.filters.update(escape=escape, words=words, block=block, tabulars=tabulars, is_wide=is_wide)
     return environment
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import beside, read_json, write_json, writing
-from specbench.reports.latex import document, floats
+from specbench.reports.latex import document
 from specbench.reports.latex.document import fill
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.model import Picture, Report
@@ -41,14 +41,15 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
     numbers, files = Numbers(), dict[str, str | bytes]()
     first = next(iter(reports.values()))
     for report in first:
-        folder, remark = report.name, document.remark(report, numbers)
-        files[f"{folder}/answer.tex"] = fill("answer.tex", report=report, numbers=numbers, remark=remark)
-        files[f"{folder}/report.tex"] = fill("report.tex", report=report, numbers=numbers)
-        numbers.headlines(report.name, report.headlines)
+        name, remark = report.name, document.remark(report, numbers)
+        files[f"{name}/answer.tex"] = fill("answer.tex", report=report, numbers=numbers, remark=remark)
+        files[f"{name}/report.tex"] = fill("report.tex", report=report, numbers=numbers)
+        numbers.headlines(name, report.headlines)
+        of_float = {"experiment": name, "numbers": numbers, "remark": remark}
         for table in report.tables:
-            files[f"{folder}/table-{table.name}.tex"] = floats.table_float(table, folder, numbers, remark)
+            files[f"{name}/table-{table.name}.tex"] = fill("table.tex", table=table, **of_float)
         for picture in report.pictures:
-            files[f"{folder}/figure-{picture.name}.tex"] = floats.figure_float(picture, folder, numbers, remark)
+            files[f"{name}/figure-{picture.name}.tex"] = fill("figure.tex", picture=picture, **of_float)
     for end, page in pages.items():
         for report in reports[end]:
             for picture in report.pictures:

@@ -12,14 +12,15 @@ from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Section, Table, cells, winner
+from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots import decode as plots
+from specbench.reports.templates import words
 from specbench.rules import rules_followed
 
 from .folder import read_rows
-from .page import Shown, page, section_of, words
+from .page import Shown, page
 
 MEASURED = (
     *("acceptance rate", "acceptance length", "overlap", "tokens/s", "plain tokens/s", "speedup"),
@@ -67,11 +68,6 @@ def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
     }
     shown = cells.table(results.assign(**times), [*settings, *times])
     return {"latency": Table("latency", shown, left=("verifier", "drafter", "draft"))}
-
-
-def where_it_ran(results: pd.DataFrame) -> Section:
-    """Hardware, versions and settings; what differs between rows is listed with all its values."""
-    return section_of("shared.where_it_ran", results)
 
 
 def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:

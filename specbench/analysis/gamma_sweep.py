@@ -18,11 +18,12 @@ from specbench.reports import Report
 from specbench.reports.cells import interval
 from specbench.reports.markdown import literal
 from specbench.reports.plots import decode as plots
+from specbench.reports.templates import words
 
 from .command import main
 from .decoding import build_sweep, read_run
 from .folder import read_table
-from .page import Shown, words
+from .page import Shown
 
 
 class ClosedForm(NamedTuple):

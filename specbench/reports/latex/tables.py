@@ -1,4 +1,4 @@
-"""Tables and figures as LaTeX, with captions: tables in the style of the package booktabs, figures as PDF files."""
+"""Tables as LaTeX, in the style of the package booktabs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 
 import pandas as pd
 
-from specbench.reports.latex.document import fill
 from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import NUMBER, Numbers, words
-from specbench.reports.model import Picture, Table
+from specbench.reports.latex.numbers import NUMBER, Numbers
+from specbench.reports.model import Table
 
 COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
 ROWS = 45  # at \footnotesize, with a caption, that fit on a page of the class article
@@ -40,32 +39,10 @@ def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> li
     return [part.to_latex(index=False, escape=False, column_format=form).strip() for part in parts]
 
 
-def table_float(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
-    """The table with its caption and the label ``tab:EXPERIMENT-NAME``; across both columns if it is wide.
-
-    A table of more than :data:`ROWS` rows would not fit on a page. It becomes several floats, one after the other, of
-    one number; the first has the caption and the label.
-
-    Args:
-        remark: LaTeX in front of the caption: what a reader must know of the whole run.
-    """
-    place = f"{experiment}/{table.name}"
-    env = "table" if _characters(table.shown) <= COLUMN else "table*"
-    caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
-    parts = tabulars(table, place, numbers)
-    return fill("table.tex", env=env, caption=caption, label=f"{experiment}-{table.name}", parts=parts)
-
-
-def figure_float(picture: Picture, experiment: str, numbers: Numbers, remark: str = "") -> str:
-    """The figure with its caption and the label ``fig:EXPERIMENT-NAME``; across both columns if it has several panels.
-
-    Args:
-        remark: LaTeX in front of the caption: what a reader must know of the whole run.
-    """
-    env, page = ("figure", "column") if len(picture.figure.axes) == 1 else ("figure*", "wide")
-    reading = words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)
-    values = {"env": env, "page": page, "experiment": experiment, "name": picture.name, "remark": remark}
-    return fill("figure.tex", question=picture.question, reading=reading, **values)
+def is_wide(table: Table) -> bool:
+    """Returns whether the table needs the width of both columns of a page."""
+    shown = table.shown.astype(str)
+    return sum(2 + max(map(len, shown[column]), default=0) for column in shown) > COLUMN
 
 
 def row_names(table: Table) -> list[str]:
@@ -98,7 +75,3 @@ def _head(column: str, cells: pd.Series, place: str, numbers: Numbers, is_left: 
         return printed(column)
     middle = min((at for at, letter in enumerate(column) if letter == " "), key=lambda at: abs(at - len(column) / 2))
     return rf"\shortstack[{'l' if is_left else 'r'}]{{{printed(column[:middle])}\\{printed(column[middle + 1 :])}}}"
-
-
-def _characters(shown: pd.DataFrame) -> int:
-    return sum(2 + max(map(len, shown[column].astype(str)), default=0) for column in shown)

@@ -11,12 +11,13 @@ from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
+from specbench.reports.templates import words
 from specbench.rules import rules_followed
 
 from .command import main
 from .decoding import latency
 from .folder import read_rows, read_table
-from .page import page, words
+from .page import page
 
 BASELINES = "baselines.parquet"
 ASSISTED = "transformers_assisted"

@@ -11,8 +11,7 @@ table, with the first paragraph below it as its caption and the others as its no
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,11 @@ from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, markdown, templates, winner
-
-from .folder import report_of
+from specbench.runs.repeat import commands
+from specbench.runs.status import SweepStatus
 
 PAGES = Path(__file__).with_name("pages")
 Shown = Table | Figure | None  # what a page places; None is left out
-
-words = functools.partial(templates.words, folder=PAGES)
 
 
 def page(
@@ -49,14 +46,16 @@ def page(
         run_dir: the sweep's folder; None for a report that is of no sweep.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, warning, data, headlines: of :func:`analysis.folder.report_of`; the warning is Markdown.
+        rules, data, headlines: of :class:`specbench.reports.Report`.
+        warning: Markdown: what keeps the numbers from being taken at their word. Jobs that are missing are added.
         values: of the template's macro ``page``.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
+    status = None if run_dir is None else SweepStatus.of(run_dir)
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
-    for level, heading, texts in templates.parts(PAGES, f"{name}.page", **values):
+    for level, heading, texts in (*templates.parts(f"{name}.page", **values), *_of_sweep(status, name)):
         if level == "h1":
             title, question = heading, " ".join(texts)
         elif level == "h2":
@@ -69,14 +68,24 @@ def page(
             sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
     if left := [place for place, value in unplaced.items() if value is not None]:
         raise ArgumentError(f"{name}.md: has no place for {left[0]!r}. Add a line: ### {left[0]}")
-    sections = [section for section in sections if section.blocks]
-    return report_of(run_dir, name, title, question, sections, rules, data, headlines, markdown.literal(warning))
+    return Report(
+        name,
+        title,
+        question,
+        tuple(section for section in sections if section.blocks),
+        " ".join(filter(None, [status.partial() if status else "", markdown.literal(warning)])),
+        tuple(dict.fromkeys(rules)),
+        data or {},
+        headlines or {},
+    )
 
 
-def section_of(macro: str, *values: Any) -> Section:
-    """The first section of what a macro says."""
-    parts = templates.parts(PAGES, macro, *values)
-    return next(Section(heading, tuple(blocks)) for level, heading, blocks in parts if level)
+def _of_sweep(status: SweepStatus | None, name: str) -> Iterator[tuple[str, str, list[Markup]]]:
+    """The parts behind a page: what the folder lacks, and how to repeat the run."""
+    if status is not None:
+        problems = [sentence for _, sentence in status.problems() if not sentence.startswith("warning")]
+        lines = markdown.lines(commands(status.plan))
+        yield from templates.parts("shared.of_sweep", status, problems, lines, name)
 
 
 def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list[Block]:
@@ -95,4 +104,5 @@ def _sampling(results: pd.DataFrame) -> dict[str, str]:
 
 
 FUNCTIONS: dict[str, Any] = {"sampling": _sampling, "machine": winner.machine}
-templates.environment(PAGES).globals.update(FUNCTIONS)
+templates.ENVIRONMENT.globals.update(FUNCTIONS)
+templates.LOADER.searchpath.append(str(PAGES))

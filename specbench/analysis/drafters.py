@@ -12,10 +12,11 @@ from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import plain
 from specbench.reports.plots.comparisons import speedup_by_category
+from specbench.reports.templates import words
 
 from .command import main
 from .decoding import by_category, latency, read_categories, read_run
-from .page import page, words
+from .page import page
 
 SETTINGS = ["temperature", "drafter"]
 MEASURED = ("tokens drafted", "acceptance rate", "acceptance length", "draft share", "speedup")

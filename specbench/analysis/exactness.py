@@ -28,11 +28,13 @@ def build(run_dir: Path) -> Report:
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
     joint = read_jobs(run_dir, "joint_cells.parquet")
     for job, certificate in certificates.items():
-        name, title = file_name(certificate["verifier"]), certificate["verifier"]
+        several = (rows["verifier"] == certificate["verifier"]).sum() > 1
+        certificate["name"] = f"{certificate['verifier']} (job {job})" if several else certificate["verifier"]
         certificate["joint_name"] = ""
         if len(joint) and (joint["job"] == job).any():
-            certificate["joint_name"] = f"joint_{name}"
-            shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], title)
+            end = f"_{job}" if several else ""
+            certificate["joint_name"] = f"joint_{file_name(certificate['verifier'])}{end}"
+            shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], certificate["name"])
     return page(run_dir, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
 
 

@@ -1,8 +1,8 @@
-"""What an analysis reads of a sweep's folder, and the report that says what of the sweep is there."""
+"""What an analysis reads of a sweep's folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,10 +10,8 @@ import pyarrow as pa
 
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
-from specbench.reports import Report, Section, markdown
 from specbench.rules.recorded import recall_rules
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
-from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
 
 AGAIN = "Give a run of this experiment; if it is one, run it again, or read it with the version that wrote it."
@@ -98,54 +96,3 @@ def read_table(
         problem = f"no {', '.join(missing)} in its {name}, which is of another version of specbench"
         raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
     return table if rows is None else table.merge(rows[["job", *columns]], on="job")
-
-
-def report_of(
-    run_dir: Path | None,
-    name: str,
-    title: str,
-    question: str,
-    sections: Iterable[Section],
-    rules: Iterable[str] = (),
-    data: Mapping[str, pd.DataFrame] | None = None,
-    headlines: Mapping[str, str] | None = None,
-    warning: str = "",
-) -> Report:
-    """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
-
-    Args:
-        run_dir: the sweep's folder; None for a report that is of no sweep.
-        name, title, question, sections, rules, data, headlines: of :class:`specbench.reports.Report`.
-        warning: what keeps the numbers from being taken at their word; jobs that are missing are added.
-    """
-    status = None if run_dir is None else SweepStatus.of(run_dir)
-    partial = "" if status is None else status.partial()
-    return Report(
-        name,
-        title,
-        question,
-        (*sections, *_missing(status), *_repeat(status, name)),
-        " ".join(filter(None, [partial, warning])),
-        tuple(dict.fromkeys(rules)),
-        data or {},
-        headlines or {},
-    )
-
-
-def _missing(status: SweepStatus | None) -> list[Section]:
-    if status is None or not status.partial():
-        return []
-    sentences = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
-    texts = [
-        markdown.escape(f"{status.sentence()}."),
-        markdown.bullets(sentences),
-        markdown.escape(status.remedy() or ""),
-    ]
-    return [Section("What is missing", tuple(filter(None, texts)))]
-
-
-def _repeat(status: SweepStatus | None, name: str) -> list[Section]:
-    if status is None:
-        return []
-    again = f"The report again, from the rows: `python -m specbench.analysis.{name} FOLDER`."
-    return [Section("How to repeat it", (markdown.lines(commands(status.plan)), again))]

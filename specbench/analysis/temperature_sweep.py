@@ -8,10 +8,11 @@ import pandas as pd
 
 from specbench.reports import Report
 from specbench.reports.plots import decode as plots
+from specbench.reports.templates import words
 
 from .command import main
 from .decoding import build_sweep, read_run
-from .page import Shown, words
+from .page import Shown
 
 
 def build(run_dir: Path) -> Report:
