@@ -1,6 +1,6 @@
-"""What the build adds: the commit that an sdist or a wheel is of, and into a wheel conf/.
+"""What the build adds: the commit that an sdist or a wheel is of, and into a wheel the folders beside specbench/.
 
-A wheel has one top-level package, so conf/ goes inside of it; specbench finds it in either place.
+A wheel has one top-level package, so conf/ and analysis/ go inside of it; specbench finds them in either place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CustomBuildHook(BuildHookInterface):
             return
         included = build_data["force_include"]
         if self.target_name == "wheel":
-            included["conf"] = "specbench/conf"
+            included.update({"conf": "specbench/conf", "analysis": "specbench/analysis"})
         if commit := self._commit():  # a wheel built from an sdist has the sdist's file
             self._scratch = tempfile.TemporaryDirectory()
             file = Path(self._scratch.name) / "commit.txt"

@@ -136,7 +136,7 @@ def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path, monkeypa
 
 def test_reports_load_no_model_library_and_no_window_system() -> None:
     """As the command, in a process of its own, since these tests have loaded PyTorch already."""
-    code = "import sys, specbench.analysis.gamma_sweep, specbench.analysis.temperature_sweep; print(*sys.modules)"
+    code = "import sys, analysis.gamma_sweep, analysis.temperature_sweep; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "matplotlib.figure" in loaded
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)

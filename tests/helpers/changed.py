@@ -27,6 +27,8 @@ def files_for(paths: Iterable[str], root: Path = ROOT) -> list[Path]:
         elif top == "specbench" and path.suffix == ".py":
             room = root / "tests" / (inner[0] if len(inner) > 1 else "api")
             files |= {file for file in room.glob("test_*.py") if _is_of(file, path)}
+        elif top == "analysis":
+            files |= {file for file in (root / "tests/analysis").glob("test_*.py") if _is_of(file, "specbench" / path)}
         elif top == "conf":
             files.add(root / "tests/tree/test_conf.py")
         elif path.suffix == ".md":

@@ -1,5 +1,7 @@
 """Which module reports on an experiment."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ from specbench.runs.ending import tell
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.reporting import analysis_module, analysis_of, fitting
 from specbench.runs.state import JobState, Status, write_state
-from tests.helpers.command_lines import ROOT
+from tests.helpers.command_lines import ROOT, clean_environment
 from tests.helpers.made_up_rows import frame, make_row, write_run
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/exp").glob("*.yaml"))
@@ -23,7 +25,7 @@ def test_every_experiment_but_smoke_has_one(exp):
         assert module is None
     else:
         assert module is not None
-        assert Path(str(module.__file__)) == ROOT / f"specbench/analysis/{exp}.py"
+        assert Path(str(module.__file__)) == ROOT / f"analysis/{exp}.py"
         assert module.__name__ == f"specbench.analysis.{exp}"
         assert callable(module.build)
 
@@ -89,6 +91,19 @@ def test_rows_that_the_fitting_analysis_cannot_read_cost_no_exit_status(tmp_path
     )
     assert tell(run, just_ran=False) == 0
     assert "no report: RUN_DIR=" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_users_own_analysis_is_left_alone(tmp_path):
+    """The command, in a folder that has a package of that name."""
+    (tmp_path / "analysis").mkdir()
+    for name in ("__init__", "metrics"):
+        (tmp_path / f"analysis/{name}.py").write_text("raise RuntimeError('not this one')")
+    command = [sys.executable, "-m", "specbench.analysis.metrics", "gone"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("RUN_DIR=gone: ")
 
 
 @pytest.mark.usefixtures("unchecked")

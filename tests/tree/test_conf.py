@@ -143,7 +143,7 @@ def stems(folder: str, suffix: str) -> set[str]:
 
 
 def test_experiments_share_their_name_with_their_analysis():
-    assert stems("specbench/analysis", ".py") - SHARED_MODULES == set(EXPERIMENTS) - WITHOUT_QUESTION
+    assert stems("analysis", ".py") - SHARED_MODULES == set(EXPERIMENTS) - WITHOUT_QUESTION
 
 
 def test_experiments_share_their_name_with_their_text():

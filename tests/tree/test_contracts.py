@@ -40,7 +40,7 @@ def test_every_room_is_in_a_layer_and_every_layer_is_of_rooms():
 def test_names_say_what_a_thing_is():
     """A loop variable is the singular of what it runs over, a result a noun: see CONTRIBUTING.md."""
     vague = {"each", "found", "told", "asked", "said"}
-    files = [path for room in ("specbench", "experiments", "tests") for path in (ROOT / room).rglob("*.py")]
+    files = [path for room in ("specbench", "analysis", "experiments", "tests") for path in (ROOT / room).rglob("*.py")]
     named = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
         for path in files
@@ -54,7 +54,7 @@ def test_names_say_what_a_thing_is():
 def test_sentences_have_nouns():
     """Words that stand for someone or for a number make a reader look for it: see CONTRIBUTING.md."""
     vague = re.compile(r"\b(nobody|whoever|somebody|so many)\b", re.IGNORECASE)
-    paths = [path for room in ("specbench", "conf", "docs") for path in (ROOT / room).rglob("*")]
+    paths = [path for room in ("specbench", "analysis", "conf", "docs") for path in (ROOT / room).rglob("*")]
     texts = {path: path.read_text(encoding="utf-8") for path in paths if path.suffix in (".py", ".md", ".yaml")}
     assert len(texts) > 500
     assert {str(path): vague.findall(text) for path, text in texts.items() if vague.search(text)} == {}
@@ -74,7 +74,7 @@ def test_what_only_some_may_import_is_forbidden_to_every_room():
         sources = [
             contract["source_modules"] for contract in CONTRACTS if library in contract.get("forbidden_modules", ())
         ]
-        assert ["specbench.*"] in sources, library
+        assert ["specbench.*", "analysis"] in sources, library
 
 
 @pytest.mark.parametrize("u", [torch.rand(3, dtype=torch.float64), torch.rand(2)], ids=["shape", "dtype"])
@@ -95,3 +95,11 @@ def test_of_many_calls_the_first_and_some_later_ones_are_checked():
         except jaxtyping.TypeCheckError:
             refused += 1
     assert refused == shape_checks.FIRST + 2
+
+
+def test_tests_import_analyses_by_the_package_whose_types_are_checked():
+    """A function of gamma_sweep got numpy's int for an int, and no test saw it."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 200
+    unchecked = r"^\s*(from|import) analysis\b"
+    assert not [path.name for path in files if re.search(unchecked, path.read_text(encoding="utf-8"), re.MULTILINE)]

@@ -20,8 +20,7 @@ NEEDED = (
     "Makefile", "constraints.txt", "constraints-lowest.txt", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE",
     "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff", ".ci/run", ".github/workflows/ci.yml",
     ".github/workflows/release.yml", "Containerfile", ".dockerignore", "docs/conf.py", "docs/first-run.md",
-    ".gitignore", ".pre-commit-config.yaml", "conf/config.yaml", "specbench/py.typed",
-    "specbench/analysis/gamma_sweep.py",
+    ".gitignore", ".pre-commit-config.yaml", "conf/config.yaml", "analysis/gamma_sweep.py", "specbench/py.typed",
     "specbench/models/embedded/target/model.safetensors", "experiments/gamma_sweep.md", "tests/conftest.py",
 )  # fmt: skip
 ASK = """
@@ -79,14 +78,15 @@ def test_the_sdist_has_all_that_make_test_needs(built: Built):
 
 def test_the_wheel_has_one_package(built: Built):
     assert {path.name for path in built.wheel.iterdir()} == {"specbench", f"{NAME}.dist-info"}
-    for folder, place in (("conf", "specbench"), ("specbench/analysis", "")):
+    for folder in ("conf", "analysis"):
         files = {
             path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.[pym][yad]*") if "__pycache__" not in path.parts
         }
         assert len(files) > 10
-        assert all((built.wheel / place / file).is_file() for file in files)
+        assert all((built.wheel / "specbench" / file).is_file() for file in files)
     assert (built.wheel / "specbench/py.typed").is_file()
     assert {path.name for path in (built.wheel / "specbench/reports/web").iterdir()} >= {"style.css", "sort.js"}
+    assert not (built.wheel / "specbench/analysis.py").exists()
     assert not list(built.wheel.rglob("test_*"))
 
 
