@@ -8,7 +8,7 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness.certificate.words import sentences
+from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected, expected_of
@@ -158,7 +158,7 @@ def test_a_certificate_names_well_known_bugs(kind):
         evidence = Examination(kind(), settings, 0, CPU, inputs_seed=1).run()
     assert KNOWN[kind] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause
-    words = sentences(verdict_of(evidence), evidence, settings)
+    words = say("sentences", verdict_of(evidence), evidence, settings)
     sound = kind in (ShiftedBlock, ShiftedTests)
     assert ("The simplest failing example names the likely cause." in words) == sound
 
