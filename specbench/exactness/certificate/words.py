@@ -24,20 +24,20 @@ from specbench.exactness.purity import hidden_inputs
 from specbench.exactness.statistics.power import CONFIDENCE
 
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
-_SPACE = str.maketrans(dict(zip(" \n\t\r", "\ue000\ue001\ue002\ue003", strict=True)))  # of values, while text is folded
-_SPACE_AGAIN = {ord(kept): chr(space) for space, kept in _SPACE.items()}
+# White space of values, which is put aside while that of templates is folded, and which comes back.
+_ASIDE, _BACK = str.maketrans(" \n", "\ue000\ue001"), str.maketrans("\ue000\ue001", " \n")
 
 
 def say(macro: str, *values: Any) -> list[str]:
     """The items of a list that a macro of words.md makes of values, or its one text."""
     text = getattr(_templates().get_template("words.md").module, macro)(*values)
-    items = (" ".join(item.split()) for item in re.split(r"(?m)^- ", text))
-    return [re.sub(" (?=[,.:;])", "", item).translate(_SPACE_AGAIN) for item in items if item]
+    items = (re.sub(r"[ \n]+", " ", item).strip(" ") for item in re.split(r"(?m)^- ", text))
+    return [re.sub(" (?=[,.:;])", "", item).translate(_BACK) for item in items if item]
 
 
 def page_of(certificate: Any) -> str:
     """The page of a certificate, by page.md."""
-    return _templates().get_template("page.md").render(c=certificate).translate(_SPACE_AGAIN)
+    return _templates().get_template("page.md").render(c=certificate).translate(_BACK)
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # tells what a template says from what a value holds
-        finalize=lambda value: value if isinstance(value, Markup) else Markup(str(value).translate(_SPACE)),
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(str(value).translate(_ASIDE)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
