@@ -71,7 +71,7 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def _largest(rows: Iterable[Any], name: str) -> float:
+def _largest(rows: Iterable[Any], name: str) -> float | int:
     return max((getattr(row, name) or 0.0 for row in rows), default=0.0)
 
 
