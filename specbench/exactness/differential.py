@@ -203,7 +203,8 @@ def _with_rule(
 def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:
     """What stood at the fork of request b."""
     drawn, streams = one.drawn, one.drawn.streams
-    fixture, drafted = drawn.fixture.variant(int(drawn.variants[b])), drawn.tokens[b, : int(drawn.counts[b])].cpu()
+    fixture = drawn.fixture.classes()[int(drawn.classes[b])]
+    drafted = drawn.tokens[b, : fixture.count].cpu()
     a, c = (int(steps.verification.num_accepted[b]) for steps in (one, two))
     where = (fixture.name, int(streams.seeds[b]), int(streams.positions[b]))
     if bool(one.malformed[b]) or bool(two.malformed[b]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import Bound, Failure, Habit, LongUseRow, Row, StratumRow
+from specbench.exactness.results import ALL, LARGE, Bound, Failure, Habit, LongUseRow, Row, StratumRow
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 
@@ -62,6 +62,15 @@ class Evidence:
     interrupted: str | None = None
     left_out: list[str] = field(default_factory=list)
     lossy_rule: bool = False
+
+    def over(self, strata: str) -> StratumRow | None:
+        """Calls of several strata together, ALL or LARGE; None if none was drawn."""
+        return next((row for row in self.inputs if row.stratum == strata), None)
+
+    @property
+    def strata(self) -> list[StratumRow]:
+        """Calls of each stratum."""
+        return [row for row in self.inputs if row.stratum not in (ALL, LARGE)]
 
     @property
     def rejected(self) -> list[Row]:

@@ -9,6 +9,7 @@ JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
 HARD = (FORM, EXTREMES, LAW)  # one failure rejects; they have no false alarm
+ALL, LARGE = "all of D", "large vocabularies"  # several strata together
 # What every test compares, as a certificate says it.
 COMPARES = {
     FORM: (
@@ -42,7 +43,7 @@ COMPARES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One test of one fixture; the certificate's page explains its columns (certificate/certify.py).
+    """One test of one fixture; the certificate's page explains its columns (certificate/page.md).
 
     Attributes:
         test: one of COMPARES.
@@ -79,7 +80,7 @@ class Row:
 class Bound:
     """How far from the target a step can be on one small fixture, requests with seeds of their own.
 
-    The certificate's page explains its columns (certificate/certify.py).
+    The certificate's page explains its columns (certificate/page.md).
 
     Attributes:
         rule_error: None where its rule has no formulas or there are too many sequences.
@@ -124,7 +125,7 @@ class Bound:
 class StratumRow:
     """Calls of one stratum of the input distribution D (inputs/distribution.py), or of several together.
 
-    The certificate's page explains its columns (certificate/certify.py). Bounds are None where the verifier's rule has
+    The certificate's page explains its columns (certificate/page.md). Bounds are None where the verifier's rule has
     no formulas here, or it draws drafts of its own.
 
     Attributes:

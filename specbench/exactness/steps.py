@@ -56,9 +56,10 @@ class Drawn:
         return self.draft, self.target, self.streams
 
     @property
-    def variants(self) -> Int64[Tensor, " B"]:
-        """Which of the fixture's sets of sampling parameters each request has."""
-        return self.base // self.fixture.rows
+    def classes(self) -> Int64[Tensor, " B"]:
+        """Which of ``fixture.classes()`` each request is of."""
+        lengths = torch.tensor(sorted(set(self.fixture.counts)), device=self.base.device)
+        return self.base // self.fixture.rows * len(lengths) + torch.searchsorted(lengths, self.counts)
 
 
 @dataclass(frozen=True)
@@ -101,32 +102,7 @@ def draw(verifier: Verifier | None, fixture: Fixture, streams: Streams) -> Drawn
     """
     number = streams.seeds % 2**31 + streams.positions  # either alone is often at an end of its range
     counts = torch.tensor(fixture.counts, device=streams.seeds.device)[number % len(fixture.counts)]
-    return _drawn(verifier, fixture, streams, counts, number % fixture.variants * fixture.rows)
-
-
-def draw_length(verifier: Verifier | None, fixture: Fixture, count: int, streams: Streams) -> Drawn:
-    """Returns the streams' requests, on a fixture of one variant, with drafts of ``count`` tokens.
-
-    Args:
-        verifier: whose own sampler draws them, if it has one; None for the fixture's own rows.
-    """
-    counts = torch.full((len(streams.seeds),), count, device=streams.seeds.device)
-    own = dataclasses.replace(fixture, counts=(count,))
-    return _drawn(verifier, own, streams, counts, torch.zeros_like(counts))
-
-
-def _drawn(
-    verifier: Verifier | None,
-    fixture: Fixture,
-    streams: Streams,
-    counts: Int64[Tensor, " B"],
-    base: Int64[Tensor, " B"],
-) -> Drawn:
-    """A draft for each request and the target's rows for it.
-
-    Args:
-        counts: tokens drafted by each request, at most gamma.
-    """
+    base = number % fixture.variants * fixture.rows
     uniforms = streams.uniform(Stream.DRAFT)  # at offset i for drafted token i
     sampler = None if verifier is None else guard.draft_sampler(verifier, fixture.name)
     state = torch.zeros_like(counts)

@@ -37,9 +37,9 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.results import EXTREMES, Row
+from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
-from specbench.exactness.trials.run import ALL, Trials, run_trials
+from specbench.exactness.trials.run import Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
@@ -161,7 +161,8 @@ class Examination:
             done = min((probe.tally.draws for probe in drawn_on), default=0)
             where = f"after {done:,} of {self._draws:,} requests on each small pair"
         elif part == _D:
-            done = sum(row.calls + row.refused for row in self.evidence.inputs if row.stratum == ALL)
+            whole = self.evidence.over(ALL)
+            done = 0 if whole is None else whole.calls + whole.refused
             where = f"after {done:,} of {self.settings.calls:,} {part}"
         return f"{where}; not run: {', '.join(others)}" if others else where
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from specbench.exactness.draws.probes import COUNTED, LOCATED
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import HARD, Bound, LongUseRow, Row
-from specbench.exactness.trials.run import ALL, LARGE
+from specbench.exactness.results import ALL, HARD, LARGE, Bound, LongUseRow, Row, StratumRow, uncontradicted
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"
@@ -46,9 +45,7 @@ def verdict_of(evidence: Evidence) -> Verdict:
     located = max(biased, key=lambda bound: bound.least, default=None)
     row = strongest(evidence.rejected)
     of_requests, tv = _small(evidence)
-    inputs_tv, large_tv = (
-        next((row.tv for row in evidence.inputs if row.stratum == name), None) for name in (ALL, LARGE)
-    )
+    inputs_tv, large_tv = (None if row is None else row.tv for row in map(evidence.over, (ALL, LARGE)))
     kind = NOT_REJECTED
     if evidence.fault is not None:
         kind = BROKEN
@@ -94,10 +91,9 @@ def altered(use: LongUseRow) -> int:
 
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
     """Requests whose tokens are not those of the rule that it names, beyond rounding, of how many, and where."""
-    strata = [row for row in evidence.inputs if row.stratum not in (ALL, LARGE)]
     counts = [(bound.fixture, bound.structural, bound.draws) for bound in evidence.bounds]
     counts += [(repr(habit.name), habit.structural, habit.requests) for habit in evidence.habits]
-    counts += [(row.stratum, row.structural, row.requests) for row in strata]
+    counts += [(row.stratum, row.structural, row.requests) for row in evidence.strata]
     known = [(name, wrong, requests) for name, wrong, requests in counts if wrong is not None]
     where = [name for name, wrong, _ in known if wrong]
     return sum(wrong for _, wrong, _ in known), sum(requests for *_, requests in known), where
@@ -108,12 +104,40 @@ def names_another_rule(evidence: Evidence) -> bool:
     return other_tokens(evidence)[0] > 0 or (evidence.row is not None and evidence.row.structural > 0)
 
 
+def strata_of_other_tokens(evidence: Evidence) -> list[StratumRow]:
+    """The strata with requests whose tokens are not the rule's, beyond rounding, by falling share."""
+    rows = [row for row in evidence.strata if row.structural]
+    return sorted(rows, key=lambda row: (row.structural or 0) / row.requests, reverse=True)
+
+
+def of_method(evidence: Evidence, method: str) -> list[Bound]:
+    """The bounds that were found in a way."""
+    return [bound for bound in evidence.bounds if bound.method == method]
+
+
+def most_biased(bounds: list[Bound]) -> Bound | None:
+    """The largest bias that was located, if it is more than rounding."""
+    largest = max(bounds, key=lambda bound: bound.located or 0.0, default=None)
+    return largest if largest is not None and (largest.located or 0.0) > ROUNDING else None
+
+
+def proved_bounds(evidence: Evidence) -> list[Bound]:
+    """The bounds with a proof that nothing contradicts."""
+    bounds = uncontradicted(evidence.bounds, evidence.rejected, evidence.habits)
+    return [bound for bound in bounds if bound.proved and bound.located is not None]
+
+
+def other_rejections(verdict: Verdict, evidence: Evidence) -> list[str]:
+    """The tests that reject it beside the one that the verdict names."""
+    return sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
+
+
 def unlike_formulas(evidence: Evidence) -> Bound | None:
     """The small pair on which the bias of the code differs most from that of its rule's formulas, beyond rounding."""
     gaps = {
         abs(bound.located - bound.rule_error): bound
-        for bound in evidence.bounds
-        if bound.method == LOCATED and bound.located is not None and bound.rule_error is not None
+        for bound in of_method(evidence, LOCATED)
+        if bound.located is not None and bound.rule_error is not None
     }
     largest = max(gaps, default=0.0)
     return gaps[largest] if largest > ROUNDING else None

@@ -8,7 +8,7 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness.certificate.words import sentences
+from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected, expected_of
@@ -37,12 +37,12 @@ def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) ->
     return CauseSearch(verifier, [], 0, 0).cause(wrong, right or [])
 
 
-def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
+def wrong_points(verifier, name: str) -> list[Point]:
     fixture = FIXTURES[name]
     u = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected = expected_of(rule_of(verifier), fixture, count, u)
-    differ = (inject(verifier, fixture, u, count).visible != expected).any(dim=1)
-    return [Point(fixture, count, u[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
+    expected = expected_of(rule_of(verifier), fixture, u)
+    differ = (inject(verifier, fixture, u).visible != expected).any(dim=1)
+    return [Point(fixture, u[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
 
 
 def test_code_with_a_known_bug_is_told_which():
@@ -59,9 +59,7 @@ def test_code_with_a_known_bug_is_told_which():
 def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
     wide = Strip(0.5)
     assert at_points(wide, wrong_points(wide, "chain")) == ""
-    assert (
-        at_points(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))]) == ""
-    )
+    assert at_points(MaskedVerifier(), [Point(FIXTURES["chain"], torch.full((3, 3), 0.3, dtype=torch.float64))]) == ""
 
 
 def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
@@ -160,7 +158,7 @@ def test_a_certificate_names_well_known_bugs(kind):
         evidence = Examination(kind(), settings, 0, CPU, inputs_seed=1).run()
     assert KNOWN[kind] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause
-    words = sentences(verdict_of(evidence), evidence, settings)
+    words = say("sentences", verdict_of(evidence), evidence, settings)
     sound = kind in (ShiftedBlock, ShiftedTests)
     assert ("The simplest failing example names the likely cause." in words) == sound
 

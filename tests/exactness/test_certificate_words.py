@@ -10,7 +10,7 @@ import re
 import pytest
 
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.words import row_sentence
+from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.purity.hidden_inputs import KINDS
 from specbench.exactness.results import COMPARES, Bound, StratumRow
@@ -231,7 +231,7 @@ FORMS = [
      rf"else in its batch than alone; there the rule is judged by counts)|: they differ by at most (?P<largest>{BOUND}) a step"
      rf"(?:, and are not the target's distribution on (?P<wrong>{NUMBER}))?\. In the mean over D, code and rule together are at most "
      rf"(?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
-    (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == row_sentence(e.row)),
+    (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == say("located_row", e.row)[0]),
     (rf"Long use: (?P<n>{NUMBER}) requests were verified after (?P<calls>{NUMBER}) calls of one object in mixed shapes\. (?:All have "
      r"the tokens that they had before, or that an unused object or the rule gives them|It is not called lossless, because "
      r"(?P<wrong>some have other tokens then)(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),

@@ -55,8 +55,8 @@ def test_fixtures_hold_what_they_promise():
     assert (FIXTURES["processed"].p == 0).any()
     assert rule_lengths("token", FIXTURES["greedy"])[-1].tolist() == [0, 1, 0]  # accepts, then refuses
     assert FIXTURES["ragged"].counts == (2, 0, 1)
-    assert [count for _, count in FIXTURES["ragged"].classes()] == [0, 1, 2]
-    assert len({variant.params for variant, _ in FIXTURES["mixed"].classes()}) == 3
+    assert [own.count for own in FIXTURES["ragged"].classes()] == [0, 1, 2]
+    assert len({own.params for own in FIXTURES["mixed"].classes()}) == 3
 
 
 @every_fixture
@@ -85,7 +85,7 @@ def test_enumeration_sees_a_wrong_residual():
     refused = (q - torch.minimum(p, q)).sum()
     by_hand = 0.5 * (torch.minimum(p, q) + refused * p - p).abs().sum()
     assert joint_tv(fixture, law_ends(fixture, drafts, wrong)) == pytest.approx(float(by_hand), abs=1e-12)
-    model = locate(residual.TargetResidual(), fixture, 1)
+    model = locate(residual.TargetResidual(), fixture)
     assert model is not None
     assert model.tv == pytest.approx(float(by_hand), abs=1e-9)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.words import headline
+from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.purity.hidden_inputs import (
     COMPANY,
@@ -234,6 +234,6 @@ def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_r
     with torch.inference_mode():
         evidence = Examination(OddSeedsBackwards(), settings, 0, torch.device("cpu")).run()
     assert sum(bound.structural for bound in evidence.bounds) > 100
-    assert headline(verdict_of(evidence), evidence).startswith(
+    assert say("headline", verdict_of(evidence), evidence)[0].startswith(
         "not rejected, but its tokens are not those of the rule that it names"
     )

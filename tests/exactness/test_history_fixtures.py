@@ -20,20 +20,21 @@ from specbench.exactness.fixtures.history import (
     FrequencyPenalty,
     MinTokens,
     Successors,
-    sources,
+    history_fixtures,
+    model_logits,
 )
 from specbench.exactness.zoo.bugs import flawed
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import History
 from tests.helpers.cases import FIXTURES
 
-SOURCES = {source.name: source for source in sources()}
+NAMES = [fixture.name for fixture in history_fixtures()]
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_are_those_of_plain_python_for_every_prefix(name):
     """A history that is a token too short or too long, or of another prefix, gives other rows."""
-    fixture, (p, q) = FIXTURES[name], SOURCES[name].logits()
+    fixture, (p, q) = FIXTURES[name], model_logits(name)
     for drafted, base in ((fixture.target, p), (fixture.draft, q)):
         row = 0
         for i in range(GAMMA + 1 if drafted is fixture.target else GAMMA):
@@ -53,7 +54,7 @@ def test_rows_are_those_of_plain_python_for_every_prefix(name):
 
 def along(name: str):
     """Every draft of the fixture as one batch: the draft, the target's rows, both models' logits, the history."""
-    fixture, (p, q) = FIXTURES[name], SOURCES[name].logits()
+    fixture, (p, q) = FIXTURES[name], model_logits(name)
     drafts = all_drafts(fixture, GAMMA)
     target_rows, draft_rows = drafts.rows.flatten(), drafts.rows[:, :-1].flatten()
     counts = torch.full((len(drafts.tokens),), GAMMA)

@@ -10,7 +10,7 @@ import torch
 import specbench
 from specbench.exactness import guard, suite
 from specbench.exactness.certificate import NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.words import sentences
+from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
@@ -109,6 +109,6 @@ def test_a_signal_is_raised_where_no_count_is_torn(monkeypatch):
 
 def test_a_signal_before_any_request_was_judged_is_no_verdict_of_refusal():
     evidence = examined(MaskedVerifier(), report=lambda text: interrupt() if "depend on" in text else None)
-    words = sentences(verdict_of(evidence), evidence, Settings(**FEW))
+    words = say("sentences", verdict_of(evidence), evidence, Settings(**FEW))
     assert words[0].startswith("Interrupted during the search for habits; not run: the search for thresholds, ")
     assert words[1:] == ["No request was judged before, so that nothing is known of the verifier."]

@@ -7,7 +7,7 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
-from specbench.exactness.certificate.words import row_sentence
+from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import LocatedRow, locate_row
@@ -58,7 +58,7 @@ def test_sound_verifiers_have_the_edges_of_their_rule(verifier, normalized):
     assert row.edges > 2.4 * VOCABULARY  # half of the tokens have nothing in the residual
     assert row.requests < 6 * VOCABULARY
     assert row.rule == verifier.rule
-    sentence = row_sentence(row)
+    sentence = say("located_row", row)[0]
     assert f"{VOCABULARY:,} tokens" in sentence
     assert "none is displaced" in sentence
     assert sentence.endswith("its draw after a refusal does not depend on the refused token.")
@@ -270,7 +270,7 @@ def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
     assert row.requests < whole.requests / 2
     assert whole.slack < 1e-9 < row.slack < 1
     assert row.upper == pytest.approx(row.tv + row.slack)
-    assert "The time limit came before all were located." in row_sentence(row)
+    assert "The time limit came before all were located." in say("located_row", row)[0]
     # The likely half comes first.
     assert row.slack < 0.2
 

@@ -47,7 +47,7 @@ class Backwards(TokenSteps):
 
 def tv_of(verifier, name: str = "chain") -> float | None:
     fixture = FIXTURES[name]
-    models = [locate(verifier, fixture, count) for count in sorted(set(fixture.counts))]
+    models = [locate(verifier, own) for own in fixture.classes()]
     return None if None in models else max(model.tv for model in models if model is not None)
 
 
@@ -81,7 +81,7 @@ def test_sound_code_has_no_bias_wherever_its_thresholds_are(verifier):
 
 def test_every_variant_and_draft_length_has_a_model_of_its_own():
     fixture = FIXTURES["mixed"]
-    tvs = [locate(accept.Lenient(), fixture.variant(v), 2).tv for v in range(fixture.variants)]
+    tvs = [locate(accept.Lenient(), own).tv for own in fixture.classes()]
     assert len({round(tv, 6) for tv in tvs}) == 3
     assert tvs[2] == 0  # greedy
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_located_is_said_to_be():
 def test_draft_samplers_belong_to_the_code():
     """An argmax draft is one draft, whatever its uniforms."""
     fixture = FIXTURES["chain"]
-    model = locate(wrong_q.ArgmaxDraft(), fixture, 2)
+    model = locate(wrong_q.ArgmaxDraft(), fixture)
     assert len(model.grid.tree.paths) == 1
     assert model.tv > 0.1
 
@@ -111,22 +111,22 @@ def test_a_model_foresees_what_code_emits():
     """On 20,000 points that it was not made from; the points of one box have one outcome, those of others others."""
     fixture = FIXTURES["zeros"]
     for verifier in (MaskedVerifier(), BlockVerifier(), accept.Lenient(), MatchingVerifier(coupled=True)):
-        model = locate(verifier, fixture, 2)
+        model = locate(verifier, fixture)
         uniforms = torch.rand((3, 20_000, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-        assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
+        assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms).visible)
         assert len(model.tokens.unique(dim=0)) > 5
 
 
 def test_a_strip_that_lines_miss_is_taken_in_when_a_draw_meets_it():
     """1e-4 of the emit uniform: lines and random checks may miss it; one point inside gives its width and its bias."""
     fixture, verifier = FIXTURES["chain"], Strip(1e-4)
-    sound = locate(TokenSteps(), fixture, 2)
+    sound = locate(TokenSteps(), fixture)
     uniforms = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
     uniforms[Stream.EMIT, 0, 0] = LOW + 3e-5
-    assert not torch.equal(sound.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
+    assert not torch.equal(sound.predict(uniforms), inject(verifier, fixture, uniforms).visible)
     model = relocate(verifier, sound, uniforms, seed=1)
     assert 2e-5 < model.tv < 1e-4
-    assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms, 2).visible)
+    assert torch.equal(model.predict(uniforms), inject(verifier, fixture, uniforms).visible)
 
 
 def test_extremes_find_what_is_too_rare_to_be_drawn():
@@ -152,7 +152,7 @@ class Branches(TokenSteps):
 @pytest.mark.parametrize("name", ["chain", "zeros", "one_hot", "mixed", "greedy"])
 def test_plain_tensor_operations_are_proved(verifier, name):
     fixture = FIXTURES[name].variant(0)
-    model = locate(verifier, fixture, 2)
+    model = locate(verifier, fixture)
     assert proved(verifier, model)
     assert model.tv < 1e-12
 
@@ -178,7 +178,7 @@ class StripOfMade(Strip):
 
 def test_a_proof_is_of_the_code_and_of_the_whole_box():
     fixture = FIXTURES["chain"]
-    sound = locate(TokenSteps(), fixture, 2)
+    sound = locate(TokenSteps(), fixture)
     assert proved(TokenSteps(), sound)
     assert not proved(Strip(1e-4), sound)  # right at the middle of every box, and not everywhere in it
     assert proved(OfSelected(), sound)
@@ -186,7 +186,7 @@ def test_a_proof_is_of_the_code_and_of_the_whole_box():
     assert not proved(StripOfMade(1e-4), sound)
     assert not proved(accept.Lenient(), sound)  # another model's boxes
     assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
-    lenient = locate(accept.Lenient(), fixture, 2)
+    lenient = locate(accept.Lenient(), fixture)
     assert proved(accept.Lenient(), lenient)  # a bias can be proved too
     assert lenient.tv > 0.1
     changed = dataclasses.replace(sound, tokens=sound.tokens.roll(1, dims=0))
@@ -202,13 +202,13 @@ class Pole(TokenSteps):
 
 
 def test_a_division_by_a_uniform_is_no_proof():
-    sound = locate(TokenSteps(), FIXTURES["chain"], 2)
+    sound = locate(TokenSteps(), FIXTURES["chain"])
     assert not proved(Pole(), sound)
 
 
 def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
-    model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
+    model = locate(MaskedVerifier(), FIXTURES["chain"])
     boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
     assert list(between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()

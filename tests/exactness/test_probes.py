@@ -74,7 +74,7 @@ def truth(width: float) -> tuple[float, float]:
 @pytest.fixture(scope="module")
 def sound() -> Model:
     """Of the sound rule: what is known of code that does right wherever it was looked at."""
-    model = locate(TokenSteps(), CHAIN, CHAIN.gamma)
+    model = locate(TokenSteps(), CHAIN)
     assert model is not None
     return model
 
@@ -83,7 +83,7 @@ def probe_of(verifier, model: Model | None) -> Probe:
     """A probe whose model is given, or which is held against the rule's formulas if it is None."""
     probe = Probe(verifier, CHAIN, 0.0)
     if model is not None:
-        probe.models, probe.method, probe.fuzzy = {CHAIN.gamma: model}, LOCATED, False
+        probe.models, probe.method, probe.fuzzy = [model], LOCATED, False
     return probe
 
 
@@ -123,7 +123,7 @@ def test_upper_bounds_cover_a_strip_that_nobody_located(sound, method):
 def test_lower_bounds_leave_room_for_what_makes_up_for_a_bias(sound):
     """A biased model of code that is sound: in at most 10% of 300 runs its bias less what may hide is above 0."""
     width = 0.02
-    strip = locate(Strip(width), CHAIN, CHAIN.gamma)
+    strip = locate(Strip(width), CHAIN)
     assert strip is not None
     assert strip.tv == pytest.approx(truth(width)[1], rel=1e-6)
     above = 0
@@ -138,7 +138,7 @@ def test_lower_bounds_leave_room_for_what_makes_up_for_a_bias(sound):
 
 def test_nothing_is_bet_on_against_a_model_that_is_not_the_targets():
     """Code that is sound differs from a biased model in one direction, which is no evidence against the code."""
-    strip = locate(Strip(0.02), CHAIN, CHAIN.gamma)
+    strip = locate(Strip(0.02), CHAIN)
     probe = put(probe_of(TokenSteps(), strip), 5000, 0)
     assert probe.surprises > 20
     assert probe.paired_p_value is None

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.caveats import not_covered
+from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.statistics.calls import CallBound
 from tests.helpers.made_up_evidence import (
@@ -55,7 +55,7 @@ def test_the_strongest_evidence_leads():
 def test_the_first_calls_of_what_cannot_be_copied_are_not_covered():
     for unlike_fresh, covered in ((None, False), (0, True)):
         use = dataclasses.replace(LONG_USE, unlike_fresh=unlike_fresh)
-        lines = not_covered(Evidence(long_use=use))
+        lines = say("not_covered", Evidence(long_use=use))
         assert any(line.startswith("the first calls of an object") for line in lines) != covered
 
 

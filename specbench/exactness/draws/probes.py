@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from itertools import product
 
 import torch
 from jaxtyping import Float64, Int64
@@ -35,7 +34,7 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import MODELS, CallCounts
 from specbench.exactness.statistics.power import share_at_most
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.steps import Drawn, Steps, table_rows
+from specbench.exactness.steps import Steps, table_rows
 from specbench.exactness.streams import uniforms
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
@@ -71,7 +70,8 @@ class Probe:
 
     def __init__(self, verifier: Verifier, fixture: Fixture, effort: float, deadline: float = math.inf):
         self.verifier, self.fixture, self.late = verifier, fixture, False
-        self.models: dict[int, Model] = {}  # by number of the class, as in _classes
+        self.classes = fixture.classes()
+        self.models: list[Model] = []  # of each class
         self.rule = rule_of(verifier)
         self.tally = Tally(fixture, self.rule)
         self.held = held_against(verifier)
@@ -89,13 +89,13 @@ class Probe:
         self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
 
     def _locate(self, effort: float, deadline: float) -> None:
-        for v, count in product(range(self.fixture.variants), sorted(set(self.fixture.counts))):
+        for own in self.classes:
             self.late = time.perf_counter() > deadline
-            model = None if self.late else locate(self.verifier, self.fixture.variant(v), count, effort=effort)
+            model = None if self.late else locate(self.verifier, own, effort)
             if model is None:
-                self.models = {}
+                self.models = []
                 return
-            self.models[v * (self.fixture.gamma + 1) + count] = model
+            self.models.append(model)
         self.method = LOCATED
 
     @property
@@ -110,7 +110,7 @@ class Probe:
         None if it is not known: there is no model, or a rule that is not lossless and cannot be enumerated.
         """
         if self.method == LOCATED:
-            return max(model.tv for model in self.models.values())
+            return max(model.tv for model in self.models)
         return (0.0 if self.rule_is_lossless else self.rule_error) if self.method == RULE else None
 
     @property
@@ -124,15 +124,13 @@ class Probe:
         if self.surprises:
             return False
         if self._proved is None:
-            self._proved = self.method == LOCATED and all(
-                proved(self.verifier, model) for model in self.models.values()
-            )
+            self._proved = self.method == LOCATED and all(proved(self.verifier, model) for model in self.models)
         return self._proved
 
     @property
     def boxes(self) -> int | None:
         """Of the model."""
-        return sum(len(model.tokens) for model in self.models.values()) if self.method == LOCATED else None
+        return sum(len(model.tokens) for model in self.models) if self.method == LOCATED else None
 
     def hidden(self, alpha: float) -> float | None:
         """Upper bound on the probability that the code does something else, with false alarm alpha at any model.
@@ -195,17 +193,13 @@ class Probe:
             return expected(self.rule, steps.drawn).token_ids
         given = uniforms(steps.drawn.streams)
         if len(self.models) == 1:
-            return next(iter(self.models.values())).predict(given)
+            return self.models[0].predict(given)
         wanted = torch.empty_like(steps.tokens)
-        classes = self._classes(steps.drawn)
-        for key, model in self.models.items():
-            own = (classes == key).nonzero()[:, 0]
+        classes = steps.drawn.classes
+        for number, model in enumerate(self.models):
+            own = (classes == number).nonzero()[:, 0]
             wanted[own] = model.predict(given[:, own])
         return wanted
-
-    def _classes(self, drawn: Drawn) -> Int64[Tensor, " B"]:
-        """Sampling parameters and draft length of each request, as one number."""
-        return drawn.variants * (self.fixture.gamma + 1) + drawn.counts
 
     def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
         """Bets on the first requests of the batch, of which about _BET_ON should differ."""
@@ -232,27 +226,27 @@ class Probe:
             if self.method == RULE:
                 self.rounding += len(rows) - len(unlike)
                 rows = unlike
-        classes = self._classes(drawn)
+        classes = drawn.classes
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
-        for key in classes[rows].unique().tolist():
-            own = rows[classes[rows] == key][:_KEPT]
+        for number in classes[rows].unique().tolist():
+            own = rows[classes[rows] == number][:_KEPT]
             if not self.fuzzy:
-                self._pending.setdefault(key, []).append(given[:, own])
+                self._pending.setdefault(number, []).append(given[:, own])
             if self.example is None:
-                b, (variant, count) = int(own[0]), divmod(key, self.fixture.gamma + 1)
+                b = int(own[0])
                 tokens = [steps.visible[b].cpu(), wanted[b].cpu()]
-                point = Point(self.fixture.variant(variant), count, given[:, b].cpu())
+                point = Point(self.classes[number], given[:, b].cpu())
                 self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
 
     def follow_up(self, seed: int) -> bool:
         """Takes what the code did otherwise into the model; returns whether there is another one, with no draws yet."""
         if self.fuzzy or not self.surprises:
             return False
-        anew = dict(self.models)
-        for key, parts in self._pending.items():
+        anew = list(self.models)
+        for number, parts in self._pending.items():
             given = torch.cat(parts, dim=1)[:, :_KEPT].cpu()
-            model = self.models[key]
-            again = inject(self.verifier, model.fixture, given, model.count).visible
+            model = self.models[number]
+            again = inject(self.verifier, model.fixture, given).visible
             box, same = None, (again != model.predict(given)).any(dim=1)
             self.impure += int((~same).sum())
             if same.all():
@@ -260,7 +254,7 @@ class Probe:
             if box is None or self.calls.phase == MODELS:
                 self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
                 return False
-            anew[key] = box
+            anew[number] = box
         self.models = anew
         self._proved = None
         self.explained += self.surprises

@@ -43,7 +43,7 @@ class DraftIntervals:
 
 @dataclass(frozen=True)
 class IntervalTree:
-    """Every draft of one length.
+    """Every draft of a class of requests.
 
     Attributes:
         paths: the drafts.
@@ -57,10 +57,10 @@ class IntervalTree:
     children: list[Int64[Tensor, " _"]]
 
     @staticmethod
-    def of(verifier: Verifier, fixture: Fixture, count: int) -> IntervalTree | None:
+    def of(verifier: Verifier, fixture: Fixture) -> IntervalTree | None:
         """None where the verifier's own sampler has too many intervals, or there are too many drafts."""
         paths, ends, children = [DraftIntervals()], [], []
-        for i in range(count):
+        for i in range(fixture.count):
             by_node = [_pieces(verifier, fixture, fixture.first_row[i] + path.state) for path in paths]
             known = [pieces for pieces in by_node if pieces is not None]
             if len(known) < len(by_node) or sum(map(len, known)) > _MOST_PATHS:
@@ -118,7 +118,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Grid:
-    """The boxes of every draft of one length, numbered draft after draft.
+    """The boxes of every draft of a class of requests, numbered draft after draft.
 
     Attributes:
         tree: the drafts.
@@ -194,18 +194,16 @@ class Grid:
 
 @dataclass(frozen=True)
 class Model:
-    """What code does with drafts of one length, of requests of one set of sampling parameters.
+    """What code does with requests of one class.
 
     Attributes:
-        fixture: of one variant.
-        count: tokens drafted.
+        fixture: of this class.
         grid: the boxes.
         tokens: [boxes, gamma + 1], what is emitted in each, PADDING behind it; PADDING alone where no rule could.
         tv: total variation of a step's joint from the target's, if the code does in each box what its middle does.
     """
 
     fixture: Fixture
-    count: int
     grid: Grid
     tokens: Int64[Tensor, "boxes width"]
     tv: float

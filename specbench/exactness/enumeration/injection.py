@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.steps import Steps, draw_length, verified
+from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.verifier import Verifier
 
@@ -28,13 +28,11 @@ class Point:
     """One request with given uniforms.
 
     Attributes:
-        fixture: of one variant.
-        count: tokens it drafts.
+        fixture: of one class.
         given: [streams, gamma + 1], its uniforms.
     """
 
     fixture: Fixture
-    count: int
     given: Float64[Tensor, "s width"]
 
 
@@ -56,22 +54,18 @@ class Example:
 
 
 def inject(
-    verifier: Verifier,
-    fixture: Fixture,
-    given: Float64[Tensor, "s n width"],
-    count: int,
-    read: set[Stream] | None = None,
+    verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n width"], read: set[Stream] | None = None
 ) -> Steps:
-    """One step for each column of uniforms, drafts of ``count`` tokens drawn with them; outcomes on the CPU.
+    """One step for each column of uniforms, with the draft drawn with them; outcomes on the CPU.
 
     Args:
-        fixture: of one variant.
+        fixture: of one class.
         read: gets the streams that the verifier read.
     """
     parts = []
     for chunk in given.split(_CHUNK, dim=1):
         streams = GivenStreams.of(chunk.contiguous().to(fixture.p.device))
-        drawn = draw_length(verifier, fixture, count, streams)
+        drawn = draw(verifier, fixture, streams)
         streams.read.clear()  # by the draft
         parts.append(verified(verifier, drawn))
         if read is not None:
@@ -83,7 +77,7 @@ def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:
     """Whether the verifier draws from the streams it is handed, not from its seeds by itself."""
     read: set[Stream] = set()
     half = torch.full((len(Stream), 1, fixture.gamma + 1), 0.5, dtype=torch.float64)
-    inject(verifier, fixture.variant(0), half, max(fixture.counts), read)
+    inject(verifier, _longest(fixture), half, read)
     return bool(read)
 
 
@@ -93,17 +87,21 @@ def calls_a_request(verifier: Verifier, fixture: Fixture) -> float:
     Code that handles requests one by one makes some 20, an interpreted kernel some 600,000, and code that handles a
     batch at once none. It is a count and no time, so that what follows from it is the same on a busy machine.
     """
-    variant, count = fixture.variant(0), max(fixture.counts)
-    generator, counted = torch.Generator().manual_seed(0), []
+    longest, generator, counted = _longest(fixture), torch.Generator().manual_seed(0), []
     for size in _COUNTED:
         shape = (len(Stream), size, fixture.gamma + 1)
         given = torch.rand(shape, generator=generator, dtype=torch.float64).clamp(min=SMALLEST)
-        inject(verifier, variant, given, count)  # what a first call sets up is not counted
-        counted.append(_python_calls(verifier, variant, given, count))
+        inject(verifier, longest, given)  # what a first call sets up is not counted
+        counted.append(_python_calls(verifier, longest, given))
     return max(0.0, (counted[1] - counted[0]) / (_COUNTED[1] - _COUNTED[0]))
 
 
-def _python_calls(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n width"], count: int) -> int:
+def _longest(fixture: Fixture) -> Fixture:
+    """The class of the longest drafts."""
+    return max(fixture.classes(), key=lambda own: own.count)
+
+
+def _python_calls(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n width"]) -> int:
     calls = 0
 
     def profile(_frame: Any, event: str, _argument: Any) -> None:
@@ -114,7 +112,7 @@ def _python_calls(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "
     gc.disable()  # finalisers would be counted, and come when they like
     sys.setprofile(profile)
     try:
-        inject(verifier, fixture, given, count)
+        inject(verifier, fixture, given)
     finally:
         sys.setprofile(before)
         if collecting:
@@ -129,33 +127,33 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Po
     u = 0 that accepts p = 0, or a sum that u = 1 overruns, is too rare to be met by sampling.
     """
     calls, failures = 0, []
-    for variant, count in fixture.classes():
-        drafted = _middles(variant, count)
+    for own in fixture.classes():
+        drafted = _middles(own)
         given = torch.full((len(Stream), 4 * len(drafted), fixture.gamma + 1), 0.5, dtype=torch.float64)
-        given[Stream.DRAFT, :, :count] = drafted.repeat(4, 1)
+        given[Stream.DRAFT, :, : own.count] = drafted.repeat(4, 1)
         ends = torch.tensor([SMALLEST, LARGEST], dtype=torch.float64)
         corners = torch.cartesian_prod(ends, ends).repeat_interleave(len(drafted), dim=0)
         given[Stream.ACCEPT], given[Stream.EMIT] = corners[:, :1], corners[:, 1:]
-        steps = inject(verifier, variant, given, count)
-        forbidden = (steps.emitted & (variant.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
+        steps = inject(verifier, own, given)
+        forbidden = (steps.emitted & (own.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
         calls += len(forbidden)
         wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
-        failures += [Point(variant, count, given[:, b]) for b in wrong]
+        failures += [Point(own, given[:, b]) for b in wrong]
     return calls, failures
 
 
-def _middles(fixture: Fixture, count: int) -> Float64[Tensor, "P count"]:
+def _middles(fixture: Fixture) -> Float64[Tensor, "P count"]:
     """DRAFT uniforms in the middle of the intervals that yield each draft of the fixture's own rows."""
-    drafts = all_drafts(fixture, count)
+    drafts = all_drafts(fixture, fixture.count)
     q = drafts.q.gather(2, drafts.tokens[:, :, None])[:, :, 0]
     return drafts.q.cumsum(dim=2).gather(2, drafts.tokens[:, :, None])[:, :, 0] - q / 2
 
 
-def ends_of(fixture: Fixture, steps: Steps, weight: Float64[Tensor, " n"], num_draft_tokens: int) -> Ends:
-    """Where weighted steps end; a malformed step's mass is lost, and so counts as an error."""
-    ends = []
+def ends_of(steps: Steps, weight: Float64[Tensor, " n"]) -> Ends:
+    """Where weighted steps of one class end; a malformed step's mass is lost, and so counts as an error."""
+    fixture, ends = steps.drawn.fixture, []
     last, prefix = steps.emitted.sum(dim=1) - 1, prefixes(steps.tokens, fixture.vocabulary)
-    for i in range(num_draft_tokens + 1):
+    for i in range(fixture.count + 1):
         here = (last == i) & ~steps.malformed
         out = torch.zeros(fixture.vocabulary ** (i + 1), dtype=torch.float64)
         ends.append(out.index_add_(0, prefix[here, i + 1], weight[here]))

@@ -115,16 +115,16 @@ def joint_tv(fixture: Fixture, ends: Ends) -> float:
 
 def rule_error(rule: Rule | str, fixture: Fixture) -> float:
     """The largest total variation of a rule's joint from the target's, over draft lengths and variants."""
-    by_class = [(variant, all_drafts(variant, count)) for variant, count in fixture.classes()]
-    return max(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))) for variant, drafts in by_class)
+    by_class = [(own, all_drafts(own, own.count)) for own in fixture.classes()]
+    return max(joint_tv(own, law_ends(own, drafts, law_of(rule, drafts))) for own, drafts in by_class)
 
 
 def rule_lengths(rule: Rule | str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:
     """The probability of accepting 0..gamma tokens, by num_draft_tokens."""
     lengths = torch.zeros(fixture.gamma + 1, fixture.gamma + 1, dtype=torch.float64)
-    for variant, count in fixture.classes():
-        drafts = all_drafts(variant, count)
-        lengths[count, : count + 1] += drafts.weight @ law_of(rule, drafts).length / fixture.variants
+    for own in fixture.classes():
+        drafts = all_drafts(own, own.count)
+        lengths[own.count, : own.count + 1] += drafts.weight @ law_of(rule, drafts).length / fixture.variants
     return lengths
 
 

@@ -44,21 +44,21 @@ _REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes 
 _FOLLOWED = 400  # points not predicted that are followed up at once
 
 
-def locate(verifier: Verifier, fixture: Fixture, count: int, effort: float = 1.0) -> Model | None:
-    """The model of code with drafts of ``count`` tokens.
+def locate(verifier: Verifier, fixture: Fixture, effort: float = 1.0) -> Model | None:
+    """The model of code with requests of one class.
 
     Args:
-        fixture: of one variant, with few sequences.
+        fixture: of this class, with few sequences.
         effort: share of the usual lines, random points and boxes, for code that is slow; 1 is some 50,000 requests.
 
     Returns:
         None where random points do not do what their box does: the verifier has randomness of its own, or the boxes are
         not aligned with the uniforms (noise that is hashed from them).
     """
-    tree = IntervalTree.of(verifier, fixture, count)
+    tree = IntervalTree.of(verifier, fixture)
     if tree is None:
         return None
-    search = _Search(verifier, fixture, count, tree, 0, effort)
+    search = _Search(verifier, fixture, tree, 0, effort)
     owner = torch.arange(len(tree.paths)).repeat_interleave(max(2, int(effort * _BASES / len(tree.paths))))
     return search.run(search.random(owner), owner)
 
@@ -69,15 +69,15 @@ def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width
     Returns:
         None where the code does not do there what it did, or where random points still do not do what their box does.
     """
-    search = _Search(verifier, model.fixture, model.count, model.grid.tree, seed, 1.0)
+    search = _Search(verifier, model.fixture, model.grid.tree, seed, 1.0)
     search.cuts = [dict(values_by_axis) for values_by_axis in model.grid.cuts]
     given = given[:, :_FOLLOWED]
     return search.run(given, model.grid.tree.path_of(given))
 
 
 class _Search:
-    def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: IntervalTree, seed: int, effort: float):
-        self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
+    def __init__(self, verifier: Verifier, fixture: Fixture, tree: IntervalTree, seed: int, effort: float):
+        self.verifier, self.fixture, self.tree = verifier, fixture, tree
         self.rule = rule_of(verifier)
         self.width = fixture.gamma + 1
         self.most_boxes = effort * MOST_BOXES
@@ -90,7 +90,7 @@ class _Search:
         return self.tree.random_points(owner, self.width, self.generator)
 
     def inject(self, given: Float64[Tensor, "s n width"]) -> Steps:
-        return inject(self.verifier, self.fixture, given, self.count, self.streams_read)
+        return inject(self.verifier, self.fixture, given, self.streams_read)
 
     def run(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> Model | None:
         """Rounds of: thresholds on lines through the points, sides of the boxes, random points."""
@@ -167,7 +167,7 @@ class _Search:
         """
         axes = {axis for cuts in self.cuts for axis in cuts}
         if self.rule.has_law:
-            axes |= {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}
+            axes |= {(int(Stream.ACCEPT), i) for i in range(self.fixture.count)} | {(int(Stream.EMIT), 0)}
         return axes
 
     def add_cuts(self, i: int, axis: Axis, values: list[float]) -> None:
@@ -224,11 +224,11 @@ class _Search:
             self._add_beside(boxes, grid.axes, steps)
             if sum(len(values) for values_by_axis in self.cuts for values in values_by_axis.values()) == before:
                 break
-        tv = joint_tv(self.fixture, ends_of(self.fixture, steps, boxes.weight, self.count))
+        tv = joint_tv(self.fixture, ends_of(steps, boxes.weight))
         # Each side is known to SAME, and so much of the mass may lie on the wrong side of it.
         share = torch.stack([boxes.weight[boxes.owner == i].sum() for i in range(len(self.tree.paths))])
         slack = SAME * float(((grid.sizes - 1).sum(dim=1) * share).sum())
-        return Model(self.fixture, self.count, grid, steps.visible, tv + slack)
+        return Model(self.fixture, grid, steps.visible, tv + slack)
 
     def _add_beside(self, boxes: Boxes, axes: list[Axis], steps: Steps) -> None:
         """Adds thresholds between the middle of a box and a side of it, right beside which the code does otherwise."""

@@ -25,7 +25,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.exactness import guard
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
-from specbench.exactness.steps import draw_length, follow
+from specbench.exactness.steps import draw, follow
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.verifier import Verifier, capabilities
 
@@ -132,7 +132,7 @@ def proved(verifier: Verifier, model: Model) -> bool:
     narrow = boxes.high - boxes.low <= 4 * SAME
     low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
     plain = GivenStreams.of(boxes.middle.to(device))
-    drawn = draw_length(None, fixture, model.count, plain)
+    drawn = draw(None, fixture, plain)
     streams = IntervalStreams(plain.seeds, plain.positions, plain.width, low=low.to(device), high=high.to(device))
     try:
         result = verifier.verify(drawn.draft, drawn.target, streams)

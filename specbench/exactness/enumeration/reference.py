@@ -13,7 +13,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
-from specbench.exactness.steps import Drawn, draw_length
+from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.draft_path import DraftPath, DraftPathTables
@@ -83,9 +83,7 @@ def expected(rule: Rule, drawn: Drawn) -> Verification:
     return outcome(rule, path, tokens, accept, emit)
 
 
-def expected_of(
-    rule: Rule, fixture: Fixture, count: int, given: Float64[Tensor, "s n width"]
-) -> Int64[Tensor, "n width"]:
-    """The tokens that a rule emits for given uniforms, drafts of ``count`` tokens drawn with them."""
-    drawn = draw_length(None, fixture, count, GivenStreams.of(given.to(fixture.p.device)))
+def expected_of(rule: Rule, fixture: Fixture, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, "n width"]:
+    """The tokens that a rule emits for given uniforms, with the drafts drawn with them; ``fixture`` is of one class."""
+    drawn = draw(None, fixture, GivenStreams.of(given.to(fixture.p.device)))
     return expected(rule, drawn).token_ids.cpu()

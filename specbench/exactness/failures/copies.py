@@ -13,7 +13,7 @@ from specbench.core.rng import Streams
 from specbench.exactness.enumeration.injection import Point
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ShownRequest
-from specbench.exactness.steps import Steps, draw_length, verified
+from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
 
@@ -24,7 +24,7 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
     """Verifies a batch of copies of a request.
 
     Args:
-        point: the request; its fixture is of one variant.
+        point: the request.
         seed, position, given, batch: as in ShownRequest.
     """
     device, width = point.fixture.p.device, point.given.shape[1]
@@ -32,7 +32,7 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
     streams = Streams(seeds, positions, width)
     if given:
         streams = GivenStreams.of(point.given[:, None].repeat(1, batch, 1).to(device), streams)
-    return Steps.on_cpu([verified(verifier, draw_length(verifier, point.fixture, point.count, streams))])
+    return Steps.on_cpu([verified(verifier, draw(verifier, point.fixture, streams))])
 
 
 def smallest_batch(

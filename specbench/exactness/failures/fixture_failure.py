@@ -67,9 +67,11 @@ def _of_requests(
     subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point], causes: CauseSearch
 ) -> Failure | None:
     verifier = subject.verifier
-    located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.count)
+    located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.fixture.count)
     if located:
-        simplest = min(located, key=lambda wrong: (wrong.point.count, -wrong.share))  # of short drafts the largest box
+        simplest = min(
+            located, key=lambda wrong: (wrong.point.fixture.count, -wrong.share)
+        )  # of short drafts the largest box
         used = located[:FOR_THE_CAUSE]
         right = [point for wrong in used for point in wrong.beside][:_BESIDE]
         return _of_point(subject, simplest.point, causes.cause([wrong.point for wrong in used], right))
@@ -78,7 +80,7 @@ def _of_requests(
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
-    example = min(drawn, key=lambda example: example.point.count)
+    example = min(drawn, key=lambda example: example.point.fixture.count)
     return _of_point(subject, example.point, causes.cause([one.point for one in drawn]), example)
 
 
@@ -88,7 +90,7 @@ def _of_probabilities(
     for row in sorted(evidence.rejected, key=lambda row: row.p_value):
         if row.test in (JOINT, FORM) and row.fixture in evidence.tallies:
             return _of_counts(evidence.tallies[row.fixture], causes.cause())
-    models = [model for probe in probes.values() for model in probe.models.values() if model.fixture.enumerable]
+    models = [model for probe in probes.values() for model in probe.models if model.fixture.enumerable]
     biased = max(models, key=lambda model: model.tv, default=None)
     return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased, causes.cause())
 
@@ -97,21 +99,22 @@ def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[WrongPo
     rule = held_against(verifier)
     if rule is not None:
         for probe in probes.values():
-            for model in probe.models.values():
+            for model in probe.models:
                 yield from differences(rule, model)
 
 
 def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None = None) -> Failure:
     """A request in words; what it emitted when it was drawn, or what it emits again."""
-    steps = inject(subject.new_object(), point.fixture, point.given[:, None], point.count)
-    drafted, rows = steps.drawn.tokens[0, : point.count].tolist(), steps.drawn.rows[0, : point.count + 1].tolist()
-    p, q = point.fixture.p.cpu(), point.fixture.q.cpu()
-    accept = point.given[Stream.ACCEPT, : point.count].tolist()
+    fixture, count = point.fixture, point.fixture.count
+    steps = inject(subject.new_object(), fixture, point.given[:, None])
+    drafted, rows = steps.drawn.tokens[0, :count].tolist(), steps.drawn.rows[0, : count + 1].tolist()
+    p, q = fixture.p.cpu(), fixture.q.cpu()
+    accept = point.given[Stream.ACCEPT, :count].tolist()
     lines = [f"drafted tokens: {drafted}"]
     for i, row in enumerate(rows):
         there = f"p = {_shown(p[row])}"
-        if i < point.count:
-            there += f", q = {_shown(q[row])}" if not point.fixture.deterministic else f", q = 1 for token {drafted[i]}"
+        if i < count:
+            there += f", q = {_shown(q[row])}" if not fixture.deterministic else f", q = 1 for token {drafted[i]}"
             there += f", accept uniform {accept[i]:.17g}"
         lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
@@ -120,14 +123,14 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
     if drawn is not None:
         wanted = drawn.wanted
     elif rule is not None:
-        name, wanted = f"by the {rule.title}", expected_of(rule, point.fixture, point.count, point.given[:, None])[0]
+        name, wanted = f"by the {rule.title}", expected_of(rule, fixture, point.given[:, None])[0]
     if wanted is None:  # what no rule can give, or the target forbids
         lines.append(_emitted(steps.verification.token_ids[0], int(steps.verification.num_accepted[0])))
-        return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
+        return Failure(fixture.name, fixture.reason, tuple(lines), cause)
     own = None if drawn is None else (drawn.seed, drawn.position)
     request = smallest_batch(subject, point, wanted, own)
     lines += _outcome(steps, request, drawn, f"{name}: {_tokens(wanted)}")
-    return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause, request)
+    return Failure(fixture.name, fixture.reason, tuple(lines), cause, request)
 
 
 def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, foreseen: str) -> list[str]:
@@ -191,14 +194,13 @@ def _tokens(tokens: Int64[Tensor, " width"]) -> str:
 def _of_law(verifier: Verifier, model: Model, cause: str) -> Failure:
     """The sequence whose probability is farthest from the target's: drafts that are drawn otherwise show so alone."""
     fixture, boxes = model.fixture, model.grid.boxes(model.fixture.gamma + 1)
-    steps = inject(verifier, fixture, boxes.middle, model.count)
-    ends = ends_of(fixture, steps, boxes.weight, model.count)
+    ends = ends_of(inject(verifier, fixture, boxes.middle), boxes.weight)
     law = completed(fixture, ends)
     target = target_joint(fixture, len(ends)).to(law.device)
     worst = int((law - target).abs().argmax())
     tokens = all_sequences(fixture.vocabulary, len(ends))[worst].tolist()
     lines = [
-        f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
+        f"drafts of {fixture.count} tokens, the step {tokens} (completed with the target's tokens): probability "
         f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"
     ]
     if capabilities(verifier).draft_tokens is not None:

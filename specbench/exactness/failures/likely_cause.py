@@ -169,20 +169,20 @@ def _agreement(
     """
     batches = defaultdict(list)
     for point in points:
-        batches[point.fixture.name, point.count, point.fixture.params].append(point)
+        batches[point.fixture.name, point.fixture.counts, point.fixture.params].append(point)
     same: dict[str, int] = dict.fromkeys(names, 0)
     rule, held = rule_of(verifier), 0
     for batch in batches.values():
-        fixture, count = batch[0].fixture, batch[0].count
+        fixture = batch[0].fixture
         given = torch.stack([point.given for point in batch], dim=1)
-        got = inject(verifier, fixture, given, count).visible
+        got = inject(verifier, fixture, given).visible
         if rule.has_law:
-            again = (got == expected_of(rule, fixture, count, given)).all(dim=1) == right
+            again = (got == expected_of(rule, fixture, given)).all(dim=1) == right
             given, got = given[:, again], got[again]
         held += len(got)
         for name in list(same):
             with contextlib.suppress(ArgumentError, VerifierFault):
-                its = inject(_zoo()[name], fixture, given, count).visible
+                its = inject(_zoo()[name], fixture, given).visible
                 same[name] += int((its == got).all(dim=1).sum())
             differing = held - same[name]
             if len(points) - differing < SAME * len(points):

@@ -39,12 +39,12 @@ def differences(rule: Rule, model: Model) -> Iterator[WrongPoint]:
     between the thresholds of the two."""
     boxes = model.grid.boxes(model.fixture.gamma + 1)
     middle = boxes.middle
-    wanted = expected_of(rule, model.fixture, model.count, middle)
+    wanted = expected_of(rule, model.fixture, middle)
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
     heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:FOR_THE_CAUSE]
     for b in heaviest.tolist():
-        beside = tuple(Point(model.fixture, model.count, uniforms) for uniforms in _next_to(boxes, b, model.grid.axes))
-        yield WrongPoint(Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b]), beside)
+        beside = tuple(Point(model.fixture, uniforms) for uniforms in _next_to(boxes, b, model.grid.axes))
+        yield WrongPoint(Point(model.fixture, middle[:, b]), float(boxes.weight[b]), beside)
     if len(wrong) == 0:
         yield from between_thresholds(rule, model, boxes)
 
@@ -74,7 +74,7 @@ def between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[Wrong
 
     def wrong(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
         points = moved(axis, chosen, edge, part)
-        return (model.tokens[chosen] != expected_of(rule, model.fixture, model.count, points)).any(dim=1)
+        return (model.tokens[chosen] != expected_of(rule, model.fixture, points)).any(dim=1)
 
     middle = boxes.middle
     numbers = torch.arange(len(boxes.weight))
@@ -92,5 +92,5 @@ def between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[Wrong
             points, beside = (moved(axis, chosen, edge, part) for part in (low / 2, -low / 2))
             shares = boxes.weight[chosen] * low / 2
             for i in (shares > _LEAST_SHARE).nonzero()[:, 0].tolist():
-                point, other = (Point(model.fixture, model.count, uniforms[:, i]) for uniforms in (points, beside))
+                point, other = (Point(model.fixture, uniforms[:, i]) for uniforms in (points, beside))
                 yield WrongPoint(point, float(shares[i]), (other,) if 0 <= other.given[axis[0], axis[1]] < 1 else ())

@@ -24,7 +24,7 @@ from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.results import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
+from specbench.exactness.results import ALL, CLASSES, FORM, LARGE, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
@@ -35,7 +35,7 @@ from specbench.exactness.trials.strata import Seen, mean_over_d, together
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
 
-ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
+CONFIGURED = "as configured"  # the name of a stratum
 CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
 _LEAST_VOCABULARY = 257  # of them, where large batches of long drafts leave no room for more
 _LOOKED_AT = 24  # calls on which a rule that is not registered is looked at first
