@@ -1,12 +1,14 @@
 """Calls shared among processes: the same results as in one, whatever happens to a process."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +60,13 @@ def test_results_come_in_order_and_from_the_processes_asked_for():
     assert [i for i, _ in results] == list(range(11))
     assert [len({pid for i, pid in results if i % 3 == k}) for k in range(3)] == [1, 1, 1]
     assert len({pid for _, pid in results}) == 3
+
+
+def test_processes_draw_numbers_of_their_own_from_global_generators():
+    """A verifier may, and its calls count as independent. Forked processes would begin with the same numbers."""
+    draws = (lambda: float(torch.rand((), dtype=torch.float64)), np.random.random, random.random)
+    for draw in draws:
+        assert len(set(in_order(lambda _, draw=draw: draw(), 12, 3, 0))) == 12
 
 
 def test_a_fault_keeps_its_words_and_its_place():
