@@ -23,15 +23,10 @@ class Yamls(ConfigRepository):
     def load_config(self, config_path: str) -> Any:
         if config_path not in self.results:
             result = super().load_config(config_path)
-            if result is None or (content := pickled(result)) is None:  # hydra.searchpath may add its source
+            if result is None:  # hydra.searchpath may add its source
+                return None
+            try:
+                self.results[config_path] = pickle.dumps(result)
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class that no module names, as of a schema
                 return result
-            self.results[config_path] = content
         return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
-
-
-def pickled(value: object) -> bytes | None:
-    """Returns None if a value has a class that no module names, as a schema by make_dataclass."""
-    try:
-        return pickle.dumps(value)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
