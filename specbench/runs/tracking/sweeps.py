@@ -17,7 +17,8 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.disk import read_json
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config, TrackingConfig
-from specbench.runs.job import HF, JobInfo, model_name
+from specbench.runs.job import JobInfo
+from specbench.runs.job_row import HF, model_name
 from specbench.runs.plan import PlannedJob
 from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
