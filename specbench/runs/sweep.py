@@ -29,15 +29,13 @@ from specbench.core.machine.disk import WriteError, clear_temporaries, locked, r
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times, choices_of
-from specbench.runs.choices import is_of_choice, with_own_keys
-from specbench.runs.combinations import combinations, with_every_bug
+from specbench.runs.combinations import combinations, is_of_choice, with_every_bug, with_own_keys
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, differences, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
 from specbench.runs.state import IDENTITY, JobState, Status, read_state, write_state
-from specbench.runs.yamls import Yamls
 
 MOST_CHANGES = 3  # that a message names
 
@@ -51,19 +49,16 @@ class Composed:
     identity: str = ""  # what its id is a digest of; empty if it cannot run
 
 
+class JobsRefused(SpecbenchError):
+    """None of a command's jobs can run."""
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """A planned sweep.
+    """A planned sweep: its folder, and the jobs to launch."""
 
-    Attributes:
-        folder: None if all of the jobs are refused, and nothing is written.
-        waiting: the jobs to launch.
-        refused: why jobs cannot run, by label, if all of them are refused.
-    """
-
-    folder: Path | None
+    folder: Path
     waiting: list[PlannedJob]
-    refused: dict[str, str]
 
 
 class Planner:
@@ -84,7 +79,7 @@ class Planner:
         if command.config_dir is not None:  # where hydra.main puts it
             searched.prepend("command-line", f"file://{command.config_dir}", anchor="schema")
         # The basic launcher composes jobs again when they run, of the yamls that they were planned by.
-        self.loader.repository = Yamls(searched)
+        self.loader.repository = config.Yamls(searched)
         self.command = command
         # Of all jobs: without the values that they differ in.
         self.shared = self.loader.load_configuration(command.config_name, overrides, RunMode.MULTIRUN)
@@ -95,6 +90,7 @@ class Planner:
 
         Raises:
             HydraException: a job that Hydra cannot compose.
+            JobsRefused: why none of the jobs can run, a line each, or one if it is the same of all.
             ConfigError: jobs that cannot be resumed, a folder that cannot be used.
         """
         of_hydra = self.shared.hydra.overrides.hydra
@@ -104,16 +100,17 @@ class Planner:
         self.extra = apart if as_planned else []  # not part of the plan, for the jobs of this command alone
         wanted = [] if as_planned else [self._composed(job) for job in self._jobs(overrides)]
         if wanted and all(job.refusal for job in wanted):
+            reasons = dict.fromkeys(str(composed.refusal) for composed in wanted)
             labels = labels_of([composed.job.overrides for composed in wanted])
-            refused = {label: str(composed.refusal) for label, composed in zip(labels, wanted, strict=True)}
-            return Sweep(None, [], refused)
+            lines = dict.fromkeys(f"{label}: {job.refusal}" for label, job in zip(labels, wanted, strict=True))
+            raise JobsRefused("\n".join(reasons if len(reasons) == 1 else lines))
         try:
             folder, waiting = ranks.broadcast_from_rank0(lambda: self._written(wanted))
         except WriteError as error:
             place = os.path.join(".", self.shared.hydra.sweep.dir)  # which leaves an absolute one as it is
             remedy = "Choose another folder by hydra.sweep.dir, or free space."
             raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
-        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {})
+        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting])
 
     def _jobs(self, overrides: Sequence[str]) -> list[list[str]]:
         """The overrides of each job: those of the command line in place of what the experiment sweeps."""

@@ -18,7 +18,7 @@ from specbench.runs.commandline import parse_command, show
 from specbench.runs.config import resolved as resolve
 from specbench.runs.identity import identity
 from specbench.runs.state import Status, read_state
-from specbench.runs.sweep import Planner, Sweep
+from specbench.runs.sweep import JobsRefused, Planner, Sweep
 
 
 def jobs_of(*overrides: str) -> list[list[str]]:
@@ -72,10 +72,11 @@ def test_values_that_cannot_be_listed_are_refused(overrides, words):
 
 def test_times_are_not_taken_side_by_side_unless_asked():
     line = ("gamma=1,2", "hydra/launcher=joblib")
-    (reason,) = set(planned(*line).refused.values())
-    assert reason.startswith("hydra/launcher=joblib: jobs that run beside each other on one machine")
-    assert "share_machine=true" in reason
-    assert not planned(*line, "share_machine=true").refused
+    with pytest.raises(
+        JobsRefused, match=r"^hydra/launcher=joblib: jobs that run beside each other.*share_machine=true"
+    ):
+        planned(*line)
+    assert planned(*line, "share_machine=true").waiting
 
 
 def test_an_experiment_is_a_sweep_unless_a_run_is_asked_for():
