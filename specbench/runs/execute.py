@@ -43,8 +43,7 @@ from specbench.runs.state import (
     write_state,
     written_state,
 )
-from specbench.runs.tracking.run import TrackedRun
-from specbench.runs.tracking.settings import check_settings
+from specbench.runs.tracking.run import TrackedRun, check_settings
 from specbench.runs.tracking.sweeps import describe, job_run
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
