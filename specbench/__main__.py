@@ -7,6 +7,7 @@ import os
 import pkgutil
 import platform
 import sys
+from pathlib import Path
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -18,7 +19,7 @@ from specbench.core.machine.progress import console, say
 from specbench.core.machine.signals import Interrupted, interruptible
 from specbench.runs import listing
 from specbench.runs.commandline import check_encoding, explained, parse_command, show
-from specbench.runs.sweep import Planner, Sweep
+from specbench.runs.sweep import JobsRefused, Planner
 
 # The function behind each command; its module is imported when it is called.
 COMMANDS = {
@@ -58,12 +59,15 @@ def run(arguments: list[str]) -> int:
             return 0
         planner = Planner(command)
         sweep = planner.plan()
-        return end(sweep, None if sweep.folder is None else planner.launch(sweep))
+        return end(sweep.folder, planner.launch(sweep))
     except Interrupted as error:
         say(f"interrupted ({error})", style="bold red")
         if sweep is not None:
-            end(sweep, interrupted=True)
+            end(sweep.folder, interrupted=True)
         return error.status
+    except JobsRefused as error:
+        say(str(error), style="bold red")
+        return 1
     except (SpecbenchError, BrokenPipeError):
         raise
     except (HydraException, OmegaConfBaseException) as error:
@@ -78,18 +82,13 @@ def run(arguments: list[str]) -> int:
         return 2
 
 
-def end(sweep: Sweep, launch_error: str | None = None, interrupted: bool = False) -> int:
+def end(folder: Path, launch_error: str | None = None, interrupted: bool = False) -> int:
     """Says what came of a sweep; returns the exit status."""
-    alike = len(set(sweep.refused.values())) == 1
-    for label, reason in list(sweep.refused.items())[: 1 if alike else None]:
-        say(reason if alike else f"{label}: {reason}", style="bold red")
-    if sweep.folder is None:
-        return 1
     if not ranks.is_rank0():
         return 1 if launch_error else 0
     from specbench.runs.ending import tell
 
-    status = tell(sweep.folder, just_ran=True, interrupted=interrupted)
+    status = tell(folder, just_ran=True, interrupted=interrupted)
     if launch_error:
         say(f"the launcher gave up: {launch_error}", style="bold red")
     return 1 if launch_error else status

@@ -8,6 +8,7 @@ it stops (block verification does), and reusing a rejected tail's noise would th
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -139,3 +140,10 @@ class Streams:
         """The streams of some requests."""
         made = None if self.made is None else self.made[:, requests]
         return Streams(self.seeds[requests], self.positions[requests], self.width, made)
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seeds Python's, NumPy's and PyTorch's generators: specbench draws from none of them, but a user's code may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed % 2**63)

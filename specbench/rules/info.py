@@ -25,8 +25,7 @@ between samplers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
@@ -137,29 +136,6 @@ def register(rule: Info) -> Info:
             )
     RULES[rule.name] = rule
     return rule
-
-
-_of_jobs: set[str] = set()  # the rules that were registered while a job ran, by name
-
-
-@contextmanager
-def rules_of_job(names_own_code: bool) -> Generator[None]:
-    """Inside, a job runs, which knows the rules that it would know in a process of its own.
-
-    A user's module registers its rules once, when the first job imports it. They are unregistered while a job runs that
-    does not use such a module.
-
-    Args:
-        names_own_code: whether the job's configuration names code that is not specbench's own.
-    """
-    known = [] if names_own_code else [name for name in RULES if name in _of_jobs]
-    aside = {name: RULES.pop(name) for name in known}
-    before = set(RULES)
-    try:
-        yield
-    finally:
-        _of_jobs.update(RULES.keys() - before)
-        RULES.update(aside)
 
 
 def _share_names(rule: RuleInfo, other: RuleInfo) -> bool:

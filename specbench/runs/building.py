@@ -30,7 +30,8 @@ from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained
 from specbench.runs.config import Config
 from specbench.runs.conversations import all_turns
-from specbench.runs.job import JobInfo, component_name
+from specbench.runs.job import JobInfo
+from specbench.runs.job_row import component_name
 from specbench.runs.plan import PlannedJob, read_plan
 from specbench.runs.samplings import all_samplings, own_sampling
 from specbench.runs.state import Status, read_state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -11,8 +11,7 @@ from omegaconf import OmegaConf
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
-from specbench.runs.config import OPEN_GROUPS
-from specbench.runs.overrides import choice_of, key_of, values_of
+from specbench.runs.overrides import choice_of
 from specbench.sources import Source
 
 _SOURCE_MEMBERS = ("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close")
@@ -28,40 +27,6 @@ def keys(group: str, name: str) -> list[str]:
     """The keys of a choice, such as ``layers`` of drafter=layer_skip."""
     node = OmegaConf.load(CONF / group / f"{name}.yaml")
     return [str(key) for key in node if not str(key).startswith("_")]
-
-
-def lacks(group: str, name: str, key: str) -> bool:
-    """Whether a choice of conf has no such key; of a user's own choices nothing is known."""
-    choice, settings = choice_of(group, name)
-    return choice in names(group) and key not in settings and key.partition(".")[0] not in keys(group, choice)
-
-
-def is_of_choice(override: str) -> bool:
-    """Whether an override is of a key that choices of its group have, such as ``drafter.layers=8``."""
-    group, _, key = key_of(override).partition(".")
-    return bool(key) and group in OPEN_GROUPS
-
-
-def with_own_keys(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The overrides of each job, without keys that its own choice lacks and another job's choice has.
-
-    Of ``drafter=layer_skip,prompt_lookup drafter.layers=8`` the second is for the jobs of layer_skip. A key that no
-    job's choice has stays, and Hydra refuses it. Jobs that become equal are one.
-    """
-
-    def lacked(job: Sequence[str]) -> set[str]:
-        choice = values_of(job)
-        parts = [key_of(override).partition(".") for override in job if is_of_choice(override)]
-        return {f"{group}.{key}" for group, _, key in parts if group in choice and lacks(group, choice[group], key)}
-
-    lacking = [lacked(job) for job in jobs]
-    unknown = set.intersection(*lacking) if lacking else set()
-    kept: list[list[str]] = []
-    for job, foreign in zip(jobs, lacking, strict=True):
-        remaining = [override for override in job if key_of(override) not in foreign - unknown]
-        if len(remaining) == len(job) or remaining not in kept:
-            kept.append(remaining)
-    return kept
 
 
 def chosen(group: str, name: str) -> Any:

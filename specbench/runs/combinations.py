@@ -1,4 +1,4 @@
-"""The jobs that the overrides of a command line make: all combinations of their values."""
+"""The jobs that the overrides of a command line make: all combinations of their values, each with the keys it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.signals import held_back
-from specbench.runs.overrides import spelled_out
+from specbench.runs.choices import keys, names
+from specbench.runs.config import OPEN_GROUPS
+from specbench.runs.overrides import choice_of, key_of, spelled_out, values_of
 
 MOST_JOBS = 10_000
 
@@ -60,3 +62,37 @@ def with_every_bug(override: str) -> str:
         from specbench.exactness.zoo.bugs import bugs  # which imports PyTorch
     members = ",".join(f"{word.removesuffix('all')}{bug}" for bug in bugs())
     return f"{key}={','.join(members if choice == word else choice for choice in values)}"
+
+
+def lacks(group: str, name: str, key: str) -> bool:
+    """Whether a choice of conf has no such key; of a user's own choices nothing is known."""
+    choice, settings = choice_of(group, name)
+    return choice in names(group) and key not in settings and key.partition(".")[0] not in keys(group, choice)
+
+
+def is_of_choice(override: str) -> bool:
+    """Whether an override is of a key that choices of its group have, such as ``drafter.layers=8``."""
+    group, _, key = key_of(override).partition(".")
+    return bool(key) and group in OPEN_GROUPS
+
+
+def with_own_keys(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The overrides of each job, without keys that its own choice lacks and another job's choice has.
+
+    Of ``drafter=layer_skip,prompt_lookup drafter.layers=8`` the second is for the jobs of layer_skip. A key that no
+    job's choice has stays, and Hydra refuses it. Jobs that become equal are one.
+    """
+
+    def lacked(job: Sequence[str]) -> set[str]:
+        choice = values_of(job)
+        parts = [key_of(override).partition(".") for override in job if is_of_choice(override)]
+        return {f"{group}.{key}" for group, _, key in parts if group in choice and lacks(group, choice[group], key)}
+
+    lacking = [lacked(job) for job in jobs]
+    unknown = set.intersection(*lacking) if lacking else set()
+    kept: list[list[str]] = []
+    for job, foreign in zip(jobs, lacking, strict=True):
+        remaining = [override for override in job if key_of(override) not in foreign - unknown]
+        if len(remaining) == len(job) or remaining not in kept:
+            kept.append(remaining)
+    return kept

@@ -23,10 +23,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.files import is_text
 from specbench.runs.checks import check_override, did_you_mean
 from specbench.runs.choices import keys, names
-from specbench.runs.config import GROUPS, OPEN_GROUPS, Config, register
+from specbench.runs.config import GROUPS, OPEN_GROUPS, Config, Yamls, register
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed, values_of
 from specbench.runs.plan import find_sweep, read_plan
-from specbench.runs.yamls import Yamls
 
 QUOTES = "Write key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
 

@@ -1,14 +1,20 @@
-"""The schema of conf/config.yaml: unknown keys and wrong types fail while Hydra composes, before anything is loaded.
+"""What jobs are composed of: the schema of conf/config.yaml, and the yamls, each read once a command.
+
+By the schema unknown keys and wrong types fail while Hydra composes, before anything is loaded.
 
 Nothing here imports PyTorch, so that what is wrong with a command is said at once.
 """
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -124,6 +130,28 @@ class Config:
 def register() -> None:
     """Puts the schema where ``defaults: [schema]`` of config.yaml finds it."""
     ConfigStore.instance().store(name="schema", node=Config)
+
+
+class Yamls(ConfigRepository):
+    """Hydra's repository with a memory: reading and copying yamls is half of every composition."""
+
+    def __init__(self, config_search_path: ConfigSearchPath):
+        super().__init__(config_search_path)
+        self.results: dict[str, bytes] = {}
+
+    def __deepcopy__(self, _: object) -> Yamls:
+        return copy.copy(self)  # Hydra gives each composition a copy, and replaces the copy's list of sources
+
+    def load_config(self, config_path: str) -> Any:
+        if config_path not in self.results:
+            result = super().load_config(config_path)
+            if result is None:  # hydra.searchpath may add its source
+                return None
+            try:
+                self.results[config_path] = pickle.dumps(result)
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class that no module names, as of a schema
+                return result
+        return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
 
 
 def resolved(config: Any) -> dict[str, Any]:

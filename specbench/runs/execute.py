@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import random
 import traceback
-from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.core.machine.disk import OF_JOBS, WriteError, write_json, write_text, writing
+from specbench.core.machine.disk import OF_JOBS, WriteError, write_text, writing
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
 from specbench.core.machine.signals import interruptible
-from specbench.metrics import results
-from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
-from specbench.protocols import Outcome, RunContext
+from specbench.core.rng import seed_global_generators
+from specbench.metrics.run_row import NO_DRAFT, RunRow
+from specbench.protocols import MeasurementProtocol, Outcome, RunContext
 from specbench.protocols.settings import check_conditions, check_parameters, unused
-from specbench.reports.plots.style import style
-from specbench.rules.info import rules_of_job
-from specbench.rules.recorded import RECORDED, recorded_rules
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
-from specbench.runs.choices import build, build_source, names_own_code
+from specbench.runs.choices import build, build_source
 from specbench.runs.config import Config
 from specbench.runs.gpus import pinned
-from specbench.runs.identity import settings_of
-from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
+from specbench.runs.job import JobInfo, rules_of_job
+from specbench.runs.job_row import component_name, draw_figures, settings_columns, write_tables
 from specbench.runs.overrides import values_of
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
 from specbench.runs.plan import point_latest
@@ -51,8 +43,7 @@ from specbench.runs.state import (
     write_state,
     written_state,
 )
-from specbench.runs.tracking.run import TrackedRun
-from specbench.runs.tracking.settings import check_settings
+from specbench.runs.tracking.run import TrackedRun, check_settings
 from specbench.runs.tracking.sweeps import describe, job_run
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
@@ -168,17 +159,31 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
-    with rules_of_job(names_own_code(resolved)):
-        return _measured_with_its_rules(config, resolved, job, device_name, tracked)
-
-
-def _measured_with_its_rules(
-    config: Config, resolved: dict[str, Any], job: JobInfo, device_name: str, tracked: TrackedRun | None
-) -> Outcome:
     if tracked is not None:
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         tracked.config |= resolved
-    # All that can be known without a model is checked first.
+    with rules_of_job(resolved):
+        protocol, context = _built(config, resolved, job, device_name, Journal(None if tracked is None else job.folder))
+        ignored = unused(protocol)
+        if tracked is not None:
+            describe(tracked, job, context, ignored)
+            times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
+            if not times if config.tracking.live is None else config.tracking.live:
+                tracked.begin()
+        outcome: Outcome = protocol.run(context)
+        settings = settings_columns(config, job, context, resolved, ignored)
+        columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(context.device), **settings}
+        row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
+        if tracked is not None:
+            with writing(job.folder, f"{OF_JOBS} What was measured: {outcome.headline}."):
+                write_tables(job.folder, row, outcome)
+    return outcome
+
+
+def _built(
+    config: Config, resolved: dict[str, Any], job: JobInfo, device_name: str, journal: Journal
+) -> tuple[MeasurementProtocol, RunContext]:
+    """The protocol, and what it runs with. All that can be known without a model is checked first."""
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
     sampling = sampling_params(resolved["sampler"])
@@ -187,13 +192,12 @@ def _measured_with_its_rules(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
-    ignored = unused(protocol)
     values = values_of(job.overrides)
     source = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
-    check_conditions({**values, **source}, ignored, job.choices["protocol"])
+    check_conditions({**values, **source}, unused(protocol), job.choices["protocol"])
     named = {key.partition(".")[0] for key in values}
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
-    _seed_generators(config.seed)
+    seed_global_generators(config.seed)  # else a user's code would draw other numbers than in a process of its own
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
@@ -211,7 +215,7 @@ def _measured_with_its_rules(
         names_verifier="verifier" in named,
         folder=job.folder,
         source=build_source(config.source),
-        journal=Journal(None if tracked is None else job.folder),
+        journal=journal,
         processors=processors_text(resolved["sampler"]),
     )
     check_parameters(sampling, protocol)
@@ -223,28 +227,7 @@ def _measured_with_its_rules(
 
         made = with_models(context, config, protocol)
         context = dataclasses.replace(made, together=together_with(made, config, job))
-    if tracked is not None:
-        describe(tracked, job, context, ignored)
-        times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
-        if not times if config.tracking.live is None else config.tracking.live:
-            tracked.begin()
-    outcome: Outcome = protocol.run(context)
-
-    settings = _settings_columns(config, job, context, resolved, ignored)
-    columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(device), **settings}
-    row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
-    if tracked is not None:
-        with writing(job.folder, f"{OF_JOBS} What was measured: {outcome.headline}."):
-            write_tables(job.folder, row, outcome)
-    return outcome
-
-
-def _seed_generators(seed: int) -> None:
-    """Seeds what specbench itself never draws from, and code of a user's may: its numbers would else depend on what the
-    jobs before have drawn."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    return protocol, context
 
 
 def _shown(job: JobInfo, outcome: Outcome, tracked: TrackedRun) -> list[str]:
@@ -257,48 +240,3 @@ def _shown(job: JobInfo, outcome: Outcome, tracked: TrackedRun) -> list[str]:
     if warning := tracked.end():
         warnings.append(warning)
     return warnings
-
-
-def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
-    """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
-    for name, table in outcome.tables.items():
-        results.write_rows(folder / name, table.rows, table.schema)
-    for name, text in outcome.documents.items():
-        write_text(folder / name, text)
-    if rules := recorded_rules():
-        write_text(folder / RECORDED, rules)
-    details = {
-        key: getattr(row, key)
-        for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
-    }
-    write_json(folder / "environment.json", details)
-    results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
-
-
-def draw_figures(folder: Path, outcome: Outcome) -> None:
-    """The job's figures as PNG, in its folder."""
-    with style():
-        for name, figure in outcome.figures.items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-
-
-def _settings_columns(
-    config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any], ignored: Collection[str]
-) -> dict[str, Any]:
-    """The row's columns of settings; those of ignored keys are empty."""
-    settings = settings_of(resolved, job.choices)
-    used = {key: value for key, value in settings.items() if key not in ignored}
-    of_draft = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
-    return {
-        **copied_columns(settings),
-        "config": json.dumps(used, default=str),
-        "pair": pair_name(config.pair),
-        "draft_dtype": None if config.pair.draft is None else str(of_draft).removeprefix("torch."),
-        "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
-        "workload": workload_name(config.workload),
-        "source": resolved["source"]
-        and component_name("source", job.choices["source"], resolved["source"], job.overrides),
-        "ranks": ranks.size(),
-        **context.columns,
-        **emptied(ignored),
-    }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import pickle
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
@@ -30,16 +28,14 @@ from specbench.core.machine import ranks
 from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
-from specbench.runs.checks import check_job, check_sweep, check_times, choices_of, launcher_of
-from specbench.runs.choices import is_of_choice, with_own_keys
-from specbench.runs.combinations import combinations, with_every_bug
+from specbench.runs.checks import check_job, check_sweep, check_times, choices_of
+from specbench.runs.combinations import combinations, is_of_choice, with_every_bug, with_own_keys
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, differences, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
 from specbench.runs.state import IDENTITY, JobState, Status, read_state, write_state
-from specbench.runs.yamls import Yamls, pickled
 
 MOST_CHANGES = 3  # that a message names
 
@@ -53,19 +49,16 @@ class Composed:
     identity: str = ""  # what its id is a digest of; empty if it cannot run
 
 
+class JobsRefused(SpecbenchError):
+    """None of a command's jobs can run."""
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """A planned sweep.
+    """A planned sweep: its folder, and the jobs to launch."""
 
-    Attributes:
-        folder: None if all of the jobs are refused, and nothing is written.
-        waiting: the jobs to launch.
-        refused: why jobs cannot run, by label, if all of them are refused.
-    """
-
-    folder: Path | None
+    folder: Path
     waiting: list[PlannedJob]
-    refused: dict[str, str]
 
 
 class Planner:
@@ -79,12 +72,15 @@ class Planner:
     def __init__(self, command: Command):
         config.register()
         # A key of a choice is composed with each job's own choice, which an experiment's yaml may sweep.
-        overrides = [*_search_path(command), *(o for o in command.overrides if not is_of_choice(o))]
+        overrides = [override for override in command.overrides if not is_of_choice(override)]
         with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
             self.loader: Any = GlobalHydra.instance().config_loader()
-        self.loader.repository = Yamls(self.loader.config_search_path)
+        searched = self.loader.config_search_path
+        if command.config_dir is not None:  # where hydra.main puts it
+            searched.prepend("command-line", f"file://{command.config_dir}", anchor="schema")
+        # The basic launcher composes jobs again when they run, of the yamls that they were planned by.
+        self.loader.repository = config.Yamls(searched)
         self.command = command
-        self.composed: dict[tuple[str, ...], bytes] = {}  # 6 KB a job, where a configuration takes 150
         # Of all jobs: without the values that they differ in.
         self.shared = self.loader.load_configuration(command.config_name, overrides, RunMode.MULTIRUN)
         check_sweep(self.shared.hydra)
@@ -94,6 +90,7 @@ class Planner:
 
         Raises:
             HydraException: a job that Hydra cannot compose.
+            JobsRefused: why none of the jobs can run, a line each, or one if it is the same of all.
             ConfigError: jobs that cannot be resumed, a folder that cannot be used.
         """
         of_hydra = self.shared.hydra.overrides.hydra
@@ -103,16 +100,17 @@ class Planner:
         self.extra = apart if as_planned else []  # not part of the plan, for the jobs of this command alone
         wanted = [] if as_planned else [self._composed(job) for job in self._jobs(overrides)]
         if wanted and all(job.refusal for job in wanted):
+            reasons = dict.fromkeys(str(composed.refusal) for composed in wanted)
             labels = labels_of([composed.job.overrides for composed in wanted])
-            refused = {label: str(composed.refusal) for label, composed in zip(labels, wanted, strict=True)}
-            return Sweep(None, [], refused)
+            lines = dict.fromkeys(f"{label}: {job.refusal}" for label, job in zip(labels, wanted, strict=True))
+            raise JobsRefused("\n".join(reasons if len(reasons) == 1 else lines))
         try:
             folder, waiting = ranks.broadcast_from_rank0(lambda: self._written(wanted))
         except WriteError as error:
             place = os.path.join(".", self.shared.hydra.sweep.dir)  # which leaves an absolute one as it is
             remedy = "Choose another folder by hydra.sweep.dir, or free space."
             raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
-        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {})
+        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting])
 
     def _jobs(self, overrides: Sequence[str]) -> list[list[str]]:
         """The overrides of each job: those of the command line in place of what the experiment sweeps."""
@@ -128,8 +126,6 @@ class Planner:
         """One job, with all that can be checked without importing PyTorch."""
         alone = list(overrides) == list(self.shared.hydra.overrides.task)  # which was composed with what all share
         composed = copy.deepcopy(self.shared) if alone else self.loader.load_sweep_config(self.shared, list(overrides))
-        if kept := pickled(composed):
-            self.composed[tuple(overrides)] = zlib.compress(kept, 1)
         choices = choices_of(composed.hydra)
         job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
@@ -218,9 +214,7 @@ class Planner:
         self.shared.hydra.sweep.dir = str(sweep.folder)
         callbacks = Callbacks(self.shared)
         callbacks.on_multirun_start(config=self.shared, config_name=self.command.config_name)
-        here = launcher_of(self.shared.hydra) == "basic"  # the processes of others compose their jobs
-        loader: Any = self if here else self.loader
-        launcher = make_launcher(HydraContext(loader, callbacks), self.shared)
+        launcher = make_launcher(HydraContext(self.loader, callbacks), self.shared)
         size = self.shared.hydra.sweeper.max_batch_size or len(jobs)
         try:
             for first in range(0, len(jobs), size):
@@ -230,31 +224,10 @@ class Planner:
         callbacks.on_multirun_end(config=self.shared, config_name=self.command.config_name)
         return None
 
-    def load_sweep_config(self, shared: DictConfig, overrides: list[str]) -> DictConfig:
-        """A job's configuration, for the basic launcher: as it was planned, whatever became of its yamls since."""
-        *planned_overrides, _, number = overrides
-        if (planned := self.composed.get(tuple(planned_overrides))) is None:
-            return self.loader.load_sweep_config(shared, overrides)
-        composed = pickle.loads(zlib.decompress(planned))  # noqa: S301  # of this process
-        OmegaConf.copy_cache(from_config=shared, to_config=composed)
-        composed.hydra.overrides.hydra += overrides[-2:]
-        composed.hydra.sweep.dir, composed.hydra.sweep.subdir = shared.hydra.sweep.dir, number.partition("=")[2]
-        return composed
-
 
 def _id_of_refused(overrides: Sequence[str]) -> str:
     """The id of a job of which nothing but its words is known, since its configuration is refused."""
     return identity({}, {"overrides": str(list(overrides))}).name
-
-
-def _search_path(command: Command) -> list[str]:
-    """The folder of the user's own configurations, as Hydra is told of it, before those of hydra.searchpath."""
-    if command.config_dir is None:
-        return []
-    named = [override for override in command.overrides if key_of(override) == "hydra.searchpath"]
-    others = OverridesParser.create().parse_override(named[-1]).value() if named else []
-    paths = [f"file://{command.config_dir}", *(map(str, others) if isinstance(others, list) else [])]
-    return [f"hydra.searchpath=[{','.join(map(in_quotes, paths))}]"]
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:

@@ -9,7 +9,7 @@ import pytest
 
 from specbench.exactness.zoo.residual import PreviousRowBonus
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.runs.job import component_name
+from specbench.runs.job_row import component_name
 from specbench.runs.overrides import spelled_out
 from tests.helpers.cli_cases import AS_SLOW_CODE, Case
 from tests.helpers.command_lines import Ran, run_once, untracked

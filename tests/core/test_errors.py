@@ -23,6 +23,7 @@ from specbench.core.machine.disk import WriteError
 from specbench.core.machine.ranks import RankError
 from specbench.exactness.guard import VerifierFault
 from specbench.runs.state import JobRunning
+from specbench.runs.sweep import JobsRefused
 from specbench.sources.http import FaultError, StatusError
 
 ERRORS = [
@@ -34,6 +35,7 @@ ERRORS = [
     TrackingError("W&B did not end"),
     WriteError(Path("outputs"), "No space left on device"),
     JobRunning("process 1 on here runs it already"),
+    JobsRefused("gamma=99: outside 0..64. Use 0 to 64."),
     RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),
     WrongResultError("other tokens"),

@@ -14,7 +14,7 @@ from specbench.metrics.results import RESULTS, read_results
 from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
 from specbench.runs.config import PairConfig, WorkloadConfig
-from specbench.runs.job import component_name, pair_name, workload_name
+from specbench.runs.job_row import component_name, pair_name, workload_name
 from specbench.runs.tracking.sweeps import facts_of
 from tests.helpers.made_up_rows import frame, gamma_rows, make_row, markdown_report, table_of, write_run
 

@@ -16,10 +16,9 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.metrics import results
 from specbench.runs.config import TrackingConfig
 from specbench.runs.state import JobState, Status, write_state
-from specbench.runs.tracking import process, settings
+from specbench.runs.tracking import process
 from specbench.runs.tracking import run as runs
-from specbench.runs.tracking.run import TrackedRun
-from specbench.runs.tracking.settings import check_settings
+from specbench.runs.tracking.run import TrackedRun, check_settings
 from tests.helpers.made_up_rows import make_row
 
 FILES = ["job.json", "results.parquet"]
@@ -85,7 +84,7 @@ def log(folder: Path, mode: str = "offline", **more: Any) -> str:
 def test_a_process_that_fails_before_it_is_asked_to_end_says_why(wandb, tmp_path):
     """As a live run does that cannot begin."""
     wandb("def login(**_): raise ConnectionError('no answer')")
-    login = process.WandbProcess("login", tmp_path, "offline")
+    login = process.WandbProcess(process.LOGIN, tmp_path, "offline")
     assert login.process.wait(60) == 1
     with pytest.raises(TrackingError, match="no answer"):
         login.end()
@@ -297,12 +296,12 @@ def test_usual_names_are_taken():
 )
 def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, message):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    settings._no_key.cache_clear()
+    runs._no_key.cache_clear()
     wandb(code)
     with pytest.raises(
         ConfigError, match=f"tracking.mode=online: {message}. Set WANDB_API_KEY or run `wandb login`, or"
     ):
         check_settings(TrackingConfig("online"))
-    settings._no_key.cache_clear()
+    runs._no_key.cache_clear()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     check_settings(TrackingConfig("online"))

@@ -12,7 +12,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -23,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
+from specbench.core.rng import seed_global_generators
 from specbench.exactness import guard
 from specbench.exactness.guard import VerifierFault
 
@@ -132,15 +131,6 @@ def _answer(answers: Connection, patience: float | int) -> tuple[Any, tuple[str,
     return None
 
 
-def _seed_generators(first: int) -> None:
-    """Gives a process numbers of its own: a verifier may draw from global generators, and counts take calls to be
-    independent. Without it all processes would go on with the parent's numbers."""
-    seed = torch.initial_seed() + first
-    torch.manual_seed(seed % 2**63)
-    np.random.seed(seed % 2**32)  # the generator that a verifier may use
-    random.seed(seed)
-
-
 def _run(
     work: Callable[[int], Any], numbers: range, to_parent: Connection, parent: int, inference: bool, limit: float | int
 ) -> None:
@@ -153,7 +143,9 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _seed_generators(numbers.start)
+    # Numbers of its own: a verifier may draw from these generators, and counts take calls to be independent. Without it
+    # all processes would go on with the parent's numbers.
+    seed_global_generators(torch.initial_seed() + numbers.start)
     with torch.inference_mode(inference), guard.one_thread(), guard.call_limit(limit), ThreadPoolExecutor(1) as sender:
         for number in numbers:  # the sender, since work goes on while a pipe is full
             try:

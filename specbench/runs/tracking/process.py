@@ -19,6 +19,8 @@ LATER = 60  # seconds for further tasks, once W&B has not ended in time: its pro
 LONGEST_NAME = 128  # characters of a project, an entity, a group or a run, by W&B
 END = b"\n"  # a process that was forked from this one may hold the pipe open
 TASK = "task.json"  # in the process's temporary folder
+_TASKS = "specbench.runs.tracking.wandb_"
+LOG_RUN, LOGIN, WRITE_REPORT = f"{_TASKS}process:run", f"{_TASKS}process:login", f"{_TASKS}report:write"
 # It runs this specbench, wherever that lies; -P: modules of the current folder are not Python's.
 _CODE = """import sys
 sys.path[:0] = {sys.argv[1]} - {*sys.path}
@@ -33,7 +35,7 @@ class WandbProcess:
     """W&B's process for one task, which may last until the process is asked to end.
 
     Args:
-        task: the name of a function of wandb_process.py, and its arguments.
+        task: the name of a function of W&B's process, and its arguments.
         place: a folder in which its temporary files may lie.
         mode: of W&B. Online, a user's own settings hold; offline, no setting moves files or reaches the network.
 

@@ -17,15 +17,15 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.disk import read_json
 from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config, TrackingConfig
-from specbench.runs.job import HF, JobInfo, model_name
+from specbench.runs.job import JobInfo
+from specbench.runs.job_row import HF, model_name
 from specbench.runs.plan import PlannedJob
 from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracking.panels import SWEEP
-from specbench.runs.tracking.process import WandbProcess
-from specbench.runs.tracking.run import TrackedRun, is_tracked, tags_of
-from specbench.runs.tracking.settings import check_settings
+from specbench.runs.tracking.process import WRITE_REPORT, WandbProcess
+from specbench.runs.tracking.run import TrackedRun, check_settings, is_tracked, tags_of
 from specbench.runs.tracking.wandb_report import REPORT
 
 
@@ -141,7 +141,7 @@ def _write_report(status: SweepStatus, settings: TrackingConfig) -> None:
     folder, place = status.folder.resolve(), {"project": settings.project, "entity": settings.entity}
     place["group"] = group_of(status.plan.exp, folder)
     online = settings.mode == "online"
-    WandbProcess("report", folder, settings.mode, folder=str(folder), online=online, **place).end()
+    WandbProcess(WRITE_REPORT, folder, settings.mode, folder=str(folder), online=online, **place).end()
 
 
 def _run(settings: TrackingConfig, exp: str, folder: Path, job: JobInfo | PlannedJob, state: JobState) -> TrackedRun:

@@ -1,6 +1,6 @@
 """W&B in a process of its own, started by process.py. Beside wandb_report.py the only importer of wandb.
 
-Its argument is a temporary folder with a task: the name of a function of this module, and its arguments. A line on
+Its argument is a temporary folder with a task: the name of a function, as "module:name", and its arguments. A line on
 standard input says that what a run is of has ended, and the end of that input that the process that measured is gone.
 Where it fails, standard output says why, and the status is 1.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import pkgutil
 import select
 import shutil
 import sys
@@ -130,13 +131,6 @@ def login() -> None:
         raise TrackingError("no W&B key on this machine")
 
 
-def report(**arguments: Any) -> None:
-    """Writes a sweep's report as W&B has it."""
-    from specbench.runs.tracking.wandb_report import write
-
-    write(**arguments)
-
-
 def main() -> None:
     """Does the task of the folder that the command line ends with."""
     scratch = sys.argv[-1]
@@ -146,7 +140,7 @@ def main() -> None:
         sys.argv = argv  # W&B notes a run's command
         tempfile.tempdir = scratch  # before wandb makes its folders
         try:
-            {"run": run, "login": login, "report": report}[task](**arguments)
+            pkgutil.resolve_name(task)(**arguments)
         except SpecbenchError as error:
             out.write(str(error))
         except (Exception, SystemExit) as error:

@@ -1,0 +1,137 @@
+"""A job's row and the files beside it: what its settings are called in rows, and the tables that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.core.machine import ranks
+from specbench.core.machine.devices import choose_dtype
+from specbench.core.machine.disk import write_json, write_text
+from specbench.core.machine.files import clipped
+from specbench.metrics import results
+from specbench.metrics.run_row import RunRow, copied_columns, emptied
+from specbench.protocols import Outcome, RunContext
+from specbench.reports.plots.style import style
+from specbench.rules.recorded import RECORDED, recorded_rules
+from specbench.runs.config import Config, PairConfig, WorkloadConfig
+from specbench.runs.identity import settings_of
+from specbench.runs.job import JobInfo
+from specbench.runs.overrides import FAMILIES, key_of
+
+HF = "hf"  # of conf/pair: any two models of a user's own
+FILE = "file"  # of conf/workload: any file of a user's own
+LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
+
+
+def settings_columns(
+    config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any], ignored: Collection[str]
+) -> dict[str, Any]:
+    """The row's columns of settings; those of ignored keys are empty."""
+    settings = settings_of(resolved, job.choices)
+    used = {key: value for key, value in settings.items() if key not in ignored}
+    of_draft = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
+    return {
+        **copied_columns(settings),
+        "config": json.dumps(used, default=str),
+        "pair": pair_name(config.pair),
+        "draft_dtype": None if config.pair.draft is None else str(of_draft).removeprefix("torch."),
+        "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
+        "workload": workload_name(config.workload),
+        "source": resolved["source"]
+        and component_name("source", job.choices["source"], resolved["source"], job.overrides),
+        "ranks": ranks.size(),
+        **context.columns,
+        **emptied(ignored),
+    }
+
+
+def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
+    """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
+    for name, table in outcome.tables.items():
+        results.write_rows(folder / name, table.rows, table.schema)
+    for name, text in outcome.documents.items():
+        write_text(folder / name, text)
+    if rules := recorded_rules():
+        write_text(folder / RECORDED, rules)
+    details = {
+        key: getattr(row, key)
+        for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
+    }
+    write_json(folder / "environment.json", details)
+    results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+
+
+def draw_figures(folder: Path, outcome: Outcome) -> None:
+    """The job's figures as PNG, in its folder."""
+    with style():
+        for name, figure in outcome.figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
+
+
+def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """The name of a component: its choice in conf, or what the command line made of it.
+
+    ``verifier._target_=mine.Mine`` is named mine.Mine, whatever yaml it started from; ``verifier.bits=8`` stands in
+    brackets behind the choice. One of a family is named by the setting that says which: ``flawed/NAME``.
+
+    Args:
+        group: of conf, such as "verifier".
+        node: its resolved configuration.
+        overrides: of the command line.
+    """
+    prefix = f"{group}."
+    changed = {key_of(override).removeprefix(prefix) for override in overrides if key_of(override).startswith(prefix)}
+    name, member = choice, FAMILIES.get((group, choice))
+    if "_target_" in changed:
+        name = str(node.get("_target_", choice))
+    elif member is not None:
+        name = f"{choice}/{node[member]}"
+        changed.discard(member)
+    return _with(name, {key: node.get(key) for key in sorted(changed - {"_target_"})})
+
+
+def pair_name(pair: PairConfig) -> str:
+    """The name of a pair in rows: its yaml's, and how its prompts are made, ``qwen3[system=Be brief.,thinking=true]``.
+
+    A pair of ``pair=hf`` is called by its target, ``SmolLM2-1.7B-Instruct``, since its yaml's name says nothing. The
+    models and number formats have columns. A long text is cut, and a digest tells it from others that begin alike.
+    """
+    named = {
+        field.name: getattr(pair, field.name) for field in dataclasses.fields(PairConfig) if "named" in field.metadata
+    }
+    if pair.system is not None:
+        short = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
+        digest = hashlib.sha256(pair.system.encode(errors="replace")).hexdigest()[:8]
+        named["system"] = short if short == pair.system else f"{short} {digest}"
+    name = model_name(pair.target) if pair.name == HF else pair.name
+    return _with(name, {key: value for key, value in named.items() if value is not None})
+
+
+def model_name(target: str) -> str:
+    """The last part of a folder or hub id; of a folder in the hub's cache the model's, not its commit's."""
+    path = Path(target)
+    cached = [part.rpartition("--")[2] for part in path.parts if part.startswith("models--")]
+    return cached[-1] if cached else path.name or path.resolve().name
+
+
+def workload_name(workload: WorkloadConfig) -> str:
+    """The name of a workload in rows: its yaml's; of ``workload=file`` the path too, which alone says what was read.
+
+    ``file:prompts.jsonl``; a set of the field has a name of its own, wherever its file lies. Behind it stand the rows
+    that were chosen, ``gsm8k[split=test,shuffle=1]``; their number has a column.
+    """
+    name = f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
+    chosen = {"split": workload.split, "where": " ".join(workload.where) or None, "shuffle": workload.shuffle}
+    chosen["per_category"] = workload.per_category or None
+    return _with(name, {key: value for key, value in chosen.items() if value is not None})
+
+
+def _with(name: str, settings: Mapping[str, Any]) -> str:
+    """A name, and in brackets the settings, as a command line gives them: ``true`` and ``null``, not Python's words."""
+    words = [f"{key}={json.dumps(v) if v is None or isinstance(v, bool) else v}" for key, v in settings.items()]
+    return f"{name}[{','.join(words)}]" if words else name
