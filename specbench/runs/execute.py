@@ -168,7 +168,8 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
-    with rules_of_job(names_own_code(resolved)):
+    sharing = job.plan.sharing_rounds(job.number) if job.plan else []  # it may decode with their verifiers too
+    with rules_of_job(names_own_code([resolved, *(other.together for other in sharing)])):
         return _measured_with_its_rules(config, resolved, job, device_name, tracked)
 
 
