@@ -142,14 +142,12 @@ def _tokens(context: RunContext, config: Config, texts: int) -> int:
 
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
     """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
-    jobs = job.plan.jobs if job.plan else []
-    settings = next((other.together for other in jobs if other.number == job.number), {})
-    if not settings:
+    planned = {other.number: other for other in (job.plan.sharing_rounds(job.number) if job.plan else ())}
+    if not planned:
         return None
     if not job.in_turn:
         say(f"protocol.together: job {job.number} is timed by itself, since jobs do not take turns in one process.")
         return None
-    planned = {other.number: other for other in jobs if other.together.get("rest") == settings["rest"]}
     states = {number: read_state(job.folder.parent / str(number)) for number in planned}
     left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
     return Together(left, lambda number: _beside(context, config, planned[number]))

@@ -162,7 +162,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
     if tracked is not None:
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         tracked.config |= resolved
-    with rules_of_job(resolved):
+    sharing = job.plan.sharing_rounds(job.number) if job.plan else []  # it may decode with their verifiers too
+    with rules_of_job(resolved, *(other.together for other in sharing)):
         protocol, context = _built(config, resolved, job, device_name, Journal(None if tracked is None else job.folder))
         ignored = unused(protocol)
         if tracked is not None:

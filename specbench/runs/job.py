@@ -60,16 +60,16 @@ _of_jobs: set[str] = set()  # the rules that users' modules registered while a j
 
 
 @contextmanager
-def rules_of_job(resolved: Mapping[str, Any]) -> Generator[None]:
+def rules_of_job(*configurations: Mapping[str, Any]) -> Generator[None]:
     """Inside runs a job, which knows the rules that it would know in a process of its own.
 
     A user's module registers its rules once, when the first job imports it. They are unregistered while a job runs
     whose configuration names no code but specbench's.
 
     Args:
-        resolved: the job's configuration.
+        configurations: the job's own, and those of jobs that share its rounds.
     """
-    foreign = [] if names_own_code(resolved) else [name for name in RULES if name in _of_jobs]
+    foreign = [] if names_own_code(list(configurations)) else [name for name in RULES if name in _of_jobs]
     aside = {name: RULES.pop(name) for name in foreign}
     before = set(RULES)
     try:

@@ -87,6 +87,11 @@ class Plan:
         relabelled = [dataclasses.replace(job, label=label) for job, label in zip(jobs, labels, strict=True)]
         return dataclasses.replace(self, jobs=relabelled, begun_with=self.begun_with or len(self.jobs) or len(jobs))
 
+    def sharing_rounds(self, number: int) -> list[PlannedJob]:
+        """Returns the jobs that may share their rounds with a job (protocol.together), itself among them; else none."""
+        rest = next((job.together.get("rest") for job in self.jobs if job.number == number), None)
+        return [job for job in self.jobs if rest is not None and job.together.get("rest") == rest]
+
 
 def read_plan(sweep: Path) -> Plan | None:
     """The plan of a sweep's folder; None if there is none, or none that can be read."""

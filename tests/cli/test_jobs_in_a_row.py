@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from specbench.protocols import Outcome
+from specbench.rules import RULES, RuleInfo
+from specbench.runs import execute
+from specbench.runs.config import Config
+from specbench.runs.job import JobInfo
+from specbench.runs.plan import Plan, PlannedJob
 from tests.helpers.command_lines import run_once
 
 MODULE = """
@@ -80,3 +86,30 @@ def test_a_job_knows_the_rules_of_the_modules_that_it_uses(ended):
     assert ended["registering"].ended.status == 0, ended["registering"].ended.text
     recorded = sorted(path.parent.name for path in ended["registering"].sweep.glob("*/rules.json"))
     assert recorded == ["1", "3"]
+
+
+def test_a_job_knows_the_rules_of_verifiers_that_it_decodes_with(monkeypatch):
+    """Jobs that share their rounds (protocol.together): the first of each seed decodes with all verifiers."""
+    rule = RuleInfo(name="of_a_module", title="rule of a module", guarantee="lossless")
+    targets, rests = (PLAIN, "mine.Ruled", PLAIN, "mine.Ruled", PLAIN), ("first", "first", "second", "second", "")
+    verifiers = [{"_target_": target} for target in targets]
+    together = [{"verifier": verifiers[i], "gamma": 2, "rest": rest} if rest else {} for i, rest in enumerate(rests)]
+    planned = [PlannedJob(0, str(i), "", [f"seed={i}"], together=part) for i, part in enumerate(together)]
+    plan = Plan.new("adhoc", None).widened(planned)
+
+    def measured(config, *_):
+        """The first job imports the module, which registers its rule."""
+        if not config.seed:
+            RULES[rule.name] = rule
+        return Outcome(f"known: {rule.name in RULES}")
+
+    def headline(number):
+        job = JobInfo(number, "", Path(), "adhoc", {}, "", (), plan, False, True)
+        return execute._measured(Config(verifier=verifiers[number], seed=number), job, "cpu", None).headline
+
+    monkeypatch.setattr(execute.configuration, "resolved", lambda config: {"verifier": config.verifier})
+    monkeypatch.setattr(execute, "_measured_with_its_rules", measured)
+    try:
+        assert [headline(number) for number in range(5)] == [*["known: True"] * 4, "known: False"]
+    finally:
+        RULES.pop(rule.name, None)
