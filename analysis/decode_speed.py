@@ -12,7 +12,6 @@ from specbench.reports.cells import NONE, number, plain
 from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
 from specbench.reports.templates import words
-from specbench.rules import rules_followed
 
 from .command import main
 from .decoding import latency
@@ -38,15 +37,12 @@ def build(run_dir: Path) -> Report:
         "speed_against_gamma": plots.speed_against_gamma(rows, others),
         "time_split": decode_plots.time_split(series),
     }
-    warnings = [words("shared.synthetic", rows)]
-    if rows["target"].str.startswith("random:").any():
-        warnings.append(words("decode_speed.random_weights"))
+    random_weights = rows["target"].str.startswith("random:").any()
     return page(
         run_dir,
         "decode_speed",
         shown,
-        rules_followed(rows["verifier"]),
-        warning=" ".join(filter(None, warnings)),
+        warning=words("decode_speed.random_weights") if random_weights else "",
         data={"table": rows, "baselines": lines},
         rows=rows,
         others=lines,

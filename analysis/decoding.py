@@ -16,8 +16,6 @@ from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots import decode as plots
-from specbench.reports.templates import words
-from specbench.rules import rules_followed
 
 from .folder import read_rows
 from .page import Shown, page
@@ -176,8 +174,6 @@ def build_sweep(
         run_dir,
         name,
         shown,
-        rules_followed(results["verifier"]),
-        warning=words("shared.synthetic", results),
         headlines=headlines(results),
         results=results,
         axis=axis,

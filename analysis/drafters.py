@@ -12,7 +12,6 @@ from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import plain
 from specbench.reports.plots.comparisons import speedup_by_category
-from specbench.reports.templates import words
 
 from .command import main
 from .decoding import by_category, latency, read_categories, read_run
@@ -40,7 +39,6 @@ def build(run_dir: Path) -> Report:
         run_dir,
         "drafters",
         shown,
-        warning=words("shared.synthetic", rows),
         rows=rows,
         fastest=winner.fastest(rows, names),
         best_rows=best_by_category(categories),

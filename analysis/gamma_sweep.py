@@ -66,11 +66,10 @@ def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
     marked = outcome.fastest if len(results) > 1 else None
     longest = results.loc[results["gamma"].idxmax()]
     name = f"gamma {longest['gamma']}, {longest['series']}"
-    rates = plots.position_rates(*_estimates(run_dir, longest), name) if longest["gamma"] > 0 else None
     return {
         "speedup_against_gamma": plots.speedup_against_gamma(results, marked, title),
         "acceptance_length_against_gamma": plots.acceptance_length_against_gamma(results),
-        "position_rates": rates,
+        "position_rates": plots.position_rates(*_estimates(run_dir, longest), name),
     }
 
 

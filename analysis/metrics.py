@@ -62,7 +62,7 @@ def build(run_dir: Path) -> Report:
     shown |= {place: Table(place, lines, left=LEFT) for place, (_, lines) in by_position.items()}
     distinct = values.drop_duplicates().index  # of definitions that agree on every run the first
     return page(
-        None,
+        run_dir,
         "metrics",
         shown,
         positions=[(place, name) for place, (name, _) in by_position.items()],

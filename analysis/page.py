@@ -23,8 +23,11 @@ from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, markdown, templates, winner
+from specbench.rules import rules_followed
 from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
+
+from .folder import read_rows
 
 PAGES = Path(__file__).with_name("pages")
 Shown = Table | Figure | None  # what a page places; None is left out
@@ -42,18 +45,25 @@ def page(
 ) -> Report:
     """The report of an experiment, by the template of its name.
 
+    The report of a sweep cites the rules that its verifiers follow, and warns of jobs that are missing and of rows that
+    are synthetic.
+
     Args:
         run_dir: the sweep's folder; None for a report that is of no sweep.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, data, headlines: of :class:`specbench.reports.Report`.
-        warning: Markdown: what keeps the numbers from being taken at their word. Jobs that are missing are added.
+        rules: further rules that were run, by name.
+        warning: Markdown: what else keeps the numbers from being taken at their word.
+        data, headlines: of :class:`specbench.reports.Report`.
         values: of the template's macro ``page``.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    status = None if run_dir is None else SweepStatus.of(run_dir)
+    status, followed, synthetic = None, list[str](), ""
+    if run_dir is not None:
+        status, rows = SweepStatus.of(run_dir), read_rows(run_dir)
+        followed, synthetic = rules_followed(rows["verifier"]), templates.words("shared.synthetic", rows)
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
     for level, heading, texts in (*templates.parts(f"{name}.page", **values), *_of_sweep(status, name)):
         if level == "h1":
@@ -73,8 +83,8 @@ def page(
         title,
         question,
         tuple(section for section in sections if section.blocks),
-        " ".join(filter(None, [status.partial() if status else "", markdown.literal(warning)])),
-        tuple(dict.fromkeys(rules)),
+        " ".join(filter(None, [status.partial() if status else "", *map(markdown.literal, (synthetic, warning))])),
+        tuple(dict.fromkeys([*rules, *followed])),
         data or {},
         headlines or {},
     )

@@ -13,7 +13,6 @@ from specbench.replay.cost.model import COST, fit
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import interval
 from specbench.reports.plots import cost as plots
-from specbench.rules import rules_followed
 
 from .command import main
 from .folder import read_rows, read_table
@@ -48,7 +47,6 @@ def build(run_dir: Path) -> Report:
         run_dir,
         "predicted_speedup",
         shown,
-        rules_followed(rows["verifier"]),
         rows=rows,
         both=both,
         within=WITHIN,

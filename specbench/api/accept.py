@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from specbench.core import arguments
 from specbench.core.errors import ArgumentError, SpecbenchError
@@ -129,11 +130,15 @@ class AcceptVerifier:
         )
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
             drafts, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
-            if not all(p_finite[scored]) or not all(q_finite[drafts]):
+            usable = [*map(operator.and_, p_finite[scored], [*q_finite[drafts], True]), False].index(False)
+            if usable == 0:
                 continue  # nothing can be drawn: decoding names the model whose logits are NaN
+            if usable <= g:
+                _refuse(p_rows[scored][usable:], q_rows[drafts][usable:], drafted[drafts][usable:])
             numbers = () if u is None else (_of_request(u[b], g),)
             returned = self.function(p[scored], q[drafts], ids[drafts], *numbers)
             accepted, token = self._outcome(returned, g, p_rows.shape[1])
+            accepted, token = (accepted, token) if accepted < usable else (usable, PADDING)
             token_ids[b, :accepted] = drafted[first : first + accepted]
             token_ids[b, accepted] = token
             num_accepted[b] = accepted
@@ -185,6 +190,13 @@ def _uniforms(streams: Streams, gamma: int) -> Tensor:
     """Float64 [B, gamma + 1]: a uniform for each drafted token, and one for the emitted token."""
     accept, emit = streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)
     return torch.cat([accept[:, :gamma], emit[:, :1]], dim=1)
+
+
+def _refuse(p: Tensor, q: Tensor, token_ids: Tensor) -> None:
+    """Replaces the rows of a request from the first that nothing can be drawn from, by some that refuse its tokens."""
+    vocabulary = p.shape[1]
+    q[:] = one_hot(token_ids, vocabulary)
+    p[:] = one_hot(pad((token_ids + 1) % vocabulary, (0, 1)), vocabulary)
 
 
 def _of_request(row: Any, g: int) -> Any:

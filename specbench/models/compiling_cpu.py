@@ -60,15 +60,24 @@ def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any
 def _compiled(model: nn.Module) -> Callable[..., Any]:
     """Returns the compiled call of a model, with its own cache of code. A later job of the process uses it again."""
     if model not in _compiled_calls:
-        # By fullgraph it is an error if a part cannot be compiled, or if a pass is of a kind beyond the limit.
-        torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
         code = inspect.unwrap(_call).__code__.replace()  # a copy: PyTorch keeps what it compiles with a function's code
         call = types.FunctionType(code, globals())
         options: dict[str, Any] = {"guard_filter_fn": _kept, "size_asserts": False, "alignment_asserts": False}
         if not os.environ.get("CXX"):
             options["cpp.cxx"] = (cpu_product.find_compiler(),)
-        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options)
+        # By fullgraph it is an error if a part cannot be compiled, or if a pass is of a kind beyond the limit.
+        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options, **_limit())
     return _compiled_calls[model]
+
+
+def _limit() -> dict[str, Any]:
+    """Returns the limit of kinds as an argument of torch.compile. PyTorch 2.11 has no such argument: there the limit is
+    set for the process."""
+    limit = max(SHAPES, torch._dynamo.config.recompile_limit)
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return {"recompile_limit": limit}
+    torch._dynamo.config.recompile_limit = limit  # ty: ignore[invalid-assignment]
+    return {}
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:

@@ -48,6 +48,14 @@ def context_length(config: PreTrainedConfig) -> int:
     return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
+def sliding_window(config: PreTrainedConfig) -> int | None:
+    """The sliding window that a configuration gives to some of its layers, or to all if it names no kinds of layers."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    used = getattr(text, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
+    return getattr(text, "sliding_window", None) if used else None
+
+
 class CausalModel:
     """A model, with logits of the ids that its tokenizer knows.
 
@@ -67,6 +75,7 @@ class CausalModel:
         self.model, self.vocab_size, self._dtype = model, vocab_size, dtype
         self.device = model.device
         self.context = context_length(model.config)
+        self._window = sliding_window(model.config)
         self._takes_places = attention.install(model)
         rope.hold(model)
         self.fixed_forward: Callable[..., Any] | None = None
@@ -89,6 +98,7 @@ class CausalModel:
     ) -> ModelOutput:
         """One pass over new tokens; ``last`` computes the logits of the last token alone."""
         if ancestors is not None:
+            trees.check_window(self._window, ancestors.shape[2])  # of the whole tree, whichever level is fed
             lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
         at = places(lengths, positions, ancestors)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants, errors
+from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, reason
@@ -95,6 +96,21 @@ def offline() -> Generator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
+@contextmanager
+def without_progress_bars() -> Generator[None]:
+    """Keeps the progress bars of transformers and of the hub's client off the console, and leaves both as they were."""
+    transformers_bars = transformers_logging.is_progress_bar_enabled()
+    hub_bars = not huggingface_hub.utils.are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()  # and the hub's
+    try:
+        yield
+    finally:
+        if transformers_bars:
+            transformers_logging.enable_progress_bar()  # and the hub's
+        hub = huggingface_hub.utils
+        hub.enable_progress_bars() if hub_bars else hub.disable_progress_bars()
+
+
 def _files(repo: str) -> list[str]:
     info = _within(ANSWER_SECONDS, lambda: huggingface_hub.HfApi().model_info(repo, timeout=ANSWER_SECONDS))
     return [file.rfilename for file in info.siblings or ()]
@@ -122,12 +138,11 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def _download(source: Origin, names: Sequence[str], revision: str | None) -> Path:
-    if not console.is_terminal:
-        huggingface_hub.utils.disable_progress_bars()
-    try:
-        folder = huggingface_hub.snapshot_download(str(source.value), revision=revision, allow_patterns=list(names))
-    except Exception as error:
-        raise _explained(source, error) from error
+    with nullcontext() if console.is_terminal else without_progress_bars():
+        try:
+            folder = huggingface_hub.snapshot_download(str(source.value), revision=revision, allow_patterns=list(names))
+        except Exception as error:
+            raise _explained(source, error) from error
     return Path(folder)
 
 

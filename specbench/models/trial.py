@@ -8,11 +8,12 @@ few tokens both ways before it is used.
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specbench.core.machine.files import Origin, reason
 from specbench.models.attention import windows_of_layers
 from specbench.models.cached_model import CachedModel
+from specbench.models.forward import sliding_window
 
 _LENGTH = 9
 _STRIDE = 7919  # a prime, so that the ids are spread over any vocabulary
@@ -43,7 +44,7 @@ def check_runs(model: PreTrainedModel, vocab_size: int, source: Origin) -> None:
         remedy = "The numbers of config.json do not fit the weights, or they are too large for this dtype"
         raise source.model_error("its logits are NaN", f"{remedy}: try dtype=float32.")
     apart, spread = (stepped - whole).nan_to_num().square().mean().sqrt(), whole.std()
-    window = _window(model.config)
+    window = sliding_window(model.config)
     if window is not None and window < cached.context and windows <= {None}:
         problem = f"config.json gives layers a sliding window of {window} tokens, and {name} does not pass it"
         raise source.model_error(f"{problem} to its attention, so that they would see further", _REMEDY)
@@ -51,14 +52,6 @@ def check_runs(model: PreTrainedModel, vocab_size: int, source: Origin) -> None:
         problem = f"{name} gives other logits token by token than in one pass"
         problem += f" (by {float(apart / spread):.2f} of their spread), so that its texts would not be its own"
         raise source.model_error(problem, _REMEDY)
-
-
-def _window(config: PreTrainedConfig) -> int | None:
-    """The sliding window that a configuration gives to some of its layers, or to all if it names no kinds of layers."""
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None)
-    used = getattr(text, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
-    return getattr(text, "sliding_window", None) if used else None
 
 
 def _in_steps(cached: CachedModel, texts: list[list[int]]) -> torch.Tensor:

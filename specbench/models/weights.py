@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ModelError
 from specbench.core.machine.files import Origin
 from specbench.core.machine.progress import say
 from specbench.models.attention import implementation
+from specbench.models.hub import without_progress_bars
 from specbench.models.weight_files import TensorHeader, elements, named
 
 _MIXED = "Take config.json and all safetensors from the same release, and fetch what is missing."
@@ -132,7 +132,6 @@ def loading_report() -> Generator[list[str]]:
     Yields:
         The tables as text, once the block has loaded a model.
     """
-    transformers_logging.disable_progress_bar()
     logger, messages = logging.getLogger("transformers.modeling_utils"), []
 
     def keep(record: logging.LogRecord) -> bool:
@@ -143,7 +142,8 @@ def loading_report() -> Generator[list[str]]:
 
     logger.addFilter(keep)
     try:
-        yield messages
+        with without_progress_bars():
+            yield messages
     finally:
         logger.removeFilter(keep)
 

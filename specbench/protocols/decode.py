@@ -131,10 +131,9 @@ class DecodeProtocol:
             "copy_bandwidth": copy_bandwidth(context.device),
             **check,
         }
-        figures = {
-            "acceptance_histogram": plots.acceptance_histogram(measured["acceptance_histogram"], context.title),
-            "position_rates": plots.position_rates(*position_estimates(steps, context.gamma)),
-        }
+        figures = {"acceptance_histogram": plots.acceptance_histogram(measured["acceptance_histogram"], context.title)}
+        if rates := plots.position_rates(*position_estimates(steps, context.gamma)):
+            figures["position_rates"] = rates
         if empirical:
             figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
         return Outcome(

@@ -80,6 +80,11 @@ def code(words: str) -> Markup:
     return Markup(f"{fence}{space}{words}{space}{fence}")
 
 
+def with_code(words: str) -> Markup:
+    """Literal text in which names between backticks are code."""
+    return Markup(re.sub(r"\\`([\w.\\]+)\\`", lambda match: code(match[1].replace("\\", "")), escape(words)))
+
+
 def lines(texts: Iterable[str]) -> Markup:
     """Lines as they stand: commands, listings, an example that failed."""
     words = printable("\n".join(re.sub(r"\r\n|\r", "\n", text) for text in texts))

@@ -219,6 +219,24 @@ def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_pa
             picture.figure.draw_without_rendering()
 
 
+@pytest.mark.parametrize("module", [drafters, parameters, vocabularies, temperature_sweep])
+def test_every_report_cites_the_rules_of_its_verifiers_and_warns_of_synthetic_rows(module: Any, tmp_path: Path) -> None:
+    rows = [make_row(job=i, verifier=name, synthetic=i == 1) for i, name in enumerate(("naive", "block", "masked"))]
+    report = module.build(write_run(tmp_path, rows, empirical=False))
+    assert report.rules == ("token", "block")
+    assert report.warning.startswith("1 of 3 runs are synthetic")
+
+
+@pytest.mark.parametrize(
+    "rates", [{"gamma": 0, "joint_rates": []}, {"gamma": 2, "joint_rates": [None, None]}], ids=["gamma 0", "no drafts"]
+)
+def test_without_drafts_the_page_has_no_figure_of_positions(rates: dict[str, Any], tmp_path: Path) -> None:
+    rows = [make_row(**rates, conditional_rates=rates["joint_rates"], drafted=0, **NO_RATE, **NO_OVERLAP)]
+    report = gamma_sweep.build(write_run(tmp_path, rows, empirical=False))
+    assert "position_rates" not in {picture.name for picture in report.pictures}
+    assert "position by position" not in markdown.render(report)
+
+
 def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
     run = write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)])
     (line,) = table_of(markdown_report(gamma_sweep, run))

@@ -106,10 +106,11 @@ def test_certificates_of_one_verifier_have_figures_of_their_own(tmp_path: Path) 
     run = write_run(tmp_path, [make_row(job=job) for job in range(3)], empirical=False)
     for job, verifier in enumerate(("masked", "masked", "naive")):
         certificate = {
-            "verifier": verifier, "rule": "token", "verdict": "lossless", "headline": "lossless", "words": [],
+            "verifier": verifier, "rule": "token", "verdict": "lossless", "headline": "lossless",
+            "words": ["The tokens of a `my_rule` depend on `streams.uniform` alone.", "It said: ` *a_b*."],
             "bounds": [{"method": "located", "located": 0.0, "proved": True}], "tv_upper_bound": 1e-3,
             "inputs_upper_bound": 1e-3, "draws": 10, "seconds": 1.0, "suite": "small", "seed": 0, "covered": [],
-            "not_covered": ["the sky"], "environment": {}, "settings": {},
+            "not_covered": ["padded drafts: `takes_padded` is not set", "the sky"], "environment": {}, "settings": {},
         }  # fmt: skip
         (run / str(job) / "certificate.json").write_text(json.dumps(certificate))
         cell = {"fixture": "a", "draws": 100, "prob": 1.0, "share": 1.0}
@@ -117,6 +118,8 @@ def test_certificates_of_one_verifier_have_figures_of_their_own(tmp_path: Path) 
     report = exactness.build(run)
     assert [picture.name for picture in report.pictures] == ["joint_masked_0", "joint_masked_1", "joint_naive"]
     text = markdown.render(report)
+    assert "of a `my_rule` depend on `streams.uniform` alone. It said: \\` \\*a_b\\*." in text
+    assert "- not: padded drafts: `takes_padded` is not set; the sky" in text
     assert all(f"\n- **{name}**: lossless" in text for name in ("masked (job 0)", "masked (job 1)", "naive"))
 
 

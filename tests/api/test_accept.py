@@ -119,6 +119,29 @@ def test_rows_that_nothing_can_be_drawn_from_do_not_reach_the_function(pair: Pai
         specbench.decode(pair, "a b c", verifier=specbench.from_accept(by_numpy), max_new_tokens=4)
 
 
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+@pytest.mark.parametrize("banned", ["target", "draft"])
+def test_tokens_before_a_row_that_nothing_can_be_drawn_from_are_emitted(banned, arrays):
+    """A row behind a refused token is of no consequence; one that is reached leaves the tokens accepted before it."""
+    function = by_numpy if arrays == "numpy" else by_torch
+    endings = set()
+    for seed in range(6):
+        for place in range(5 if banned == "target" else 4):
+            draft, target, streams = ragged_case([4, 2], vocabulary=23, seed=seed)
+            whole = NaiveVerifier().verify(draft, target, streams)
+            (target if banned == "target" else draft.rows).logits[place] = torch.nan
+            verified = specbench.from_accept(function, arrays=arrays).verify(draft, target, streams)
+            reached = int(whole.num_accepted[0]) >= place
+            expected = (
+                [*draft.token_ids[:place].tolist(), *[PADDING] * 5][:5] if reached else whole.token_ids[0].tolist()
+            )
+            assert verified.token_ids[0].tolist() == expected
+            assert verified.num_accepted[0] == min(place, int(whole.num_accepted[0]))
+            assert torch.equal(verified.token_ids[1], whole.token_ids[1])
+            endings.add((reached, place > 0))
+    assert endings >= {(True, True), (False, True), (True, False)}
+
+
 @pytest.mark.parametrize(
     "returned", [None, 3, (1,), (1, 2, 3), (0.5, 1), (5, 1), (-1, 1), (0, 23), (0, PADDING), (0, "a")], ids=repr
 )

@@ -17,7 +17,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
-from specbench.models import CachedModel, packed
+from specbench.models import CachedModel, compiling_cpu, packed
 from specbench.models.compiling_cpu import prepared_capacities
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
@@ -80,6 +80,27 @@ def test_a_later_job_finds_its_models_compiled(pair):
     torch._dynamo.utils.counters.clear()
     assert logs(toy_decoder(toy, engine=CompiledEngine(), gamma=4).run(requests[:1]))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0
+
+
+def test_models_are_compiled_for_many_kinds_of_passes_and_a_user_s_functions_for_as_few_as_before(monkeypatch):
+    """PyTorch 2.11 has no limit of one function."""
+    limits = []
+
+    def of_one_function(function, *, recompile_limit=None, **_):
+        limits.append(recompile_limit)
+        return function
+
+    def of_the_process(function, *, fullgraph, options):
+        limits.append(torch._dynamo.config.recompile_limit)
+        return function
+
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    monkeypatch.setattr(torch, "compile", of_one_function)
+    compiling_cpu._compiled(torch.nn.Linear(1, 1))
+    assert torch._dynamo.config.recompile_limit == 8
+    monkeypatch.setattr(torch, "compile", of_the_process)
+    compiling_cpu._compiled(torch.nn.Linear(1, 1))
+    assert limits == [compiling_cpu.SHAPES] * 2
 
 
 def test_a_job_after_one_of_long_texts_reads_no_more_than_alone(pair):

@@ -32,10 +32,10 @@ def requests_of(pair: Pair) -> list[Request]:
     return [dataclasses.replace(request, max_new_tokens=length) for request, length in pairs]
 
 
-def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1) -> Outcome:
+def decoded(pair: Pair, group: int | None, rounds: int = 1, **changes: int) -> Outcome:
     """The protocol's outcome; no text ends before its limit."""
     endless, requests = dataclasses.replace(pair, stop_ids=frozenset()), requests_of(pair)
-    context = model_context(endless, sampling=requests[0].sampling, batch_size=batch_size, requests=requests)
+    context = model_context(endless, sampling=requests[0].sampling, requests=requests, **changes)
     return DecodeProtocol(rounds, rounds, 0, 0, CHECK, group=group).run(context)
 
 
@@ -68,6 +68,12 @@ def test_a_row_says_how_full_the_batch_was(outcomes):
     assert (sum(batches["batch_tokens"]), continuous["batch_tokens"]) == (25, [25])
     names = {field.name for field in dataclasses.fields(RunRow)}
     assert {"group", "requests_per_step", "plain_requests_per_step"} <= names & set(continuous)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_acceptance_by_position_is_drawn_if_anything_was_drafted(pair, outcomes):
+    assert set(outcomes["batches"].figures) == {"acceptance_histogram", "position_rates"}
+    assert set(decoded(pair, None, gamma=0).figures) == {"acceptance_histogram"}
 
 
 def test_a_row_has_the_latency_of_its_requests(outcomes):

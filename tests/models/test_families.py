@@ -105,6 +105,17 @@ def test_trees_that_cannot_be_attended_to():
     assert seen(tree, 7, 7)[0].sum(dim=1).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_tree_that_is_fed_in_levels_is_held_to_the_window_as_a_whole():
+    """Each level is shorter than the window, beyond which a level's tokens would have seen their first ancestors."""
+    running = CachedModel(made("mistral, window"), VOCABULARY, "model")
+    running.start([[1, 2, 3]], 20)
+    fed = torch.tensor([range(WINDOW + 1)])
+    chain = torch.ones((1, WINDOW + 1, WINDOW + 1), dtype=torch.bool).tril()
+    running.extend(fed[:, :WINDOW], torch.tensor([WINDOW]), chain[:, :WINDOW, :WINDOW])
+    with pytest.raises(ArgumentError, match=f"window={WINDOW}: .* a tree of {WINDOW + 1} tokens"):
+        running.extend(fed[:, WINDOW:], torch.tensor([1]), chain[:, WINDOW:])
+
+
 def test_training_and_generation_are_as_without_the_engine():
     """The attention that an engine installs hands on whatever is not its own."""
     for name in ("llama", "gemma2"):

@@ -5,14 +5,17 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.models import hub as our_hub
 from specbench.models import load_pair
+from specbench.models.weights import loading_report
 from tests.helpers.checkpoints import HEAD, config, edit_json, tensors, tiny
 from tests.helpers.fake_hub import FakeHub, fake_hub, point_at
 
@@ -174,3 +177,24 @@ def test_nothing_is_looked_up_unless_asked(monkeypatch, tmp_path, whole):
     with pytest.raises(ConfigError, match=r"pair.target=nobody/nothing: not found.*pair.download=true"):
         load_pair("nobody/nothing", "embedded:draft", device="cpu")
     assert load_pair(str(whole), str(whole), device="cpu").vocab_size == 4096
+
+
+@pytest.mark.parametrize("bars", [(False, False), (False, True), (True, False), (True, True)])
+def test_progress_bars_are_left_as_they_were(bars):
+    """Of transformers and of the hub's client."""
+
+    def states() -> tuple[bool, bool]:
+        return logging.is_progress_bar_enabled(), not huggingface_hub.utils.are_progress_bars_disabled()
+
+    def switch(transformers_bars: bool, hub_bars: bool) -> None:
+        (logging.enable_progress_bar if transformers_bars else logging.disable_progress_bar)()
+        (utils.enable_progress_bars if hub_bars else utils.disable_progress_bars)()
+
+    utils, before = huggingface_hub.utils, states()
+    switch(*bars)
+    try:
+        with loading_report():
+            assert states() == (False, False)
+        assert states() == bars
+    finally:
+        switch(*before)

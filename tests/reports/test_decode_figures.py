@@ -110,6 +110,7 @@ def test_time_split_stacks_to_the_time_of_a_token() -> None:
 
 def test_position_rates_are_both_visible_where_they_are_equal() -> None:
     figure = plots.position_rates(*estimates([0.9, 0.5, None], [0.9, 0.6, None]))
+    assert figure is not None
     lines = list(lines_of(figure).values())
     assert [line[:2, 1].tolist() for line in lines] == [[0.9, 0.6], [0.9, 0.5]]
     assert lines[1][0, 0] - lines[0][0, 0] > 0.05
@@ -118,6 +119,11 @@ def test_position_rates_are_both_visible_where_they_are_equal() -> None:
     at = zip(places, (0.9, 0.6, 0.9, 0.5), strict=True)
     ends = [[(place, rate - 0.05), (place, rate + 0.05)] for place, rate in at]
     assert np.allclose(bars, ends)
+
+
+@pytest.mark.parametrize("rates", [[], [None, None]], ids=["gamma 0", "nothing drafted"])
+def test_without_a_rate_there_is_no_figure_of_positions(rates: list[None]) -> None:
+    assert plots.position_rates(rates, rates) is None
 
 
 def test_histograms_are_shares_of_steps() -> None:
@@ -154,7 +160,6 @@ def test_shares_and_band_of_the_empirical_check() -> None:
         lambda: plots.acceptance_histogram([3, 0, 7], f"a $ title_ {60 * 'long'}"),
         lambda: plots.acceptance_histogram([0], "gamma 0, nothing counted"),
         lambda: plots.position_rates(*estimates([0.9, 0.5, None], [0.9, 0.6, None])),
-        lambda: plots.position_rates([], []),
         lambda: plots.empirical_against_target(pd.DataFrame([{**EMPIRICAL_ROWS[0], "prob": 1 + 1e-12}])),
     ],
 )

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +117,31 @@ def fresh(constraint: Constraint, text: list[int], vocabulary: int) -> set[int]:
     matcher.fill_next_token_bitmask(bitmask)
     words = bitmask[0].tolist()
     return {i for i in range(vocabulary) if words[i // 32] >> (i % 32) & 1}
+
+
+def test_an_interrupt_within_a_matcher_changes_no_later_mask(pair, monkeypatch):
+    """Ctrl-C behind an accepted token: the matcher was ahead of the tokens that it had noted."""
+    sampling = pair.resolved(SamplingParams(structured_outputs={"regex": REGEX}))
+    (constraint,) = sampling.processors
+    prompt, text = (pair.tokenizer.encode(part, add_special_tokens=False) for part in ("x_12 = ", "ab_12"))
+    none, first = torch.zeros((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+
+    def allowed(length: int) -> set[int]:
+        lengths = torch.tensor([len(prompt)]), torch.tensor([len(prompt) + length])
+        history = History(torch.tensor([[*prompt, *text]]), *lengths, none, first, first)
+        return set(constraint.allowed(history)[0].nonzero()[:, 0].tolist())
+
+    def interrupted(matcher: Any, token: int) -> None:
+        accept(matcher, token)
+        raise KeyboardInterrupt
+
+    allowed(1)
+    accept = xgrammar.GrammarMatcher.accept_token
+    with monkeypatch.context() as patched:
+        patched.setattr(xgrammar.GrammarMatcher, "accept_token", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            allowed(len(text))
+    assert allowed(len(text)) == fresh(constraint, text, pair.vocab_size)
 
 
 def test_the_mask_of_each_position_is_that_of_a_fresh_matcher(pair):

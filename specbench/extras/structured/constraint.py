@@ -76,18 +76,18 @@ class Constraint:
         bitmask = torch.full((len(request), self._words), -1, dtype=torch.int32)
         ended = torch.zeros(len(request), dtype=torch.bool)
         for row, text in enumerate(tokens):
-            matcher = self._matcher(len(prompts), request[row])
+            key = len(prompts), request[row]  # chains and nodes of trees differ in the size of their batch
+            matcher = self._take_matcher(key)
             ended[row] = matcher.follow(text[begin[row] : end[row]], bitmask, row)
+            self._matchers[key] = matcher
         banned = Mask(torch.ones_like(ended), bitmask, 1).banned(self.vocabulary)
         return torch.where(ended[:, None], self._ended, ~banned)
 
-    def _matcher(self, batch: int, request: int) -> _Matcher:
-        """Returns the matcher of a request in a batch of this size; chains and nodes of trees differ in size."""
+    def _take_matcher(self, key: tuple[int, int]) -> _Matcher:
+        """Removes and returns a matcher, or makes one: a call that is interrupted keeps none that is half moved."""
         if len(self._matchers) >= MOST_MATCHERS:
             self._matchers.clear()
-        if (batch, request) not in self._matchers:
-            self._matchers[batch, request] = _Matcher(xgrammar().GrammarMatcher(self._compiled))
-        return self._matchers[batch, request]
+        return self._matchers.pop(key, None) or _Matcher(xgrammar().GrammarMatcher(self._compiled))
 
 
 class _Matcher:

@@ -44,8 +44,13 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
 
 
 @style()
-def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
-    """Acceptance by position in the block (metrics.position_estimates), with its 95% interval; None leaves a gap."""
+def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure | None:
+    """Acceptance by position in the block (metrics.position_estimates), with its 95% interval; None leaves a gap.
+
+    Returns None if nothing was drafted, so that no position has a rate.
+    """
+    if not any(joint):
+        return None
     figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
     both = {"where all before it were accepted": conditional, "of all drafted": joint}
     for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
