@@ -28,8 +28,8 @@ from specbench.core.machine.progress import progress, say, track
 from specbench.exactness.differential import STRUCTURAL, Comparison, ComparisonRow, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
+from specbench.protocols.settings import check_no_history
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
