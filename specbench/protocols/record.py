@@ -33,14 +33,17 @@ class Recorded:
     """A trace and the table it is stored as.
 
     Attributes:
+        columns: of each text, in the order of the requests (:func:`specbench.protocols.scoring.score_texts`).
         texts: in the order of the trace, where texts of one prompt follow one another.
-        columns: of each text (:func:`specbench.protocols.scoring.score_texts`).
+        seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
     """
 
     trace: Trace
     table: ParquetTable
-    texts: list[Completion]
     columns: list[dict[str, Tensor]]
+    texts: list[Completion]
+    seconds_sampling: float = 0.0
+    seconds_scoring: float = 0.0
 
 
 class RecordProtocol:
@@ -64,14 +67,13 @@ class RecordProtocol:
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
-        started = time.perf_counter()
         kept = record(context, repeated(context, self.samples))
-        trace, seconds = kept.trace, time.perf_counter() - started
+        trace = kept.trace
         lengths = {info.title: replay(trace, info, [context.gamma])[0].acceptance_length for info in replayable()}
         by_rule = ", ".join(f"{length:.2f} by the {title}" for title, length in lengths.items())
         return Outcome(
-            f"{len(trace)} tokens recorded in {seconds:.1f} s; replayed at gamma {context.gamma}, tokens a step: "
-            f"{by_rule}",
+            f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
+            f"gamma {context.gamma}, tokens a step: {by_rule}",
             tables={TRACE: kept.table},
         )
 
@@ -92,12 +94,7 @@ def repeated(context: ModelContext, samples: int) -> list[Request]:
 
 
 def record(context: ModelContext, requests: Sequence[Request], independent: bool = False) -> Recorded:
-    """Samples a text for each request and scores it; see sample_texts."""
-    return recorded(context, sample_texts(context, requests, independent))
-
-
-def sample_texts(context: ModelContext, requests: Sequence[Request], independent: bool = False) -> list[Completion]:
-    """A text for each request, from the target alone.
+    """Samples a text for each request and scores it.
 
     Args:
         independent: whether texts have other seeds than those that are decoded of the same requests.
@@ -109,10 +106,15 @@ def sample_texts(context: ModelContext, requests: Sequence[Request], independent
     if independent:
         requests = [dataclasses.replace(request, seed=request_seed(request.seed, "record")) for request in requests]
     decoder, completions = context.decoder(0), []
+    started = time.perf_counter()
     for batch in track(context.batches(requests), "sampling"):
         completions += decoder.run(batch)
     synchronize(context.target.device)
-    return completions
+    sampled = time.perf_counter()
+    recording = recorded(context, completions)
+    return dataclasses.replace(
+        recording, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled
+    )
 
 
 def recorded(context: ModelContext, completions: Sequence[Completion]) -> Recorded:
@@ -123,9 +125,9 @@ def recorded(context: ModelContext, completions: Sequence[Completion]) -> Record
     """
     scored, prompts, identity = score_texts(context, completions), len(context.requests), identity_of(context)
     order = sorted(range(len(completions)), key=lambda i: (i % prompts, i))
-    texts, columns = [completions[i] for i in order], [scored[i] for i in order]
-    names = [
-        (text.request.prompt_name, i // prompts + text.request.sample) for i, text in zip(order, texts, strict=True)
-    ]
-    table = trace_table(names, [text.request.max_new_tokens for text in texts], columns, identity)
-    return Recorded(trace_of(table, identity, TRACE), ParquetTable(table, table.schema), texts, columns)
+    requests = [completions[i].request for i in order]
+    names = [(request.prompt_name, i // prompts + request.sample) for i, request in zip(order, requests, strict=True)]
+    limits = [request.max_new_tokens for request in requests]
+    table = trace_table(names, limits, [scored[i] for i in order], identity)
+    trace = trace_of(table, identity, TRACE)
+    return Recorded(trace, ParquetTable(table, table.schema), scored, [completions[i] for i in order])

@@ -20,7 +20,7 @@ from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
-from specbench.protocols.record import Recorded, recorded, repeated, sample_texts
+from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_draft_model, check_survival
 from specbench.replay.renewal import replay
@@ -90,16 +90,13 @@ class ReplayCheckProtocol:
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             context.decoder(max(self.decoded)).run(requests[: context.batch_size])
+        kept = record(context, requests, independent=True)
         started = time.perf_counter()
-        texts = sample_texts(context, requests, independent=True)
-        sampled = time.perf_counter()
-        kept = recorded(context, texts)
-        scored = time.perf_counter()
         rows = replay_rows(kept.trace, replay(kept.trace, rule, self.gammas))
         without = [
-            TimingRow("sampling", None, len(kept.trace), sampled - started),
-            TimingRow("scoring", None, len(kept.trace), scored - sampled),
-            TimingRow("replay", None, None, time.perf_counter() - scored),
+            TimingRow("sampling", None, len(kept.trace), kept.seconds_sampling),
+            TimingRow("scoring", None, len(kept.trace), kept.seconds_scoring),
+            TimingRow("replay", None, None, time.perf_counter() - started),
         ]
         points, decoding = list[PointRow](), list[TimingRow]()
         for gamma in track(self.decoded, "decoding"):
