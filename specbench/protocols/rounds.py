@@ -110,6 +110,12 @@ class TimedRounds:
         first, end = (np.array([[seconds_of(text)[i] for text in row] for row in texts]) for i in (0, 1))
         return RequestTimes(first, end, np.array([[len(text.token_ids) for text in row] for row in texts]))
 
+    @property
+    def prompts(self) -> tuple[float, float]:
+        """Seconds of feeding prompts plainly and speculatively, over all rounds."""
+        plain, speculative = zip(*itertools.chain(*self.rounds), strict=True)
+        return sum(timed.prompts for timed in plain), sum(timed.prompts for timed in speculative)
+
     def rows(self) -> list[RoundRow]:
         """A row a batch, way and round."""
         ways = {
@@ -130,9 +136,9 @@ def speed_fields(timed: TimedRounds) -> dict[str, Any]:
     Phases and prompts are over all rounds; the row has the share of them that its own seconds are of all rounds'.
     """
     speed, times = speed_of(timed.times), timed.times
-    plain_groups, groups = zip(*itertools.chain(*timed.rounds), strict=True)
-    phases = {phase: sum(group.phases.get(phase, 0.0) for group in groups) for phase in PHASES}
-    plain_prompts, prompts = (sum(group.prompts for group in way) for way in (plain_groups, groups))
+    every = [group.phases for _, group in itertools.chain(*timed.rounds)]
+    phases = {phase: sum(of_group.get(phase, 0.0) for of_group in every) for phase in PHASES}
+    plain_prompts, prompts = timed.prompts
     seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
     tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
     share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
