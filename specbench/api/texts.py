@@ -26,10 +26,9 @@ from specbench.models import CachedModel, Pair, loading
 from specbench.protocols.model_context import ModelContext, in_prompt_groups
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
+from specbench.protocols.rounds import decode_timed, speed_fields, timed_rounds
 from specbench.protocols.scoring import overlap_fields, score_texts
-from specbench.protocols.settings import check_parameters
-from specbench.protocols.speed_fields import speed_fields
+from specbench.protocols.settings import RoundSettings, check_parameters
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen

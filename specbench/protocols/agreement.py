@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,8 +27,8 @@ from specbench.core.machine.progress import progress, say, track
 from specbench.exactness.differential import STRUCTURAL, Comparison, ComparisonRow, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
+from specbench.protocols.settings import check_no_history
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
@@ -78,11 +77,13 @@ class AgreementProtocol:
             check_no_history(context)
         other = self._other(context)
         compared = self._on_fixtures(context, other) if self.requests else []
-        divergences = [divergence for comparison in compared for divergence in comparison.divergences[:LISTED]]
-        first = _first(compared)
+        listed = [divergence for comparison in compared for divergence in comparison.divergences[:LISTED]]
+        divergences = [divergence for comparison in compared for divergence in comparison.divergences]
+        total = Comparison("all", sum(comparison.requests for comparison in compared), divergences)
+        first = _first(total)
         row, counts = self._on_draws(context, other) if self.draws else (None, DrawCounts())
         name = type(other).__name__
-        headline = [*([_words(compared, name)] if compared else []), *([_counted(row)] if row else [])]
+        headline = [*([_words(total, name)] if compared else []), *([_counted(row)] if row else [])]
         return Outcome(
             "; ".join(headline),
             {},
@@ -90,10 +91,10 @@ class AgreementProtocol:
                 AGREEMENT: ParquetTable([row] if row else [], AGREEMENT_SCHEMA),
                 DIFFERENCES: ParquetTable(counts.differences[:LISTED], DifferenceRow),
                 COMPARISONS: ParquetTable([comparison.row() for comparison in compared], ComparisonRow),
-                DIVERGENCES: ParquetTable(divergences, Divergence),
+                DIVERGENCES: ParquetTable(listed, Divergence),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
-            failure=_failure(compared, row, name),
+            failure=_failure(total, row, name),
         )
 
     def _other(self, context: RunContext) -> Verifier:
@@ -110,11 +111,12 @@ class AgreementProtocol:
         return other
 
     def _on_fixtures(self, context: RunContext, other: Verifier) -> list[Comparison]:
-        fixtures, compared = [*small_fixtures(), greedy_fixture()], []
+        fixtures = [*small_fixtures(), greedy_fixture()]
         say(f"comparing {self.requests * len(fixtures):,} requests of {len(fixtures)} small fixtures")
-        for fixture in track(fixtures, "comparing on fixtures"):
-            compared.append(compare(context.verifier, other, fixture, self.requests, context.seed, context.device))
-        return compared
+        return [
+            compare(context.verifier, other, fixture, self.requests, context.seed, context.device)
+            for fixture in track(fixtures, "comparing on fixtures")
+        ]
 
     def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, DrawCounts]:
         dtype = str(context.dtype).removeprefix("torch.")
@@ -135,20 +137,18 @@ class AgreementProtocol:
         return _row(context, other, spec, counts, time.perf_counter() - started), counts
 
 
-def _failure(compared: Sequence[Comparison], row: AgreementRow | None, other: str) -> str | None:
+def _failure(total: Comparison, row: AgreementRow | None, other: str) -> str | None:
     """Why the run should not exit with 0: differences that rounding does not explain."""
-    structural, wrong = sum(comparison.count(STRUCTURAL) for comparison in compared), (row.wrong or 0) if row else 0
-    first = _first(compared)
-    if structural and first is not None:
+    first, wrong = _first(total), (row.wrong or 0) if row else 0
+    if first is not None and first.cause == STRUCTURAL:
         return f"it does not emit the tokens of {other}; the two part first at {first.described(other)}"
     return f"it does not emit the tokens of {other}: {wrong:,} draws differ by more than rounding" if wrong else None
 
 
-def _first(compared: Sequence[Comparison]) -> Divergence | None:
+def _first(total: Comparison) -> Divergence | None:
     """The first divergence that rounding does not explain; failing that, the first."""
-    divergences = [divergence for comparison in compared for divergence in comparison.divergences]
-    wrong = (divergence for divergence in divergences if divergence.cause == STRUCTURAL)
-    return next(wrong, divergences[0] if divergences else None)
+    wrong = (divergence for divergence in total.divergences if divergence.cause == STRUCTURAL)
+    return next(wrong, next(iter(total.divergences), None))
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCounts, seconds: float) -> AgreementRow:
@@ -186,14 +186,11 @@ def _counted(row: AgreementRow) -> str:
     return f"{text}{row.rounding} by rounding, {row.wrong} wrong"
 
 
-def _words(compared: Sequence[Comparison], other: str) -> str:
-    requests = sum(comparison.requests for comparison in compared)
-    first = _first(compared)
+def _words(total: Comparison, other: str) -> str:
+    first = _first(total)
     if first is None:
-        return f"the same tokens in {requests:,} requests of the small fixtures"
-    differing = sum(len(comparison.divergences) for comparison in compared)
-    rounding = sum(comparison.count("rounding") for comparison in compared)
+        return f"the same tokens in {total.requests:,} requests of the small fixtures"
     return (
-        f"{differing:,} of {requests:,} requests of the small fixtures differ, {rounding:,} by rounding; the two part "
-        f"first at {first.described(other)}"
+        f"{len(total.divergences):,} of {total.requests:,} requests of the small fixtures differ, "
+        f"{total.count('rounding'):,} by rounding; the two part first at {first.described(other)}"
     )

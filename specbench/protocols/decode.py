@@ -34,10 +34,9 @@ from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
-from specbench.protocols.rounds import ROUNDS, RoundRow, RoundSettings, TimedRounds, timed_rounds
+from specbench.protocols.rounds import ROUNDS, RoundRow, TimedRounds, speed_fields, timed_rounds
 from specbench.protocols.scoring import overlap_fields, shared_fields
-from specbench.protocols.settings import NOTHING, Ignored
-from specbench.protocols.speed_fields import speed_fields
+from specbench.protocols.settings import NOTHING, Ignored, RoundSettings
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots

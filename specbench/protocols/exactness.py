@@ -30,8 +30,8 @@ from specbench.exactness.tables import bias_rows, sensitivity
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum
 from specbench.exactness.verdict import breaks_lossy_rule, names_another_rule
 from specbench.metrics.run_row import emptied
-from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
+from specbench.protocols.settings import check_no_history
 from specbench.reports.plots import exactness as plots
 
 JSON, PAGE = "certificate.json", "certificate.md"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from matplotlib.figure import Figure
@@ -22,7 +21,6 @@ from specbench.exactness.two_sample.bounds import ALL, BiasRow
 from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
 from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
-from specbench.metrics.results import schema_of
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
@@ -129,12 +127,7 @@ class JudgeProtocol:
         finally:
             source.close()
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
-        rows[FINDINGS] = [
-            FindingRow(
-                judgement.engine, finding.question, finding.verdict, finding.answer, json.dumps(dict(finding.numbers))
-            )
-            for finding in judgement.findings
-        ]
+        rows[FINDINGS] = [finding.row(judgement.engine) for finding in judgement.findings]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
@@ -143,7 +136,7 @@ class JudgeProtocol:
                 **(context.columns if getattr(source, "of_run", False) else {}),
                 **({"gamma": self._gamma(context, source)} if self._reads_gamma(source) else {}),
             },
-            {name: ParquetTable(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
+            {name: ParquetTable(rows.get(name, []), kind) for name, kind in SCHEMAS.items()},
             {} if figure is None else {FIGURE: figure},
             judgement.pages(figure),
             failure=judgement.failure,
@@ -163,18 +156,12 @@ class JudgeProtocol:
             remedy = "Give it both ways: the yaml in conf/source says how."
             raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
         checkpoint = self._checkpoint(context)
-        prompts, sentences = (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
-        if checkpoint is not None:
-            encode = checkpoint.encode
-            prompts, sentences = (
-                [replace(prompt, token_ids=encode(prompt.text)) for prompt in some] for some in (prompts, sentences)
-            )
+        encode = None if checkpoint is None else checkpoint.encode
+        prompts, sentences = (prompts_of(source, self.prompts, lists, encode) for lists in (encode is None, False))
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")
-        findings: list[Finding] = [
-            judge_distribution(sampler, prompts, self.limits, context.seed, context.journal.note, checkpoint)
-        ]
+        findings: list[Finding] = [judge_distribution(sampler, prompts, self.limits, context.journal, checkpoint)]
         if checkpoint is not None:
             findings.append(judge_checkpoint(checkpoint, self.limits.false_alarm, self.limits.power))
         say(" ".join(finding.answer for finding in findings))

@@ -32,8 +32,8 @@ from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine.progress import say
 from specbench.core.types import Verification
-from specbench.protocols.prechecks import check_no_processors
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
+from specbench.protocols.settings import check_no_processors
 from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of

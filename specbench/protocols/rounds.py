@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds
-from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import synchronize
 from specbench.core.machine.journal import Journal
@@ -30,8 +28,10 @@ from specbench.core.machine.progress import track
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.step_result import PHASES
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
+from specbench.metrics.intervals import columns
 from specbench.metrics.request_latency import RequestTimes
 from specbench.metrics.speed import Rounds, speed_of
+from specbench.protocols.settings import RoundSettings
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
 ROUNDS = "rounds.parquet"
@@ -73,29 +73,6 @@ Decode = Callable[[Sequence[Request]], Timed]  # one way to decode a batch
 
 
 @dataclass(frozen=True)
-class RoundSettings:
-    """How often batches are decoded.
-
-    Attributes:
-        rounds: at least so often.
-        max_rounds: at most, where rounds scatter.
-        seconds: no further round begins that would end later than so long after the first began; 0 is no limit.
-    """
-
-    rounds: int
-    max_rounds: int
-    seconds: float | int
-
-    def __post_init__(self) -> None:
-        check_count("protocol.rounds", self.rounds, 1, MOST_ROUNDS)
-        check_count("protocol.max_rounds", self.max_rounds, 1, MOST_ROUNDS)
-        check_seconds("protocol.seconds", self.seconds)
-        if self.max_rounds < self.rounds:
-            remedy = f"Use {self.rounds} or more, or fewer rounds."
-            raise ConfigError("protocol.max_rounds", self.max_rounds, f"below protocol.rounds={self.rounds}", remedy)
-
-
-@dataclass(frozen=True)
 class TimedRounds:
     """What rounds of decoding left.
 
@@ -134,12 +111,6 @@ class TimedRounds:
         return RequestTimes(first, end, np.array([[len(text.token_ids) for text in row] for row in texts]))
 
     @property
-    def phases(self) -> dict[str, float]:
-        """Seconds of speculative decoding by phase of a step, over all rounds."""
-        every = [speculative.phases for _, speculative in itertools.chain(*self.rounds)]
-        return {phase: sum(phases.get(phase, 0.0) for phases in every) for phase in PHASES}
-
-    @property
     def prompts(self) -> tuple[float, float]:
         """Seconds of feeding prompts plainly and speculatively, over all rounds."""
         plain, speculative = zip(*itertools.chain(*self.rounds), strict=True)
@@ -156,6 +127,53 @@ class TimedRounds:
             for r, b in np.ndindex(self.times.seconds.shape)
             for way, (tokens, seconds) in ways.items()
         ]
+
+
+def speed_fields(timed: TimedRounds) -> dict[str, Any]:
+    """RunRow's columns of speed, and of what the time of a step is made of: seconds of feeding prompts, which are no
+    step's, each group's steps, and how many requests were in a step.
+
+    Phases and prompts are over all rounds; the row has the share of them that its own seconds are of all rounds'.
+    """
+    speed, times = speed_of(timed.times), timed.times
+    every = [group.phases for _, group in itertools.chain(*timed.rounds)]
+    phases = {phase: sum(of_group.get(phase, 0.0) for of_group in every) for phase in PHASES}
+    plain_prompts, prompts = timed.prompts
+    seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
+    tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
+    share, plain_share = seconds / float(times.seconds.sum()), plain_seconds / float(times.plain_seconds.sum())
+    plain_first, first = zip(*timed.first, strict=True)
+    return {
+        **timed.columns,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "plain_tokens": plain_tokens,
+        "plain_seconds": plain_seconds,
+        "plain_tokens_per_second": plain_tokens / plain_seconds,
+        **columns("speedup", speed.speedup),
+        **{f"seconds_{phase}": share * phases[phase] for phase in PHASES},
+        "seconds_rest": seconds - share * sum(phases.values()),
+        "rounds": len(times.seconds),
+        "round_error": speed.round_error,
+        "plain_round_error": speed.plain_round_error,
+        "batch_tokens": speed.tokens.astype(int).tolist(),
+        "batch_seconds": speed.seconds.tolist(),
+        "batch_plain_tokens": speed.plain_tokens.astype(int).tolist(),
+        "batch_plain_seconds": speed.plain_seconds.tolist(),
+        **vars(timed.disturbance),
+        "differing_texts": timed.differing,
+        "seconds_prompts": share * prompts,
+        "plain_seconds_prompts": plain_share * plain_prompts,
+        "batch_steps": [group.steps for group in first],
+        "batch_plain_steps": [group.steps for group in plain_first],
+        "requests_per_step": requests_per_step(first),
+        "plain_requests_per_step": requests_per_step(plain_first),
+    }
+
+
+def requests_per_step(groups: Sequence[Timed]) -> float:
+    """How many requests a step advanced, on average: batch_size if the batch was full to the end."""
+    return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
 class LiveSpeed:

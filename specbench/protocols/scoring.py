@@ -23,7 +23,7 @@ from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 from specbench.models import CachedModel
 from specbench.protocols.model_context import ModelContext, in_groups, unit_of
-from specbench.protocols.prechecks import no_probabilities
+from specbench.protocols.settings import no_probabilities
 from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams
 

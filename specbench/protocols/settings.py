@@ -1,16 +1,19 @@
-"""Checks of arguments that several protocols take, and of what a protocol would silently ignore."""
+"""What protocols refuse: arguments out of range, what they would silently ignore, and runs that they cannot measure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specbench.core.checks import check_count, plain_number
+from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds, plain_number
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
-from specbench.protocols.protocol import MeasurementProtocol
+from specbench.protocols.protocol import MeasurementProtocol, RunContext
 from specbench.replay.survival import LARGEST_GAMMA
+from specbench.rules import replayable
+from specbench.rules.rule import rule_of
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
@@ -83,6 +86,29 @@ def _different(key: str, values: object, fewest: int, *bounds: int) -> list[int]
     return numbers
 
 
+@dataclass(frozen=True)
+class RoundSettings:
+    """How often batches are decoded.
+
+    Attributes:
+        rounds: at least so often.
+        max_rounds: at most, where rounds scatter.
+        seconds: no further round begins that would end later than so long after the first began; 0 is no limit.
+    """
+
+    rounds: int
+    max_rounds: int
+    seconds: float | int
+
+    def __post_init__(self) -> None:
+        check_count("protocol.rounds", self.rounds, 1, MOST_ROUNDS)
+        check_count("protocol.max_rounds", self.max_rounds, 1, MOST_ROUNDS)
+        check_seconds("protocol.seconds", self.seconds)
+        if self.max_rounds < self.rounds:
+            remedy = f"Use {self.rounds} or more, or fewer rounds."
+            raise ConfigError("protocol.max_rounds", self.max_rounds, f"below protocol.rounds={self.rounds}", remedy)
+
+
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
     """The keys that a protocol makes no use of, with what to know instead (see MeasurementProtocol)."""
     ignored = dict(getattr(protocol, "own_conditions", {}))
@@ -126,3 +152,57 @@ def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
         if value != DEFAULTS[name] and not searched:
             problem = f"protocol={config_name('protocol', protocol)} would ignore it"
             raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)
+
+
+def check_draft_model(context: RunContext) -> None:
+    """Raises ConfigError for a drafter that says that its drafts have no probabilities."""
+    if context.drafter is not None and not context.drafter.has_probabilities:
+        raise no_probabilities(context.drafter)
+
+
+def no_probabilities(drafter: object) -> ConfigError:
+    """Of a drafter without a model."""
+    problem = "has no probabilities that could be recorded"
+    return ConfigError("drafter", config_name("drafter", drafter), problem, "Use drafter=model or drafter=layer_skip.")
+
+
+def check_chains(context: RunContext) -> None:
+    """Raises ConfigError for a drafter of trees, if what is measured is known of chains alone."""
+    if context.drafter is not None and context.drafter.drafts_trees:
+        name = config_name("drafter", context.drafter)
+        raise ConfigError("drafter", name, "drafts trees, and this protocol knows chains alone", "Use drafter=model.")
+
+
+def check_fixed_lengths(context: RunContext) -> None:
+    """Raises ConfigError for a drafter that ends drafts by a policy, if what is measured is known of gamma tokens."""
+    if context.drafter is not None and context.drafter.policy.kind != "fixed":
+        problem = "this protocol knows drafts of gamma tokens alone"
+        remedy = "Use drafter.policy=fixed; protocol=replay tells what policies would accept, from a trace."
+        raise ConfigError("drafter.policy", context.drafter.policy.kind, problem, remedy)
+
+
+def check_no_history(context: RunContext) -> None:
+    """Raises ConfigError for processors, penalties and bans if steps are made up, without a text before any token."""
+    for name, value in context.sampling.shaping.items():
+        remedy = "Leave it out: only decoded and recorded texts have it."
+        raise ConfigError(f"sampler.{name}", value, "steps are made up, without texts", remedy)
+    check_no_processors(context)
+
+
+def check_no_processors(context: RunContext) -> None:
+    """Raises ConfigError for processors if steps are made up."""
+    if context.processors:
+        remedy = "Leave them out: only decoded and recorded texts have them."
+        raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)
+
+
+def check_survival(context: RunContext) -> None:
+    """Raises ConfigError for a verifier whose rule has no replay, or a drafter of trees or of lengths of its own."""
+    check_chains(context)
+    check_fixed_lengths(context)
+    rule = rule_of(context.verifier)
+    if rule.token_cost is None:
+        remedy = (
+            f"Use a verifier of rule {' or '.join(info.name for info in replayable())}, or give its Rule a token_cost."
+        )
+        raise ConfigError("verifier", context.verifier_name, f"its rule, {rule.name}, has no replay", remedy)

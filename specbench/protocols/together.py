@@ -60,16 +60,15 @@ def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int,
     now = environment(context.device)
     where = {key: str(now[key]) for key in SAME}
 
-    def read(path: Path) -> Shared | None:
-        return Shared.read(path, own, where, groups, context.pair.tokenizer)
+    def at(path: Path) -> Shared:
+        return Shared(path, where, groups, context.pair.tokenizer)
 
-    earlier = filter(None, map(read, sorted(context.folder.parent.glob(f"*/{TOGETHER}"))))
+    earlier = (shared for shared in map(at, sorted(context.folder.parent.glob(f"*/{TOGETHER}"))) if shared.read(own))
     path = next((shared.path for shared in earlier if own not in shared.failed), context.folder / TOGETHER)
     with locked(path.with_suffix(".lock")):
-        shared = read(path) if path.exists() else None
-        if shared is None:
+        shared = at(path)
+        if not shared.read(own):
             path.unlink(missing_ok=True)
-            shared = Shared(path, where, groups, context.pair.tokenizer)
         if not shared.ended:
             _decode(shared, context, own, seconds, warmup)
     columns = {
@@ -97,12 +96,12 @@ def _decode(shared: Shared, context: ModelContext, own: int, seconds: float | in
         shared.write(failed=failed)
     live = LiveSpeed(context.journal)
     watch, before = DisturbanceWatch(context.device.type == "cpu", torch.get_num_threads()), shared.seen
-    shown, done = 0, len(shared.rounds.get(PLAIN, ()))
+    shown, done = 0, shared.count
     with progress("comparing settings", len(groups), seconds - shared.spent if seconds else math.inf) as advance:
         advance(done)
         while not (why := shared.ending(seconds)):
             ways = [PLAIN, *shared.standing().active]
-            number = len(shared.rounds.get(PLAIN, ()))
+            number = shared.count
             order = np.random.default_rng([context.seed, number]).permutation(ways).tolist()
             decoded, failed, began = {}, dict[int, str](), time.perf_counter()
             for job in order:
@@ -119,7 +118,7 @@ def _decode(shared: Shared, context: ModelContext, own: int, seconds: float | in
                 shown = standing.number
                 _show(shared, standing)
     shared.write(ended=why)
-    say(f"{len(shared.rounds[PLAIN])} rounds in {shared.spent:.0f} s: {why}")
+    say(f"{shared.count} rounds in {shared.spent:.0f} s: {why}")
 
 
 def _decoders(
@@ -160,7 +159,7 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
 
 def _show(shared: Shared, standing: Standing) -> None:
     """Prints how the settings compare so far."""
-    count = len(shared.rounds[PLAIN])
+    count = shared.count
     table = Table(title=Text(f"after {count} rounds and {shared.spent:.0f} s"))
     for name in ("setting", "rounds", "tokens a step", "times plain decoding", ""):
         table.add_column(name, justify="left" if name in ("setting", "") else "right")

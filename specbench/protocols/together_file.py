@@ -52,27 +52,20 @@ class Shared:
     spent: float = 0.0
     ended: str = ""
 
-    @staticmethod
-    def read(
-        path: Path,
-        job: int,
-        where: dict[str, Any],
-        groups: Sequence[Sequence[Request]],
-        tokenizer: Tokenizer | None,
-    ) -> Shared | None:
-        """What a file has; None for rounds without this job or of another place, or without a whole first line."""
+    def read(self, job: int) -> bool:
+        """Takes what the file has; False, and nothing taken, if it has rounds without this job or of another place, or
+        no whole first line."""
         lines = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:
                 lines.append(json.loads(line))
             except ValueError:  # its process was killed while it wrote; what stands behind it was written later
                 continue
-        if not lines or lines[0].get("where") != where or str(job) not in lines[0]["jobs"]:
-            return None
-        shared = Shared(path, where, groups, tokenizer)
+        if not lines or lines[0].get("where") != self.where or str(job) not in lines[0]["jobs"]:
+            return False
         for line in lines:
-            shared.take(line)
-        return shared
+            self.take(line)
+        return True
 
     def take(self, line: dict[str, Any]) -> None:
         """Adds a line of the file."""
@@ -100,26 +93,29 @@ class Shared:
         """Plain decoding and a setting beside it, group by group, as far as the setting got."""
         return list(zip(self.rounds[PLAIN], self.rounds[job], strict=False))
 
+    @property
+    def count(self) -> int:
+        """How many rounds there are."""
+        return len(self.rounds.get(PLAIN, ()))
+
     def standing(self) -> Standing:
         """Which settings are still compared after these rounds, and how they compare."""
-        count, points, due = len(self.rounds.get(PLAIN, ())), list[int](), FIRST
+        count, points, due = self.count, list[int](), FIRST
         while due <= count:
             points.append(due)
             due = math.ceil(GROWTH * due)
         if self.ended and count > max([1, *points]):
             points.append(count)
-        settings = [job for job in self.jobs if job != PLAIN and job not in self.failed]
-        standing = Standing(settings, {}, None, False, 0)
+        standing = Standing([job for job in self.jobs if job != PLAIN and job not in self.failed], {}, None, False, 0)
         for number, rounds in enumerate(points, 1):
-            if standing.active:
-                standing = self._after(standing, number, rounds, len(self.jobs) - 1)
+            if not standing.active:
+                break
+            batches = {job: np.concatenate([*vars(self.times(job)).values()])[:, :rounds] for job in standing.active}
+            times = {job: SettingTimes.shared(batch, number, 0) for job, batch in batches.items()}
+            result, looks = look(times, len(self.jobs) - 1), standing.looks | dict.fromkeys(times, number)
+            active = [job for job in standing.active if job not in result.beaten]
+            standing = Standing(active, looks, result.best, result.tied, number)
         return standing
-
-    def _after(self, before: Standing, number: int, rounds: int, among: int) -> Standing:
-        batches = {job: np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active}
-        result = look({job: SettingTimes.shared(batch, number, 0) for job, batch in batches.items()}, among)
-        active = [job for job in before.active if job not in result.beaten]
-        return Standing(active, before.looks | dict.fromkeys(before.active, number), result.best, result.tied, number)
 
     def ending(self, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.
@@ -127,7 +123,7 @@ class Shared:
         Raises:
             ConfigError: too few seconds for two rounds, without which there is no interval.
         """
-        count, standing = len(self.rounds.get(PLAIN, ())), self.standing()
+        count, standing = self.count, self.standing()
         if not standing.active:
             return "no setting is left"
         if count == len(self.groups):
@@ -186,8 +182,9 @@ def timed_of(decoded: dict[str, Any], group: Sequence[Request], tokenizer: Token
     """The inverse of :func:`decode_group`."""
     completions = []
     for request, text in zip(group, decoded["texts"], strict=True):
-        steps = [Step(request.name, number, *step) for number, step in enumerate(text["steps"])]
-        fields = {name: text[name] for name in ("token_ids", "finished", "stop_reason", "characters")}
-        times = {name: text[name] for name in ("first_token", "ended")}
-        completions.append(Completion(request, **fields, **times, steps=steps, tokenizer=tokenizer))
+        fields: dict[str, Any] = {
+            **text,
+            "steps": [Step(request.name, number, *step) for number, step in enumerate(text["steps"])],
+        }
+        completions.append(Completion(request, **fields, tokenizer=tokenizer))
     return Timed(completions, **{name: decoded[name] for name in TIMES})

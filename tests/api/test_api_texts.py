@@ -26,7 +26,8 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.metrics.results import RunRow, write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, timed_rounds
+from specbench.protocols.rounds import timed_rounds
+from specbench.protocols.settings import RoundSettings
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.runs.samplings import processors_text

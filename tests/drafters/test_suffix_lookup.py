@@ -12,7 +12,8 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.suffixes import BOUNDARY, MOST, Texts, most_frequent
-from specbench.protocols.rounds import RoundSettings, timed_rounds
+from specbench.protocols.rounds import timed_rounds
+from specbench.protocols.settings import RoundSettings
 from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_decoding import GREEDY, texts
 from tests.helpers.cases import bound, decoder

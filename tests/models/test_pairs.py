@@ -17,8 +17,8 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.prechecks import check_fixed_lengths, check_survival
 from specbench.protocols.scoring import score_texts
+from specbench.protocols.settings import check_fixed_lengths, check_survival
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import GREEDY, make_requests, texts

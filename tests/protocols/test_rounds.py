@@ -13,7 +13,8 @@ from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import DecodeProtocol, repeat_failure
-from specbench.protocols.rounds import RoundSettings, Timed, TimedRounds, timed_rounds
+from specbench.protocols.rounds import Timed, TimedRounds, timed_rounds
+from specbench.protocols.settings import RoundSettings
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair

@@ -20,8 +20,8 @@ from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import rows_along
 from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
-from specbench.protocols.prechecks import check_no_history
 from specbench.protocols.replay import check_sampler
+from specbench.protocols.settings import check_no_history
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, launches, logit_rows, resolve, where
 from specbench.sampling.batch import Batch

@@ -12,6 +12,7 @@ from specbench.exactness.two_sample.forks import parting
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, RECORDED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
+from specbench.protocols.model_context import in_groups
 from specbench.sources import Mode, TextCompletion
 from specbench.sources.contract import SourceOfSeveral
 
@@ -63,16 +64,21 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
     if getattr(sampler.source, "recorded", False):
         return not_asked(QUESTION, RECORDED)
     some, stopped, distinct = prompts[:PROMPTS], dict[str, _Stopped](), dict[Mode, set[int]]()
+
+    def seeded(mode: Mode, question: str, at_once: int = PROMPTS) -> list[TextCompletion]:
+        requests = [sampler.request(prompt, "seed", LENGTH) for prompt in some]
+        return [text for batch in in_groups(requests, at_once) for text in sampler.complete(batch, mode, question)]
+
     of_each_mode: dict[str, Callable[[Mode], Checked]] = {
-        SAME_SEED: lambda mode: _same_seed(sampler, some, mode),
-        ALONE: lambda mode: _alone(sampler, some, mode),
+        SAME_SEED: lambda mode: _equal(*(seeded(mode, f"same seed, {number}") for number in (1, 2))),
+        ALONE: lambda mode: _equal(seeded(mode, "beside others"), seeded(mode, "alone", at_once=1)),
         LIMIT: lambda mode: _limit(sampler, some, gamma + 3, mode),
         STOP: lambda mode: _stop(sampler, prompts, greedy, mode, stopped),
     }
     if isinstance(sampler.source, SourceOfSeveral):
         of_each_mode[COPIES] = lambda mode: _copies(sampler, some, mode, distinct)
     rows = [_row(sampler, check, mode, ask) for check, ask in of_each_mode.items() for mode in Mode]
-    rows.append(_row(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
+    rows.append(_row(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _equal(*(seeded(mode, "coupled") for mode in Mode))))
     rows.append(_row(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
     return _finding(rows)
 
@@ -88,22 +94,6 @@ def _row(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Checked
     except SpecbenchError as error:
         return CheckRow(check, mode, 0, 0, f"not checked: {error}")
     return CheckRow(check, mode, cases, len(wrong), wrong[0] if wrong else "")
-
-
-def _same_seed(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> Checked:
-    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    return _equal(*(sampler.complete(requests, mode, f"same seed, {number}") for number in (1, 2)))
-
-
-def _alone(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode) -> Checked:
-    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    together = sampler.complete(requests, mode, "beside others")
-    return _equal(together, [sampler.complete([request], mode, "alone")[0] for request in requests])
-
-
-def _coupled(sampler: Sampler, prompts: Sequence[JudgedPrompt]) -> Checked:
-    requests = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
-    return _equal(*(sampler.complete(requests, mode, "coupled") for mode in Mode))
 
 
 def _equal(one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> Checked:

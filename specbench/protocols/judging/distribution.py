@@ -6,11 +6,12 @@ import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import say
 from specbench.core.rounding import most
 from specbench.exactness.two_sample.bets import BetResults, evidence
@@ -96,15 +97,14 @@ def judge_distribution(
     sampler: Sampler,
     prompts: Sequence[JudgedPrompt],
     limits: SampleLimits,
-    seed: int,
-    note: Callable[..., None],
+    journal: Journal,
     checkpoint: TextScorer | None = None,
 ) -> Finding:
     """Samples until the bets reject, or texts or time are used up.
 
     Args:
         checkpoint: scores the texts, and also ends the sampling if it refutes them.
-        note: receives the number of texts and the evidence after each look.
+        journal: receives the number of texts and the evidence after each look.
     """
     if sampler.sampling.greedy:
         return not_asked(QUESTION, "Nothing is drawn at temperature 0.")
@@ -117,11 +117,11 @@ def judge_distribution(
         if not sampled.prompts:
             return not_asked(QUESTION, "There are no texts of both modes.")
         bets = evidence(pairs := sampled.pairs(limits.length, checkpoint))
-        note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
+        journal.note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
         say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
         ended = ended or (checkpoint is not None and checkpoint.refutes(limits.false_alarm))
         if ended or bets.rejected_at(limits.false_alarm):
-            return _finding(sampled, pairs, bets, prompts, limits, seed)
+            return _finding(sampled, pairs, bets, [prompt.name for prompt in prompts], limits, sampler.seed)
         look *= 2
 
 
@@ -147,11 +147,11 @@ def _finding(
     sampled: Sampled,
     pairs: TextPairs,
     bets: BetResults,
-    prompts: Sequence[JudgedPrompt],
+    prompts: list[str],
     limits: SampleLimits,
     seed: int,
 ) -> Finding:
-    bias = bias_rows(pairs, bets, [prompt.name for prompt in prompts], limits.power)
+    bias = bias_rows(pairs, bets, prompts, limits.power)
     rejected, whole = bets.rejected_at(limits.false_alarm), bias[0]
     entropy = whole.entropy or 0.0
     numbers = {

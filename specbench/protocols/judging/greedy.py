@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -30,7 +31,7 @@ from specbench.metrics.findings import OF_GREEDY as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding, not_asked
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.sources import Mode, TextCompletion
+from specbench.sources import Mode, TextCompletion, TextRequest
 from specbench.sources.file import GREEDY
 
 FORKS = "judge_forks.parquet"
@@ -52,47 +53,38 @@ def judge_greedy(
         return not_asked(QUESTION, "protocol.greedy_length is 0."), {}
     if not prompts:
         return not_asked(QUESTION, "The source has no texts at temperature 0."), {}
+
+    def texts(mode: Mode, parameters: SamplingParams) -> list[TextCompletion]:
+        requests = [sampler.request(prompt, 0, length, sampling=parameters) for prompt in prompts]
+        return sampler.complete(requests, mode, GREEDY)
+
     try:
-        plain = _plain(sampler, prompts, length, scored, greedy)
-        requests = [sampler.request(p, 0, length, sampling=greedy) for p in prompts]
-        speculative = sampler.complete(requests, Mode.SPECULATIVE, GREEDY)
+        try:
+            plain = texts(Mode.PLAIN, scored)
+        except SpecbenchError as error:
+            if isinstance(error, OutageError) or scored == greedy:
+                raise
+            plain = texts(Mode.PLAIN, greedy)  # the engine refuses log-probabilities
+        speculative = texts(Mode.SPECULATIVE, greedy)
     except OutageError:
         raise
     except SpecbenchError as error:
         return not_asked(QUESTION, f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
-    margins: Margins | None = None
-    forks, other_characters = [], []
-    for prompt, one, other, repeated in zip(prompts, plain, speculative, again or [None] * len(plain), strict=True):
-        place = None
-        if repeated is not None:
-            place = parting(*_units(one, repeated))
-            forks.append(_fork(prompt, AGAIN, one, repeated, place))
-        if _other_characters(one, other) and not (repeated is not None and _other_characters(one, repeated)):
-            other_characters.append(prompt.name)
-        fork = _fork(prompt, SPECULATIVE, one, other, parting(*_units(one, other)))
-        examined = sum(fork.way == SPECULATIVE and fork.position is not None for fork in forks)
-        if fork.position is not None and examined < EXAMINED:
-            fork = dataclasses.replace(fork, cause=_cause(sampler, prompt, one, other, fork, place))
-            if fork.cause in (UNKNOWN, NO_IDS) and checkpoint is not None:
-                margins = margins or Margins(checkpoint, plain)
-                fork = _scored(margins, one, other, fork)
-        forks.append(fork)
-    return _finding(forks, other_characters), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
-
-
-def _plain(
-    sampler: Sampler, prompts: Sequence[JudgedPrompt], length: int, scored: SamplingParams, greedy: SamplingParams
-) -> list[TextCompletion]:
-    """The plain texts, without log-probabilities if the engine refuses these."""
-    try:
-        return sampler.complete([sampler.request(p, 0, length, sampling=scored) for p in prompts], Mode.PLAIN, GREEDY)
-    except OutageError:
-        raise
-    except SpecbenchError:
-        if scored == greedy:
-            raise
-    return sampler.complete([sampler.request(p, 0, length, sampling=greedy) for p in prompts], Mode.PLAIN, GREEDY)
+    itself = [_fork(AGAIN, *pair) for pair in zip(plain, again, strict=False)]
+    forks = [_fork(SPECULATIVE, *pair) for pair in zip(plain, speculative, strict=True)]
+    margins = None if checkpoint is None else Margins(checkpoint, plain)
+    for i in [i for i, fork in enumerate(forks) if fork.position is not None][:EXAMINED]:
+        if itself and itself[i].position == forks[i].position:
+            forks[i] = dataclasses.replace(forks[i], cause=ITSELF)
+        else:
+            forks[i] = _examined(forks[i], sampler, plain[i], speculative[i], margins)
+    other_characters = [
+        prompt.name
+        for i, prompt in enumerate(prompts)
+        if _other_characters(plain[i], speculative[i]) and not (again and _other_characters(plain[i], again[i]))
+    ]
+    return _finding(forks, itself, other_characters), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
 def _again(
@@ -108,53 +100,43 @@ def _again(
         return []
 
 
-def _units(
-    one: TextCompletion, other: TextCompletion
-) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
-    if one.token_ids is None or other.token_ids is None:
-        return words_of(one.text), words_of(other.text)
-    return one.token_ids, other.token_ids
-
-
 def _other_characters(one: TextCompletion, other: TextCompletion) -> bool:
     """Whether texts of the same tokens have other characters, as where refused tokens leave some behind."""
     same = bool(one.token_ids) and one.token_ids == other.token_ids
     return same and bool(one.text) and bool(other.text) and one.text != other.text  # a file may have ids alone
 
 
-def _fork(prompt: JudgedPrompt, way: str, one: TextCompletion, other: TextCompletion, place: int | None) -> EngineFork:
+def _fork(way: str, one: TextCompletion, other: TextCompletion) -> EngineFork:
+    """Where two texts part, by words if one has no token ids. Its cause is not examined yet."""
+    name, margin = one.request.prompt_id, None
+    if one.token_ids is None or other.token_ids is None:
+        units = words_of(one.text)
+        place = parting(units, words_of(other.text))
+    else:
+        units = one.token_ids
+        place = parting(units, other.token_ids)
+        margin = None if place is None else least_margin(one.logprobs, place)
     if place is None:
-        return EngineFork(prompt.name, way, len(_units(one, other)[0]))
-    margin = least_margin(one.logprobs, place) if one.token_ids is not None and other.token_ids is not None else None
-    return EngineFork(prompt.name, way, place + 1, place + 1, margin, UNKNOWN)
+        return EngineFork(name, way, len(units))
+    return EngineFork(name, way, place + 1, place + 1, margin, UNKNOWN)
 
 
-def _cause(
-    sampler: Sampler,
-    prompt: JudgedPrompt,
-    one: TextCompletion,
-    other: TextCompletion,
-    fork: EngineFork,
-    itself: int | None,
-) -> str:
-    place = (fork.position or 1) - 1
-    if itself == place:
-        return ITSELF
+def _examined(
+    fork: EngineFork, sampler: Sampler, one: TextCompletion, other: TextCompletion, margins: Margins | None
+) -> EngineFork:
+    """The fork with its cause, which the engine's log-probabilities or another request show, or else the checkpoint."""
     if fork.least_margin is not None and fork.least_margin > MARGIN:
-        return NO_ROUNDING
-    if one.token_ids is None or other.token_ids is None or place >= len(other.token_ids):
-        return UNKNOWN if one.token_ids is not None and other.token_ids is not None else NO_IDS
-    if _counts_continuation(sampler.sampling):
-        return UNKNOWN
-    return _next_token(sampler, prompt, other.token_ids[: place + 1])
-
-
-def _scored(margins: Margins, one: TextCompletion, other: TextCompletion, fork: EngineFork) -> EngineFork:
-    place = (fork.position or 1) - 1
-    if one.token_ids is None or other.token_ids is None or place >= min(len(one.token_ids), len(other.token_ids)):
-        return fork
-    lead = margins.lead(one, place, other)
-    return dataclasses.replace(fork, least_margin=lead, cause=BY_CHECKPOINT) if lead > MARGIN else fork
+        return dataclasses.replace(fork, cause=NO_ROUNDING)
+    if one.token_ids is None or other.token_ids is None:
+        return dataclasses.replace(fork, cause=NO_IDS)
+    place, cause = fork.tokens - 1, UNKNOWN
+    if place < len(other.token_ids) and not _counts_continuation(sampler.sampling):
+        cause = _next_token(sampler, one.request, other.token_ids[: place + 1])
+    if cause != CHUNKING and margins is not None and place < min(len(one.token_ids), len(other.token_ids)):
+        lead = margins.lead(one, place, other)
+        if lead > MARGIN:
+            return dataclasses.replace(fork, least_margin=lead, cause=BY_CHECKPOINT)
+    return dataclasses.replace(fork, cause=cause)
 
 
 class Margins:
@@ -165,8 +147,12 @@ class Margins:
     """
 
     def __init__(self, checkpoint: TextScorer, plain: Sequence[TextCompletion]):
-        self._checkpoint = checkpoint
-        self._behind = max((float(self._lost(text).max()) for text in plain if text.token_ids), default=0.0)
+        self._checkpoint, self._plain = checkpoint, plain
+
+    @cached_property
+    def _behind(self) -> float:
+        """The most nats that a token of the plain texts is behind the checkpoint's argmax."""
+        return max((float(self._lost(text).max()) for text in self._plain if text.token_ids), default=0.0)
 
     def lead(self, text: TextCompletion, place: int, other: TextCompletion) -> float:
         """Nats by which a token of a plain text leads that of another text, less the most that any plain token is
@@ -199,20 +185,21 @@ def _counts_continuation(sampling: SamplingParams) -> bool:
     return bool(sampling.processors) or any(name not in TOKEN_RULES for name in sampling.shaping)
 
 
-def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> str:
+def _next_token(sampler: Sampler, request: TextRequest, text: Sequence[int]) -> str:
     """CHUNKING if the plain engine, given the prompt and all but the last token of ``text``, goes on with the last.
 
     They are sent as token ids: the same text may be other tokens, after which another token is no rounding.
     """
     greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
     try:
-        ids = sampler.encode(prompt.text)
+        ids = sampler.encode(request.prompt)
         if ids is None:
             return NO_IDS
-        before = (*(prompt.token_ids or ids), *text[:-1])
-        fork = JudgedPrompt(f"{prompt.name}, to its fork", prompt.text, before)
-        request = sampler.request(fork, 0, 1, sampling=greedy)
-        (following,) = sampler.complete([request], Mode.PLAIN, "fork, the next token")
+        before = (*(request.token_ids or ids), *text[:-1])
+        fork = JudgedPrompt(f"{request.prompt_id}, to its fork", request.prompt, before)
+        (following,) = sampler.complete(
+            [sampler.request(fork, 0, 1, sampling=greedy)], Mode.PLAIN, "fork, the next token"
+        )
     except OutageError:
         raise
     except SpecbenchError:
@@ -220,24 +207,25 @@ def _next_token(sampler: Sampler, prompt: JudgedPrompt, text: Sequence[int]) -> 
     return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN
 
 
-def _finding(forks: list[EngineFork], other_characters: Sequence[str]) -> Finding:
+def _finding(forks: list[EngineFork], itself: list[EngineFork], other_characters: Sequence[str]) -> Finding:
     """What follows.
 
     Args:
+        forks: of speculative texts from plain ones, a line a prompt.
+        itself: of plain texts from themselves; [] if the engine has them once.
         other_characters: prompts whose speculative text has the tokens of the plain one and other characters.
     """
-    ways = {way: [fork for fork in forks if fork.way == way] for way in (SPECULATIVE, AGAIN)}
-    parted = [fork for fork in ways[SPECULATIVE] if fork.position is not None]
+    parted = [fork for fork in forks if fork.position is not None]
     certain = [fork for fork in parted if fork.cause in (NO_ROUNDING, BY_CHECKPOINT)]
     shown = [fork for fork in parted if fork.cause in (ITSELF, CHUNKING)]
-    rate, high = per_thousand(ways[SPECULATIVE])
-    plain_rate = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None
+    rate, high = per_thousand(forks)
+    plain_rate = per_thousand(itself)[0] if itself else None
     power = f"A rate above {high:.1f} forks a thousand tokens would have shown more (99%, over texts)."
     beside = "" if plain_rate is None else f", and plain texts from themselves in another batch {plain_rate:.1f}"
     answer = f"Speculative texts part from plain ones {rate:.1f} times a thousand tokens ({len(parted)} texts){beside}"
     verdict = CANNOT_TELL
     if not parted:
-        verdict, answer = NOT_REFUTED, f"Yes: all {len(ways[SPECULATIVE])} texts are the same."
+        verdict, answer = NOT_REFUTED, f"Yes: all {len(forks)} texts are the same."
     elif certain:
         verdict = REFUTED
         most = max(fork.least_margin or 0.0 for fork in certain)
@@ -256,4 +244,5 @@ def _finding(forks: list[EngineFork], other_characters: Sequence[str]) -> Findin
             f"(the first of prompt {other_characters[0]!r}).{rest}",
         )
     numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": plain_rate}
-    return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks})
+    rows = [fork for both in zip(itself, forks, strict=True) for fork in both] if itself else forks
+    return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: rows})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -30,25 +30,23 @@ class JudgedPrompt:
     token_ids: tuple[int, ...] | None = None
 
 
-def prompts_of(source: Source, count: int, lists: bool) -> list[JudgedPrompt]:
+def prompts_of(
+    source: Source, count: int, lists: bool, encode: Callable[[str], tuple[int, ...]] | None = None
+) -> list[JudgedPrompt]:
     """Prompts that the source has of its own, as a file of texts does, or else ``count`` of those that are shipped.
 
     Args:
         lists: every second prompt is a list of a few words in random order, which goes on with one to two nats a token:
             many texts begin likewise, so that two samples can be compared. Drafts are rejected more often in sentences.
+        encode: gives the target's token ids of a text, if they are known.
     """
-    of_source = getattr(source, "prompts", None)
-    if of_source is not None:
-        return [JudgedPrompt(name, text) for name, text in of_source.items()]
-    lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    kinds = [
-        [JudgedPrompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind]
-        for kind in (True, False)
-    ]
-    if not lists:
-        return kinds[1][:count]
-    pairs = zip_longest(*kinds)
-    return [prompt for pair in pairs for prompt in pair if prompt is not None][:count]
+    texts = getattr(source, "prompts", None)
+    if texts is None:
+        lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+        words, sentences = ([line for line in lines if ("list" in line) is kind] for kind in (True, False))
+        mixed = [line for pair in zip_longest(words, sentences) for line in pair if line is not None]
+        texts = {line["id"]: line["prompt"] for line in (mixed if lists else sentences)[:count]}
+    return [JudgedPrompt(name, text, None if encode is None else encode(text)) for name, text in texts.items()]
 
 
 class Sampler:
