@@ -94,12 +94,12 @@ def test_models_are_compiled_for_many_kinds_of_passes_and_a_user_s_functions_for
         limits.append(torch._dynamo.config.recompile_limit)
         return function
 
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
-    monkeypatch.setattr(torch, "compile", of_one_function)
-    compiling_cpu._compiled(torch.nn.Linear(1, 1))
-    assert torch._dynamo.config.recompile_limit == 8
-    monkeypatch.setattr(torch, "compile", of_the_process)
-    compiling_cpu._compiled(torch.nn.Linear(1, 1))
+    with torch._dynamo.config.patch(recompile_limit=8):  # monkeypatch would take the limit away
+        monkeypatch.setattr(torch, "compile", of_one_function)
+        compiling_cpu._compiled(torch.nn.Linear(1, 1))
+        assert torch._dynamo.config.recompile_limit == 8
+        monkeypatch.setattr(torch, "compile", of_the_process)
+        compiling_cpu._compiled(torch.nn.Linear(1, 1))
     assert limits == [compiling_cpu.SHAPES] * 2
 
 
