@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from specbench.protocols import Outcome
 from specbench.rules import RULES, RuleInfo
 from specbench.runs import execute
 from specbench.runs.config import Config
@@ -88,6 +87,10 @@ def test_a_job_knows_the_rules_of_the_modules_that_it_uses(ended):
     assert recorded == ["1", "3"]
 
 
+class Built(Exception):
+    """Ends a job before it measures."""
+
+
 def test_a_job_knows_the_rules_of_verifiers_that_it_decodes_with(monkeypatch):
     """Jobs that share their rounds (protocol.together): the first of each seed decodes with all verifiers."""
     rule = RuleInfo(name="of_a_module", title="rule of a module", guarantee="lossless")
@@ -97,19 +100,22 @@ def test_a_job_knows_the_rules_of_verifiers_that_it_decodes_with(monkeypatch):
     planned = [PlannedJob(0, str(i), "", [f"seed={i}"], together=part) for i, part in enumerate(together)]
     plan = Plan.new("adhoc", None).widened(planned)
 
-    def measured(config, *_):
+    known = []
+
+    def built(config, *_):
         """The first job imports the module, which registers its rule."""
         if not config.seed:
             RULES[rule.name] = rule
-        return Outcome(f"known: {rule.name in RULES}")
-
-    def headline(number):
-        job = JobInfo(number, "", Path(), "adhoc", {}, "", (), plan, False, True)
-        return execute._measured(Config(verifier=verifiers[number], seed=number), job, "cpu", None).headline
+        known.append(rule.name in RULES)
+        raise Built
 
     monkeypatch.setattr(execute.configuration, "resolved", lambda config: {"verifier": config.verifier})
-    monkeypatch.setattr(execute, "_measured_with_its_rules", measured)
+    monkeypatch.setattr(execute, "_built", built)
     try:
-        assert [headline(number) for number in range(5)] == [*["known: True"] * 4, "known: False"]
+        for number in range(5):
+            job = JobInfo(number, "", Path(), "adhoc", {}, "", (), plan, False, True)
+            with pytest.raises(Built):
+                execute._measured(Config(verifier=verifiers[number], seed=number), job, "cpu", None)
+        assert known == [True, True, True, True, False]
     finally:
         RULES.pop(rule.name, None)
