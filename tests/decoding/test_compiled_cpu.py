@@ -19,6 +19,7 @@ from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel, compiling_cpu, packed
 from specbench.models.compiling_cpu import prepared_capacities
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
@@ -306,3 +307,13 @@ def test_a_model_that_does_not_compile_is_named(pair, monkeypatch):
     monkeypatch.setattr(layer, "forward", forward)
     with pytest.raises(ModelError, match="the models cannot be compiled: .*engine=eager"):
         toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(toy_requests((5,)))
+
+
+def test_an_error_of_a_user_s_verifier_is_no_compiler_s(pair):
+    class Wrong(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            raise ValueError("of mine")
+
+    toy = toy_pair(pair, "llama")
+    with pytest.raises(ValueError, match="of mine"):
+        decoder(toy, 3, verifier=Wrong(), engine=CompiledCpuEngine()).run(toy_requests((5,)))

@@ -103,7 +103,7 @@ class CompiledCpuEngine(StaticEngine):
                 self._step_of(self._size)
             except SpecbenchError:
                 raise
-            except Exception as error:
+            except (OSError, RuntimeError) as error:  # of PyTorch's compilers; others are of a user's code
                 raise ModelError(_advice(error)) from error
 
     @contextmanager
