@@ -128,7 +128,7 @@ def proved_bounds(evidence: Evidence) -> list[Bound]:
 
 
 def other_rejections(verdict: Verdict, evidence: Evidence) -> list[str]:
-    """The tests that reject it beside the one that the verdict names."""
+    """The other tests that reject the verifier, apart from the verdict's own."""
     return sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
 
 

@@ -12,7 +12,7 @@ from specbench.sources.values import is_name, is_token_ids
 
 _NAMES = ("temperature", "top_p", "top_k", "min_p")  # always sent: the server has defaults of its own
 _PROTOCOL = "Is it mlx_lm.server of release 0.31 or later? See source=openai for others."
-_MODEL = "default_model"  # its word for the one that it was started with
+_MODEL = "default_model"  # as the server calls the model that it was started with
 _ALL = 1_000_000  # tokens that a penalty counts; by default the last 20
 
 

@@ -24,7 +24,7 @@ from specbench.exactness.purity import hidden_inputs
 from specbench.exactness.statistics.power import CONFIDENCE
 
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
-# White space of values, which is put aside while that of templates is folded, and which comes back.
+# White space inside values is replaced while the templates' own is folded, and restored afterwards.
 _ASIDE, _BACK = str.maketrans(" \n", "\ue000\ue001"), str.maketrans("\ue000\ue001", " \n")
 
 

@@ -69,9 +69,8 @@ def _of_requests(
     verifier = subject.verifier
     located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.fixture.count)
     if located:
-        simplest = min(
-            located, key=lambda wrong: (wrong.point.fixture.count, -wrong.share)
-        )  # of short drafts the largest box
+        # Of the shortest drafts the largest box.
+        simplest = min(located, key=lambda wrong: (wrong.point.fixture.count, -wrong.share))
         used = located[:FOR_THE_CAUSE]
         right = [point for wrong in used for point in wrong.beside][:_BESIDE]
         return _of_point(subject, simplest.point, causes.cause([wrong.point for wrong in used], right))
