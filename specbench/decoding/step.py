@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import arguments, trees
@@ -41,12 +42,14 @@ class StepComponents:
         drafter: proposes; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most.
+        commit: None for :func:`commit`; an engine that compiles its models gives the compiled form.
     """
 
     target: CachedModel
     drafter: Drafter | None
     verifier: Verifier | None
     gamma: int
+    commit: Callable[..., tuple[Tensor, ...]] | None = None
 
     @cached_property
     def draft_caches(self) -> tuple[RowCache, ...]:
@@ -210,38 +213,61 @@ def _commit(
     stamps: Stamps,
 ) -> tuple[Batch, StepResult]:
     """Returns the batch with the emitted tokens up to the first stop token, and what the step did."""
-    emitted, accepted, bad = verification.token_ids, verification.num_accepted, _bad(draft, rows)
+    emitted, accepted, differ = verification.token_ids, verification.num_accepted, None
     if components.target.compare_ranks is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
         differ = components.target.compare_ranks(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
-        bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
-    write = cpu_rows.commit if cpu_rows.drawing.on else _written
     texts = (batch.tokens, batch.lengths, batch.limits, batch.finished, batch.stop_ids)
-    tokens, lengths, num_emitted, finished = write(*texts, emitted, accepted, bad)
+    read = [
+        (name, read.logits, more)
+        for name, read, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, rows, 1))
+        if read is not None and len(read) > 0 and not _surely_finite(read)
+    ]
+    committed = (components.commit or commit)(texts, emitted, accepted, draft.num_draft_tokens, read, differ)
+    tokens, lengths, num_emitted, finished, bad = committed
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
     return after, StepResult(emitted, *numbers, stamps=stamps.tensor())
 
 
-def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
-    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, else FINITE. Reads them once.
+def commit(
+    texts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    emitted: Int64[Tensor, "B width"],
+    accepted: Int64[Tensor, " B"],
+    counts: Int64[Tensor, " B"],
+    read: Sequence[tuple[int, Shaped[Tensor, "_ _"], int]],
+    differ: Bool[Tensor, " B"] | None,
+) -> tuple[Tensor, ...]:
+    """Returns the texts with the emitted tokens, their lengths, the number of new tokens, Batch.finished, and ``bad``.
 
-    Rows from which nothing was sampled count too, and so do the logits of tokens that a mask bans. A row of -inf alone
-    is no error: a grammar may have come to its end.
+    Operations on tensors alone, so that torch.compile makes few kernels of them.
+
+    Args:
+        texts: of Batch: tokens, lengths, limits, finished and stop_ids.
+        counts: drafted tokens of each request.
+        read: logits that may be NaN or +inf: the value of StepResult.bad for them, the logits, and how many rows a
+            request has more than drafted tokens.
+        differ: whether ranks differ; None if there is one.
     """
-    counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
-    for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
-        width = draft.max_draft_tokens + more
-        if rows is not None and width > 0 and not _surely_finite(rows):
-            used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-            finite = (_largest(rows.logits) < torch.inf).view(-1, width)
-            bad = torch.where((~finite & used).any(dim=1), name, bad)
-    return bad
+    bad = torch.full_like(counts, FINITE)
+    for name, logits, more in read:
+        width = len(logits) // len(counts)
+        used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
+        finite = (_largest(logits) < torch.inf).view(-1, width)
+        bad = torch.where((~finite & used).any(dim=1), name, bad)
+    if differ is not None:
+        bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
+    write = cpu_rows.commit if cpu_rows.drawing.on else _written
+    return (*write(*texts, emitted, accepted, bad), bad)
 
 
 def _surely_finite(rows: LogitRows) -> bool:
-    """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
+    """Returns whether normalisers that a CPU knows already rule out NaN and +inf.
+
+    Other rows are read, also those from which nothing was sampled, and the logits of tokens that a mask bans. A row of
+    -inf alone is no error: a grammar may have come to its end.
+    """
     normalizer = rows.log_normalizer
     if normalizer is None or not normalizer.is_cpu:
         return False

@@ -80,7 +80,7 @@ class ModelDrafter(Drafter):
             tokens, rows = draw(q, uniforms[:, i])
             all_rows.append(rows)
             # A row with NaN has no token to feed. The verifier reads its normaliser, and the decoder reports the model.
-            drafted[:, i] = tokens.clamp(min=0)
+            torch.clamp(tokens, min=0, out=drafted[:, i])
             counts = cut_behind(policy, q, drafted[:, i], counts, i)
         width = len(all_rows)
         # The very rows that were sampled from, so that no row is normalised twice. Kernels read contiguous ids, which

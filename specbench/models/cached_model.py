@@ -272,7 +272,7 @@ class CachedModel(CausalModel, RowCache):
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
         """Returns the positions of the next n tokens after the cached ones."""
-        return lengths[:, None] + torch.arange(n, device=self.device)
+        return lengths[:, None] if n == 1 else lengths[:, None] + torch.arange(n, device=self.device)
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:

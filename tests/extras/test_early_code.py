@@ -7,6 +7,7 @@ import torch
 
 from specbench.core.errors import ModelError
 from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.step import StepComponents
 from specbench.extras.compiled import early_code
 from specbench.extras.compiled.early_code import doubt
 from specbench.extras.compiled.engine import CompiledEngine
@@ -95,7 +96,7 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     target = SimpleNamespace()
     monkeypatch.setattr("specbench.extras.compiled.compiling.compile_model", lambda _, early: compiles.append(early))
     engine = CompiledEngine()
-    engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True
+    engine.components, engine._early = StepComponents(target, None, None, 0), True
     engine._compile()
     for size in (8, 4):
         engine._captured(size)

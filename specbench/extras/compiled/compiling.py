@@ -1,7 +1,8 @@
-"""Compiles a cached model: torch.compile makes the code of its steps of fixed shapes, around products of our own."""
+"""Has torch.compile make the code of steps of fixed shapes: of models, around products of our own, and of commits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from specbench.kernels import dependent
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
-_SHAPES = 256  # that a model may be compiled for
+_SHAPES = 256  # that a function may be compiled for
 
 
 def compile_model(cached: CachedModel, early: bool = True) -> None:
@@ -30,16 +31,27 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
     joined.join(layers)
     products.install_sums(layers)
     products.install(layers)
-    options: dict[str, Any] = {
-        "deterministic": ranks.launched(),
-        "triton.enable_pdl": early and dependent.possible(cached.device),
-    }
-    compiled = torch.compile(layers, dynamic=False, options=options)
+    compiled = compile_fixed(layers, early and dependent.possible(cached.device))
 
     def forward(**inputs: Any) -> Any:
-        # Beyond the limit PyTorch would go on without compiling, and say nothing.
-        limits = torch._dynamo.config.patch(recompile_limit=_SHAPES, fail_on_recompile_limit_hit=True)
-        with products.ours(), limits:
+        with products.ours():
             return compiled(**inputs)
 
     cached.fixed_forward = forward
+
+
+def compile_fixed(function: Callable[..., Any], early: bool) -> Callable[..., Any]:
+    """Returns what calls the compiled form of a function, which is compiled for each new shape.
+
+    Args:
+        early: see :func:`compile_model`.
+    """
+    options: dict[str, Any] = {"deterministic": ranks.launched(), "triton.enable_pdl": early}
+    compiled = torch.compile(function, dynamic=False, options=options)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Beyond the limit PyTorch would go on without compiling, and say nothing.
+        with torch._dynamo.config.patch(recompile_limit=_SHAPES, fail_on_recompile_limit_hit=True):
+            return compiled(*args, **kwargs)
+
+    return call

@@ -1,10 +1,11 @@
-"""Steps of fixed shapes whose models went through torch.compile, which fuses their small kernels.
+"""Steps of fixed shapes whose models and commits went through torch.compile, which fuses their small kernels.
 
 On a GPU they are captured too. On a CPU compiled_cpu.py takes them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 from specbench.core.errors import ModelError
@@ -13,7 +14,7 @@ from specbench.core.machine.progress import say
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import Captured, GraphEngine
-from specbench.decoding.step import StepComponents
+from specbench.decoding.step import StepComponents, commit
 from specbench.decoding.stopwatch import Stopwatch
 
 
@@ -42,12 +43,13 @@ class CompiledEngine(GraphEngine):
         self._compile()
 
     def _compile(self) -> None:
-        from specbench.extras.compiled.compiling import compile_model
+        from specbench.extras.compiled.compiling import compile_fixed, compile_model
 
         drafter = self.components.drafter
         draft = None if drafter is None else drafter.model
         for model in filter(None, (self.components.target, draft)):
             compile_model(model, self._early)
+        self.components = dataclasses.replace(self.components, commit=compile_fixed(commit, self._early))
 
     def _captured(self, size: int) -> Captured:
         from specbench.extras.compiled import early_code
