@@ -129,7 +129,7 @@ def settings_of(suite: object, **given: Any) -> Settings:
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
-    return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
+    return replace(SUITES[suite], **{name: _checked(name, value) for name, value in given.items() if value is not None})
 
 
 class RequestBudget:
