@@ -9,7 +9,7 @@ import pandas as pd
 
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA
 from specbench.core.errors import ConfigError
-from specbench.metrics.latency import ratio_of_medians
+from specbench.metrics.intervals import ratio_of_medians
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, interval, number
 from specbench.reports.plots import latency as plots

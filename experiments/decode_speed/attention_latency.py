@@ -32,8 +32,7 @@ from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpe
 from specbench.benchmark.timed import TimedCalls, round_trip
 from specbench.benchmark.timer import FEWEST, DeviceTimer, calls_by_host
 from specbench.core.machine.devices import choose_device
-from specbench.metrics.intervals import columns
-from specbench.metrics.latency import ratio_of_medians
+from specbench.metrics.intervals import columns, ratio_of_medians
 from specbench.models import plain_attention
 
 OURS = "ours"

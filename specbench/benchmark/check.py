@@ -112,9 +112,8 @@ def _on_its_own(verifier: Verifier, draft: Draft, target: LogitRows, outcome: Ve
             f"verifier: request {b}: {_shown(outcome, b)} is not a prefix of its draft, one token of the "
             "vocabulary, and padding"
         )
-    rows = draft.first_row + torch.arange(len(outcome.num_accepted), device=formed.device) + outcome.num_accepted
     emitted = outcome.token_ids.gather(1, outcome.num_accepted[:, None])[:, 0]
-    possible = target.select(rows).prob(emitted) > 0
+    possible = target.select(batched.target_row_after(draft, outcome.num_accepted)).prob(emitted) > 0
     if not possible.all():
         b = int((~possible).nonzero()[0])
         raise WrongResultError(f"verifier: request {b} emits token {int(emitted[b])}, which the target forbids")

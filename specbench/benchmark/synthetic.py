@@ -9,12 +9,15 @@ the overlap is then 0.76, the range in which pairs of one family lie at the posi
 the very tokens that were drafted is reported beside each time, since the work depends on it.
 
 Rows are rounded to the case's dtype before anything is sampled, as a model's logits are. If the sampler penalises or
-bans tokens, it does so for target and draft alike, by made-up texts (texts.py) and the drafted tokens before a place.
+bans tokens, it does so for target and draft alike, by made-up texts and the drafted tokens before a place. Their ids
+are drawn by Zipf's law, the probability of id k near (k + 1)^-1.15, so that a low id is a frequent token, as in a
+vocabulary of merges. Of 1,024 tokens from a vocabulary of 128,256 about 465 are different ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,11 +26,10 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.benchmark.texts import resolved, some_history
 from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
-from specbench.sampling import History, RowParams, logit_rows, sample, shape, tally
+from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, sample, shape, tally
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import RESTRICT, Shaping
 
@@ -35,6 +37,8 @@ SHARPNESS = (1.0, 2.2)
 NOISE = 0.8
 POSITIONS = 8192  # a case's requests stand somewhere below
 _AT_ONCE = 256  # rows whose dense float64 probabilities are held side by side
+_EXPONENT = 1.15  # of the ids of texts
+_PIECE = 4  # characters of a made-up token
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,43 @@ def pair_of_logits(
     draft = logits[~bonus].to(dtype)
     logits += NOISE * torch.empty_like(logits).normal_(generator=generator)
     return draft, logits.to(dtype)
+
+
+def some_history(spec: CaseSpec, generator: torch.Generator) -> History:
+    """What precedes each place of a step whose drafts are still to come: texts of ``spec.context`` tokens, the first
+    half of each its prompt."""
+    batch, gamma, context, vocabulary = spec.batch_size, spec.gamma, spec.context, spec.vocabulary
+    device = generator.device
+    u = torch.rand((batch, context), dtype=torch.float64, generator=generator, device=device)
+    flat = 1 - _EXPONENT  # the inverse of the distribution function of a density that falls as x^-1.15 from 1 on
+    texts = (1 - u * (1 - vocabulary**flat)) ** (1 / flat)
+    texts = texts.long().clamp(1, vocabulary) - 1
+    room = torch.zeros((batch, gamma + 1), dtype=torch.int64, device=device)  # for what the step emits
+    return History(
+        texts=torch.cat([texts, room], dim=1),
+        prompt_lengths=torch.full((batch,), context // 2, device=device),
+        text_lengths=torch.full((batch,), context, device=device),
+        drafted=torch.zeros((batch, gamma), dtype=torch.int64, device=device),
+        request=torch.arange(batch, device=device).repeat_interleave(gamma + 1),
+        offset=torch.arange(gamma + 1, device=device).repeat(batch),
+    )
+
+
+def resolved(sampling: SamplingParams, vocabulary: int) -> SamplingParams:
+    """The parameters in made-up ids, if they need any: every four characters are a token, the last two ids end
+    texts, and the first two begin and end thinking.
+
+    Raises:
+        ConfigError: an id beyond the vocabulary.
+    """
+    stops = range(vocabulary - 2, vocabulary)
+    return resolve(sampling, lambda text: encode(text, vocabulary), stops, vocabulary, thinking_ids=(0, 1))
+
+
+def encode(text: str, vocabulary: int) -> tuple[int, ...]:
+    """Made-up ids of a text, always the same."""
+    pieces = [text[i : i + _PIECE] for i in range(0, len(text), _PIECE)]
+    return tuple(zlib.crc32(piece.encode()) % vocabulary for piece in pieces)
 
 
 def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> Case:

@@ -3,8 +3,9 @@
 Saxena, "Prompt lookup decoding" (2023); the n-gram drafter of serving engines. The draft is deterministic, so q is
 one-hot and a drafted token is accepted with probability p(token).
 
-:func:`lookup` defines in plain code what is drafted, by a search of the whole text. The drafter gets the same result
-from an index (ngrams.py), whose cost does not depend on the length of the text.
+Endings of ``longest`` tokens are tried first, then shorter ones down to ``shortest``. What followed the most recent
+earlier occurrence of the longest one that matches is drafted. It is found in an index (ngrams.py), whose cost does not
+depend on the length of the text.
 """
 
 from __future__ import annotations
@@ -23,28 +24,6 @@ from specbench.drafters.drafter import Drafter
 from specbench.drafters.ngrams import NgramIndex
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch
-
-
-def lookup(
-    tokens: Int64[Tensor, "B capacity"], lengths: Int64[Tensor, " B"], longest: int, shortest: int
-) -> Int64[Tensor, " B"]:
-    """Returns the position behind the most recent earlier occurrence of each text's longest matching ending.
-
-    Endings of ``longest`` tokens are tried first, then shorter ones down to ``shortest``. If no ending of a text
-    occurred before, its position is the text's length.
-    """
-    capacity = tokens.shape[1]
-    places = torch.arange(capacity, device=tokens.device)
-    position = lengths.clone()
-    for size in range(longest, shortest - 1, -1):
-        # match[b, i]: the ``size`` tokens before place i are the text's ending; i itself is inside the text.
-        match = (places >= size) & (places < lengths[:, None])
-        for back in range(1, size + 1):
-            ending = tokens.gather(1, (lengths - back).clamp(min=0)[:, None])
-            match[:, back:] &= tokens[:, : capacity - back] == ending
-        latest = torch.where(match, places, -1).amax(dim=1)
-        position = torch.where((position == lengths) & (latest >= 0), latest, position)
-    return position
 
 
 class PromptLookupDrafter(Drafter):

@@ -61,9 +61,7 @@ class TreeShape:
         return self.first[-1]
 
 
-@functools.cache
-def _shape(branches: tuple[int, ...], device: torch.device) -> TreeShape:
-    return TreeShape(branches, device)  # kept: to make a tensor of numbers waits for a GPU
+_shape = functools.cache(TreeShape)  # kept: to make a tensor of numbers waits for a GPU
 
 
 def children(rows: LogitRows, u: Float64[Tensor, "n k"]) -> tuple[Int64[Tensor, "n k"], tuple[LogitRows, ...]]:

@@ -14,7 +14,6 @@ from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
-from specbench.rules.law import StepLaw
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
@@ -220,12 +219,9 @@ def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:
     else:
         kind, offset = "emit", a
         uniform = float(streams.uniform(Stream.EMIT)[b, 0])
-        threshold = None if law is None else _nearest_edge(law, a, uniform)
+        if law is not None:
+            edges = law.emit[0, a].cumsum(0)[:-1]
+            threshold = float(edges[(edges - uniform).abs().argmin()]) if len(edges) else 1.0
     margin = None if threshold is None else abs(uniform - threshold)
     cause = ANOTHER_RULE if margin is None else "rounding" if margin <= ROUNDING else STRUCTURAL
     return Divergence(*where, offset, kind, drafted.tolist(), *emitted, uniform, threshold, margin, cause)
-
-
-def _nearest_edge(law: StepLaw, accepted: int, uniform: float) -> float:
-    edges = law.emit[0, accepted].cumsum(0)[:-1]
-    return float(edges[(edges - uniform).abs().argmin()]) if len(edges) else 1.0

@@ -47,18 +47,6 @@ class ShapingRequest(NamedTuple):
     ending_ids: Int64[Tensor, "m endings"] | None = None
 
 
-class ThinkingRequest(NamedTuple):
-    """thinking_token_budget of B requests, and the texts that it depends on; parameters as in ShapingRequest."""
-
-    offset: Int64[Tensor, " n"]
-    texts: Int64[Tensor, "B capacity"]
-    text_lengths: Int64[Tensor, " B"]
-    drafted: Int64[Tensor, "B width"]
-    budget: Int64[Tensor, " m"]
-    start: Int64[Tensor, " m"]
-    end: Int64[Tensor, " m"]
-
-
 def shape(logits: Shaped[Tensor, "n V"], params: ShapingRequest) -> None:
     """Applies penalties, biases, bad words and min_tokens in place, in one launch.
 
@@ -109,22 +97,31 @@ def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> None:
         )  # fmt: skip
 
 
-def end_thinking(logits: Shaped[Tensor, "n V"], params: ThinkingRequest) -> None:
+def end_thinking(
+    logits: Shaped[Tensor, "n V"],
+    offset: Int64[Tensor, " n"],
+    texts: Int64[Tensor, "B capacity"],
+    text_lengths: Int64[Tensor, " B"],
+    drafted: Int64[Tensor, "B width"],
+    budget: Int64[Tensor, " m"],
+    start: Int64[Tensor, " m"],
+    end: Int64[Tensor, " m"],
+) -> None:
     """Forces the end of thinking in place in the rows whose budget is spent, in one launch.
+
+    Texts and parameters are those of ShapingRequest; ``budget`` is thinking_token_budget.
 
     Raises:
         ArgumentError: see :func:`shape`.
     """
     check_logits("logits", logits)
-    requests, (n, vocabulary) = len(params.texts), logits.shape
+    requests, (n, vocabulary) = len(texts), logits.shape
     rows = _rows_of_a_request(n, requests)
-    texts, drafted = params.texts, params.drafted
     if rows > 0:
         run(
             think_kernel, n,
-            logits, logits.stride(0), params.offset,
-            texts, texts.stride(0), params.text_lengths, drafted, drafted.stride(0),
-            params.budget, params.start, params.end, len(params.budget) // requests, rows, vocabulary,
+            logits, logits.stride(0), offset, texts, texts.stride(0), text_lengths, drafted, drafted.stride(0),
+            budget, start, end, len(budget) // requests, rows, vocabulary,
             CHUNK=min(CHUNK, triton.next_power_of_2(texts.shape[1] + drafted.shape[1])),
             TILE=row_tiles(vocabulary)[0], num_warps=4,
         )  # fmt: skip

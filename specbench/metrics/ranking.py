@@ -82,7 +82,7 @@ def ranking(rows: pd.DataFrame) -> Ranking:
     if not timed:
         raise ArgumentError("rows: none has a speedup. Give rows of protocol=decode.")
     settings = {place: SettingTimes.of(rows.iloc[place]) for place in timed}
-    drift, level = plain_drift(rows.iloc[timed]), FALSE_NAME / len(timed)
+    drift, level = _scatter(rows.iloc[timed], texts=False), FALSE_NAME / len(timed)
     # The speedup of a setting that ended early is over the first batches alone, which may be easy ones.
     beaten = _beaten(settings, level)
     best = max((place for place in timed if place not in beaten), key=lambda place: speedups[place])
@@ -142,11 +142,6 @@ def seen(rows: pd.DataFrame) -> list[Disturbance]:
     return [Disturbance(*row) for row in columns.where(columns.notna(), None).itertuples(index=False)]
 
 
-def plain_drift(rows: pd.DataFrame) -> Variance | None:
-    """The variance of log(plain tokens a second) over runs of the same plain work; None where no two have it."""
-    return _scatter(rows, texts=False)
-
-
 def plain_changed(rows: pd.DataFrame) -> bool:
     """Whether plain decoding of the same texts differs from run to run by more than rounds of single runs explain."""
     errors, rounds = (rows[name].astype(float) for name in ("plain_round_error", "rounds"))
@@ -159,7 +154,8 @@ def plain_changed(rows: pd.DataFrame) -> bool:
 
 
 def _scatter(rows: pd.DataFrame, texts: bool) -> Variance | None:
-    """The variance of log(plain tokens a second) within runs of the same plain work, or of the same plain texts."""
+    """The variance of log(plain tokens a second) within runs of the same plain work, or of the same plain texts; None
+    where no two have it."""
     if "rounds_of" in rows and rows["rounds_of"].notna().any():
         # Runs in shared rounds are one piece of plain work, of which the run with the most batches has the most.
         rows = rows.sort_values("plain_tokens", ascending=False, kind="stable")

@@ -22,11 +22,9 @@ import torch
 from specbench.benchmark.check import CheckResult, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec, cases, samplers
-from specbench.benchmark.measured import Measured
-from specbench.benchmark.synthetic import Case, make_case
+from specbench.benchmark.synthetic import Case, make_case, resolved
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA, LatencyRow, LatencySample
-from specbench.benchmark.texts import resolved
-from specbench.benchmark.timed import round_trip
+from specbench.benchmark.timed import Measured, round_trip
 from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, calls_by_host
 from specbench.core.checks import check_count, check_seconds
 from specbench.core.errors import ArgumentError, ConfigError

@@ -37,7 +37,7 @@ from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
-from specbench.replay.values import KEY, Where, check_tokens, check_values, names, numbers, place_of, sampler_of
+from specbench.replay.values import KEY, Where, check_values, names, numbers, sampler_of
 
 TRACE = "trace.parquet"
 VERSION = 1
@@ -241,11 +241,14 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
     for name in _NEEDED:
         if table[name].null_count:
             raise source.wrong(f"{table[name].null_count} nulls in {name}")
-    where = place_of(lines)
+
+    def where(row: int) -> str:
+        return f"line {row if lines is None else lines[row]}"
+
     prompt = names(table["prompt"], source, where)
     sample, position, tokens = (numbers(table, name, pa.int64(), source) for name in ("sample", "position", "token"))
     starts = _starts(prompt, sample, position, source, where)
-    check_tokens(tokens, source, where)
+    check_values({"token": tokens}, source, where)
     present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
     columns = {name: numbers(table, name, pa.float32(), source) for name in (*REQUIRED, *present)}
     check_values(columns, source, where)

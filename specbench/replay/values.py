@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ _KINDS_OF_NAMES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_str
 _LARGEST = float(np.finfo(np.float32).max)
 # name: lowest, highest, and what to do about others
 _RANGES = {
+    "token": (0, math.inf, "Token ids count from 0."),
     "log_p": (-_LARGEST, 0.0, _LOG),
     "log_q": (-math.inf, 0.0, _LOG),
     "overlap": (-1e-5, 1 + 1e-5, "It is the sum of min(p, q) over the vocabulary, from 0 to 1."),
@@ -30,12 +31,7 @@ _RANGES = {
     "argmax_agree": (0.0, 1.0, _FLAG),
     "draft_argmax": (0.0, 1.0, _FLAG),
 }
-Where = Callable[[int], str]
-
-
-def place_of(lines: Sequence[int] | None) -> Where:
-    """Names the place of a row in its file: by the file's lines, or by number where rows are all there is."""
-    return lambda row: f"line {row}" if lines is None else f"line {lines[row]}"
+Where = Callable[[int], str]  # names the place of a row in its file
 
 
 def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
@@ -91,13 +87,6 @@ def names(column: pa.ChunkedArray, source: Origin, where: Where) -> np.ndarray:
         if name not in good:
             raise source.wrong(f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
     return np.asarray(texts, dtype=object)
-
-
-def check_tokens(tokens: np.ndarray, source: Origin, where: Where) -> None:
-    """Raises ConfigError for a token id below 0."""
-    if (tokens < 0).any():
-        row = int(np.flatnonzero(tokens < 0)[0])
-        raise source.wrong(f"token {tokens[row]} in {where(row)}", "Token ids count from 0.")
 
 
 def check_values(columns: Mapping[str, np.ndarray], source: Origin, where: Where) -> None:

@@ -35,11 +35,8 @@ def shape_in_place(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: His
         launch_shape.shape(logits, _shaping_request(shaping, history, logits.shape[1]))
     if THINK in shaping.kinds:  # last, since it forces a token that others may ban
         launch_shape.end_thinking(
-            logits,
-            launch_shape.ThinkingRequest(
-                history.offset, history.texts, history.text_lengths, history.drafted,
-                shaping.thinking_budget, shaping.thinking_start, shaping.thinking_end,
-            ),
+            logits, history.offset, history.texts, history.text_lengths, history.drafted,
+            shaping.thinking_budget, shaping.thinking_start, shaping.thinking_end,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from specbench.benchmark.synthetic import make_case
 from specbench.benchmark.timer import DeviceTimer, calls_by_host, kernels_run
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
-from specbench.metrics.latency import median, ratio_of_medians
+from specbench.metrics.intervals import median, ratio_of_medians
 from specbench.rules import batched
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier

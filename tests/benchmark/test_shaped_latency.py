@@ -9,9 +9,8 @@ import torch
 from specbench.analysis import verifier_latency
 from specbench.benchmark import synthetic
 from specbench.benchmark.check import WrongResultError, check
-from specbench.benchmark.synthetic import Case, make_case
+from specbench.benchmark.synthetic import Case, make_case, resolved
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
-from specbench.benchmark.texts import resolved
 from specbench.benchmark.timer import Captured, DeviceTimer
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream

@@ -9,9 +9,10 @@ from specbench.core.errors import ConfigError
 from specbench.decoding import Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
+from tests.helpers.by_definition import lookup
 from tests.helpers.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -8,8 +8,9 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import ngrams
 from specbench.drafters.ngrams import NgramIndex
-from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.helpers.by_definition import lookup
 from tests.helpers.cases import CPU, bound, decoder
 from tests.helpers.toy import toy_requests
 

@@ -42,6 +42,7 @@ from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
 from specbench.runs.combinations import with_every_bug
+from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
@@ -234,6 +235,33 @@ def test_divergences_are_classed_by_their_margin():
     assert (divergence.kind, divergence.offset, divergence.cause) == ("accept", 0, "rounding")
     assert divergence.threshold == pytest.approx(threshold, abs=1e-15)
     assert divergence.margin == pytest.approx(5e-8 * threshold, rel=1e-3)
+
+
+class DrawsLate(TokenSteps):
+    """Draws with a uniform that is 1e-8 too large."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0] + 1e-8)
+
+
+def test_a_fork_at_the_draw_is_measured_from_the_nearest_edge():
+    fixture = FIXTURES["processed"]
+    drafts = all_drafts(fixture, 1)
+    law = law_of(TOKEN, drafts)
+    chosen = int((law.accept[:, 0] < 0.9).nonzero()[0])
+    token, edges = int(drafts.tokens[chosen, 0]), law.emit[chosen, 0].cumsum(0)[:-1]
+    inside = edges[(edges > 0) & (edges < 1 - 1e-6)].tolist()
+    assert inside
+    assert len(edges.unique()) > 1
+    uniforms = torch.full((3, 1, 2), 0.99, dtype=torch.float64)  # of ACCEPT: the drafted token is refused
+    uniforms[Stream.DRAFT, 0, 0] = float(fixture.q[0].cumsum(0)[token] - fixture.q[0, token] / 2)
+    for edge in inside:
+        uniforms[Stream.EMIT, 0, 0] = edge - 5e-9
+        streams = GivenStreams.of(uniforms)
+        one, two = (verified_steps(verifier, fixture, streams) for verifier in (MaskedVerifier(), DrawsLate()))
+        divergence = explain(TOKEN, one, two, 0)
+        assert (divergence.kind, divergence.offset, divergence.cause) == ("emit", 0, "rounding")
+        assert divergence.threshold == pytest.approx(edge, abs=1e-15)
 
 
 def test_comparison_of_a_bug_is_structural_and_of_equals_is_empty():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.core.rng import MAX_POSITION, Stream
+from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
 from specbench.exactness.draws.serial import serial_rows, transforms
 from specbench.exactness.enumeration.laws import rule_lengths
@@ -211,6 +211,15 @@ class SharesNoise(TokenSteps):
         return inverse_cdf(weights, u[torch.arange(len(u)) & ~4])
 
 
+class ReadsAhead(TokenSteps):
+    """Draws with the uniform that tests the first drafted token of the next step."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        positions = streams.positions + num_accepted + 1
+        following = Streams(streams.seeds, positions, streams.width)
+        return inverse_cdf(weights, following.uniform(Stream.ACCEPT)[:, 0])
+
+
 class SixteenBits(TokenSteps):
     """Positions are kept in 16 bits."""
 
@@ -225,6 +234,7 @@ class SixteenBits(TokenSteps):
     [
         (MaskedVerifier(), set()),
         (ReseededSteps(), {SUCCESSIVE}),
+        (ReadsAhead(), {LAST_FIRST}),
         (SharesNoise(), {NEIGHBOURS}),
         (SixteenBits(), {TWINS}),
     ],

@@ -56,7 +56,8 @@ def along(name: str):
     """Every draft of the fixture as one batch: the draft, the target's rows, both models' logits, the history."""
     fixture, (p, q) = FIXTURES[name], model_logits(name)
     drafts = all_drafts(fixture, GAMMA)
-    target_rows, draft_rows = drafts.rows.flatten(), drafts.rows[:, :-1].flatten()
+    rows = fixture.rows_along(drafts.tokens)
+    target_rows, draft_rows = rows.flatten(), rows[:, :-1].flatten()
     counts = torch.full((len(drafts.tokens),), GAMMA)
     draft = Draft(drafts.tokens.flatten(), fixture.draft.select(draft_rows), counts, GAMMA)
     batch = len(counts)

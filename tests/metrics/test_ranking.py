@@ -161,6 +161,12 @@ def test_plain_decoding_of_other_texts_is_not_the_same_work(changes):
     assert plain_changed(rows)
 
 
+def test_drift_is_known_from_runs_whose_seeds_alone_differ():
+    rows = sweep(0, [0.1] * 4)
+    assert ranking(rows.assign(seed=range(4))).drift == ranking(rows).drift
+    assert ranking(rows.assign(batch_size=range(1, 5))).drift is None
+
+
 def test_constrained_decoding_is_no_drift_of_the_machine():
     """Its masks take time on the host, so that plain decoding under a grammar is other work than without."""
     rows = sweep(0, [0.1] * 6, drift=0.0)

@@ -74,7 +74,7 @@ def test_json_lines_that_cannot_be(tmp_path, lines, says):
         ({"argmax_agree": float("inf")}, "argmax_agree is inf in line 1"),
         ({"target_entropy": float("inf")}, "target_entropy is inf .*in nats"),
         ({"overlap": 1.5}, "sum of min"),
-        ({"token": -2}, "token -2 in line 1. Token ids count from 0"),
+        ({"token": -2}, "token is -2 in line 1. Token ids count from 0"),
         ({"sample": None}, "1 nulls in sample"),
         ({"log_p": 0.01}, "log_p is 0.0"),
         ({"log_p": float("nan")}, "log_p is nan in line 1"),

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 import specbench
-from specbench.benchmark.texts import resolved
+from specbench.benchmark.synthetic import resolved
 from specbench.core.errors import ConfigError
 from specbench.models.tokenizer import thinking_ids
 from specbench.sampling import SamplingParams

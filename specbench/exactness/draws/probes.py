@@ -111,12 +111,8 @@ class Probe:
         """
         if self.method == LOCATED:
             return max(model.tv for model in self.models)
-        return (0.0 if self.rule_is_lossless else self.rule_error) if self.method == RULE else None
-
-    @property
-    def rule_is_lossless(self) -> bool:
-        """Whether its rule promises that and, as far as it was enumerated, keeps the promise."""
-        return self.rule.lossless and (self.rule_error or 0.0) < _EXACT
+        keeps_promise = self.rule.lossless and (self.rule_error or 0.0) < _EXACT  # as far as it was enumerated
+        return (0.0 if keeps_promise else self.rule_error) if self.method == RULE else None
 
     @property
     def proved(self) -> bool:

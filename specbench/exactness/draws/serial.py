@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from specbench.core.rng import Streams
@@ -42,12 +42,6 @@ def transforms(steps: Steps, generator: torch.Generator) -> Float64[Tensor, "B w
     return torch.where(steps.emitted, value, torch.nan).clamp(max=1 - 2.0**-53)
 
 
-def first_and_last(values: Float64[Tensor, "B width"]) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-    """The values of each step's first and last token."""
-    last: Int64[Tensor, " B"] = (~values.isnan()).sum(dim=1) - 1
-    return values[:, 0], values.gather(1, last.clamp(min=0)[:, None])[:, 0]
-
-
 class _Serial:
     def __init__(self, verifier: Verifier, fixture: Fixture, seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
@@ -63,8 +57,9 @@ class _Serial:
 
     def values(self, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
         """Of the first and the last token of each step; uniform on (0, 1) if they are the target's."""
-        first, last = first_and_last(transforms(steps, self.generator))
-        return first.cpu().numpy(), last.cpu().numpy()
+        values = transforms(steps, self.generator)
+        last = ((~values.isnan()).sum(dim=1) - 1).clamp(min=0)
+        return values[:, 0].cpu().numpy(), values.gather(1, last[:, None])[:, 0].cpu().numpy()
 
     def streams(self, first: int, size: int) -> Streams:
         streams = request_streams(self.seed, SERIAL + first, size, self.fixture.gamma + 1, self.device)

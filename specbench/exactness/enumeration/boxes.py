@@ -84,17 +84,6 @@ class IntervalTree:
             node = child.to(node.device)[node] + place
         return node
 
-    def random_points(
-        self, owner: Int64[Tensor, " m"], width: int, generator: torch.Generator
-    ) -> Float64[Tensor, "s m width"]:
-        """A point for each entry of ``owner``, with the draft of that path."""
-        shape = (len(Stream), len(owner), width)
-        given = torch.rand(shape, generator=generator, dtype=torch.float64).clamp(min=2.0**-53)
-        for i in range(len(self.ends)):
-            low, high = torch.tensor([path.intervals[i] for path in self.paths], dtype=torch.float64)[owner].T
-            given[Stream.DRAFT, :, i] = low + (high - low) * given[Stream.DRAFT, :, i]
-        return given
-
 
 @dataclass(frozen=True)
 class Boxes:
@@ -144,10 +133,6 @@ class Grid:
         """Intervals of each draft on each axis."""
         sizes = [[len(cuts.get(axis, [])) + 1 for axis in self.axes] for cuts in self.cuts]
         return torch.tensor(sizes, dtype=torch.int64).reshape(len(self.cuts), len(self.axes))
-
-    @property
-    def num_cuts(self) -> int:
-        return int((self.sizes - 1).sum())
 
     @cached_property
     def _first(self) -> Int64[Tensor, " paths"]:

@@ -31,14 +31,12 @@ class Drafts:
         tokens: [P, g].
         weight: [P], the probability of drafting them.
         p, q: [P, g + 1, V] and [P, g, V], the rows along each draft.
-        rows: [P, g + 1], their indices in the fixture's tables.
     """
 
     tokens: Int64[Tensor, "P g"]
     weight: Float64[Tensor, " P"]
     p: Float64[Tensor, "P lengths V"]
     q: Float64[Tensor, "P g V"]
-    rows: Int64[Tensor, "P lengths"]
 
 
 def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
@@ -50,13 +48,13 @@ def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
         weight = weight * fixture_q[rows[:, i], tokens[:, i]]
     keep = weight > 0
     rows = rows[keep]
-    return Drafts(tokens[keep], weight[keep], fixture_p[rows], fixture_q[rows[:, :-1]], rows)
+    return Drafts(tokens[keep], weight[keep], fixture_p[rows], fixture_q[rows[:, :-1]])
 
 
 def one_draft(fixture: Fixture, drafted: Int64[Tensor, " g"]) -> Drafts:
     """A single draft, whatever its probability, on the CPU."""
     rows, one = fixture.rows_along(drafted[None]), torch.ones(1, dtype=torch.float64)
-    return Drafts(drafted[None], one, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]], rows)
+    return Drafts(drafted[None], one, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]])
 
 
 def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
@@ -65,7 +63,7 @@ def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
     Raises:
         ArgumentError: a rule whose formulas are not known.
     """
-    (count, places), vocabulary = drafts.rows.shape, drafts.p.shape[2]
+    count, places, vocabulary = drafts.p.shape
     at = torch.arange(count * places).view(count, places)
     into = torch.arange(count * (places - 1)).view(count, places - 1)
     counts = torch.full((count,), places - 1)

@@ -87,7 +87,13 @@ class _Search:
         self.streams_read: set[Stream] = set()
 
     def random(self, owner: Int64[Tensor, " m"]) -> Float64[Tensor, "s m width"]:
-        return self.tree.random_points(owner, self.width, self.generator)
+        """A point for each entry of ``owner``, with the draft of that path."""
+        shape = (len(Stream), len(owner), self.width)
+        given = torch.rand(shape, generator=self.generator, dtype=torch.float64).clamp(min=2.0**-53)
+        for i in range(self.fixture.count):
+            low, high = torch.tensor([path.intervals[i] for path in self.tree.paths], dtype=torch.float64)[owner].T
+            given[Stream.DRAFT, :, i] = low + (high - low) * given[Stream.DRAFT, :, i]
+        return given
 
     def inject(self, given: Float64[Tensor, "s n width"]) -> Steps:
         return inject(self.verifier, self.fixture, given, self.streams_read)
@@ -220,7 +226,7 @@ class _Search:
                 return None
             boxes = grid.boxes(self.width)
             steps = self.inject(boxes.middle)
-            before = grid.num_cuts
+            before = int((grid.sizes - 1).sum())
             self._add_beside(boxes, grid.axes, steps)
             if sum(len(values) for values_by_axis in self.cuts for values in values_by_axis.values()) == before:
                 break

@@ -133,13 +133,7 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
 
 
 def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, foreseen: str) -> list[str]:
-    """What a request emits, in which batch, beside what it should.
-
-    Args:
-        steps: the request alone, with its uniforms given.
-        request: how it fails; None if it does not fail by itself.
-        drawn: the request as it was drawn.
-    """
+    """What a request emits, in which batch, beside what it should; ``steps`` has it alone, with its uniforms given."""
     alone = steps.verification.token_ids[0]
     who = "" if drawn is None else f", by the request of seed {drawn.seed} at position {drawn.position}"
     if request is None:

@@ -39,7 +39,8 @@ class DifferenceBets:
         self.draws += len(differences)
         for i, size in enumerate(self._sizes):
             self._log[i] += torch.log1p(size * differences).sum(dim=0)
-        self._peak = max(self._peak, _mean_log(self._log))
+        log_mean = float(self._log.flatten().logsumexp(dim=0)) - math.log(self._log.numel())
+        self._peak = max(self._peak, log_mean)
 
     @property
     def p_value(self) -> float:
@@ -56,8 +57,3 @@ def rejected_at(log_wealth: Float64[np.ndarray, " n"], false_alarm: float) -> in
     """Draws after which the wealth first reaches 1 / ``false_alarm``; None if it never does."""
     reached = np.flatnonzero(log_wealth >= -math.log(false_alarm))
     return int(reached[0]) + 1 if len(reached) else None
-
-
-def _mean_log(log: Float64[Tensor, "bets cells"]) -> float:
-    """The log of the mean wealth."""
-    return float(log.flatten().logsumexp(dim=0)) - math.log(log.numel())

@@ -37,12 +37,7 @@ T = TypeVar("T")
 
 
 def processes(pieces: int, device: torch.device) -> int:
-    """How many processes to use: PyTorch's threads, where that is safe and worth it.
-
-    Args:
-        pieces: of work.
-        device: of the work.
-    """
+    """How many processes to use for pieces of work on a device: PyTorch's threads, where that is safe and worth it."""
     most = min(torch.get_num_threads(), MOST, pieces // FEWEST_EACH[device.type])
     if multiprocessing.current_process().daemon:  # which may have no children
         return 1

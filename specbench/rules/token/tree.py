@@ -8,20 +8,12 @@ tokens are those of the token rule.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-
-
-def parents_of(draft: Draft) -> Int64[Tensor, "B m"]:
-    """Returns the parent of each drafted token by request; in a chain, the token before it."""
-    parents = batched.offsets(draft) - 1 if draft.parents is None else draft.parents
-    return batched.padded(parents, draft, PADDING)
 
 
 class TreeVerifier:
@@ -38,7 +30,9 @@ class TreeVerifier:
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
-        parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
+        # In a chain the parent of a token is the one before it.
+        parents = batched.offsets(draft) - 1 if draft.parents is None else draft.parents
+        parents, u = batched.padded(parents, draft, PADDING), streams.uniform(Stream.ACCEPT)
         tokens, places = batched.padded(draft.token_ids, draft, 0), torch.arange(draft.longest, device=parents.device)
         first_target = draft.first_row + torch.arange(len(parents), device=parents.device)
         left = target.select(first_target).probs()
