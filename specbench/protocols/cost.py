@@ -68,8 +68,7 @@ class CostProtocol:
         self.rounds = check_count("protocol.rounds", rounds, 1, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """Raises ConfigError for a drafter of trees, or of lengths
-        of its own."""
+        """Raises ConfigError for a drafter of trees, or of lengths of its own."""
         check_chains(context)
         check_fixed_lengths(context)
 
