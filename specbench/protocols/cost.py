@@ -73,11 +73,7 @@ class CostProtocol:
         check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: contexts that leave no room for the steps in the pair's context.
-        """
+        """Raises ConfigError for contexts that leave no room for the steps in the pair's context."""
         rows = self.measure(context)
         frame = pd.DataFrame(rows)
         model = fit(frame)
