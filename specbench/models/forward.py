@@ -1,15 +1,8 @@
-"""One forward pass of a causal language model over a ragged cache: its attention, positions and logits.
-
-Rotary positions that change with the length of a text are held to those of the original context. A cached key keeps the
-rotation with which it was computed. Two types of rotary positions choose theirs by the longest text of a batch: dynamic
-(arXiv 2309.00071, section 3.3) and longrope (arXiv 2402.13753). Beyond the original context cached keys would be of
-other positions than new ones, and a text would depend on its neighbours. Up to it nothing changes, so the context ends
-there.
-"""
+"""One forward pass of a causal language model over a ragged cache: its attention, positions and logits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.core import trees
-from specbench.models import attention
+from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 
@@ -49,24 +42,10 @@ class ModelOutput:
 def context_length(config: PreTrainedConfig) -> int:
     """Returns the longest sequence that a model can hold; 2**31 if its configuration names none.
 
-    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do.
+    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
     """
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    changing = [rope for rope in _rope_parameters(config) if _changes(rope.get("rope_type"))]
-    lengths = [longest, *(rope.get("original_max_position_embeddings") for rope in changing)]
-    return min(int(length) for length in (2**31, *lengths) if length is not None)
-
-
-def _rope_parameters(config: PreTrainedConfig) -> Iterator[Mapping[str, Any]]:
-    """The rotary parameters of a model's text layers: one set, or one for each kind of layer."""
-    parameters = getattr(config.get_text_config(), "rope_parameters", None)
-    if isinstance(parameters, Mapping):
-        sets = [parameters] if "rope_type" in parameters else parameters.values()
-        yield from (values for values in sets if isinstance(values, Mapping))
-
-
-def _changes(kind: object) -> bool:
-    return isinstance(kind, str) and kind in ("dynamic", "longrope")
+    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
 def sliding_window(config: PreTrainedConfig) -> int | None:
@@ -75,17 +54,6 @@ def sliding_window(config: PreTrainedConfig) -> int | None:
     kinds = getattr(text, "layer_types", None)
     used = getattr(text, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
     return getattr(text, "sliding_window", None) if used else None
-
-
-def _hold_rope(model: PreTrainedModel) -> None:
-    """Keeps rotary positions from asking for the longest text, which would also wait for the device at each call."""
-    modules: Iterator[Any] = model.modules()
-    for module in modules:
-        kind = getattr(module, "rope_type", None)
-        if isinstance(kind, Mapping):
-            module.rope_type = {layers: "default" if _changes(value) else value for layers, value in kind.items()}
-        elif _changes(kind):
-            module.rope_type = "default"  # says that they do not change; the frequencies stay those computed at first
 
 
 class CausalModel:
@@ -109,7 +77,7 @@ class CausalModel:
         self.context = context_length(model.config)
         self._window = sliding_window(model.config)
         self._takes_places = attention.install(model)
-        _hold_rope(model)
+        rope.hold(model)
         self.fixed_forward: Callable[..., Any] | None = None
 
     @property

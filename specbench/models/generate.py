@@ -105,9 +105,7 @@ def run(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, whole):
         torch.manual_seed(seed)
         made = target.generate(ids, attention_mask=mask, **arguments)
-    texts = made[:, width:].tolist()
-    ends = (next((i + 1 for i, token in enumerate(text) if token in stop_ids), len(text)) for text in texts)
-    return [text[:end] for text, end in zip(texts, ends, strict=True)]
+    return [_to_stop(text, stop_ids) for text in made[:, width:].tolist()]
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, Any]:
@@ -136,3 +134,9 @@ def _stock(pair: Pair, settings: GenerationConfig) -> Generator[None]:
         for model, (attention, own) in zip(models, before, strict=True):
             model.generation_config = own
             model.set_attn_implementation(attention)
+
+
+def _to_stop(text: list[int], stop_ids: frozenset[int]) -> list[int]:
+    """A text without what stands behind its first stop token."""
+    end = next((i + 1 for i, token in enumerate(text) if token in stop_ids), len(text))
+    return text[:end]

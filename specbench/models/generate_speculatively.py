@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import SamplingParams
+from specbench.models.checkpoint import Checkpoint
 from specbench.models.generate import constant, run
 from specbench.models.loading import Pair
 
@@ -49,6 +50,18 @@ class Method:
     layers: int | None = None
     max_ngram_size: int = 2
     draft_tokenizer: PreTrainedTokenizerBase | None = None
+
+
+def draft_tokenizer(key: str, draft: str, download: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer of a draft checkpoint. Raises ConfigError."""
+    return Checkpoint.opened(key, draft, download).tokenizer
+
+
+def sample_plainly(
+    pair: Pair, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, seed: int
+) -> list[int]:
+    """The tokens of one text, without speculation."""
+    return run(pair, [prompt], sampling, max_new_tokens, seed, {}, {})[0]
 
 
 def sample_speculatively(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,8 @@ def _check_dtypes(headers: Mapping[str, TensorHeader], source: Origin) -> None:
             f"{len(odd)} weights are held as {kinds}, and config.json has no quantization_config: {named(odd)}",
             "Give a checkpoint in bfloat16, float16 or float32, or one whose config.json says how it is quantised.",
         )
+
+
+def elements(headers: Mapping[str, TensorHeader]) -> int:
+    """Numbers in all tensors."""
+    return sum(prod(entry.shape) for entry in headers.values())

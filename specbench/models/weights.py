@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import re
 import threading
 from collections.abc import Collection, Generator, Mapping
@@ -25,7 +24,7 @@ from specbench.core.machine.files import Origin
 from specbench.core.machine.progress import say
 from specbench.models.attention import implementation
 from specbench.models.hub import without_progress_bars
-from specbench.models.weight_files import TensorHeader, named
+from specbench.models.weight_files import TensorHeader, elements, named
 
 _MIXED = "Take config.json and all safetensors from the same release, and fetch what is missing."
 # Buffers that old checkpoints carry and that are computed today: rotary frequencies, GPT-2's and GPT-NeoX's masks.
@@ -121,9 +120,8 @@ def check_size(config: PreTrainedConfig, headers: Mapping[str, TensorHeader], so
             config, trust_remote_code=False, attn_implementation=implementation(config)
         )
     described = sum(tensor.numel() for tensor in itertools.chain(model.parameters(), model.buffers()))
-    held = sum(math.prod(entry.shape) for entry in headers.values())
-    if described > 2 * held + _MUCH:
-        problem = f"config.json describes a model of {described:,} weights, and the files hold {held:,}"
+    if described > 2 * elements(headers) + _MUCH:
+        problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(headers):,}"
         raise source.wrong(problem, _MIXED)
 
 

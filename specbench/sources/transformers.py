@@ -11,14 +11,14 @@ from importlib.metadata import version
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.decoding.detokenize import text_of
-from specbench.models.checkpoint import Checkpoint
-from specbench.models.generate import run
 from specbench.models.generate_speculatively import (
     EARLY_EXIT,
     METHODS,
     NEEDING_DRAFT,
     TOKENIZERS,
     Method,
+    draft_tokenizer,
+    sample_plainly,
     sample_speculatively,
 )
 from specbench.models.loading import Pair, load_pair
@@ -91,7 +91,7 @@ class TransformersSource:
         # With another tokenizer generate prunes the draft that it samples from, which greedy decoding cannot use then.
         self.greedy_pair = dataclasses.replace(self.pair, draft=copy.deepcopy(self.pair.draft)) if differ else self.pair
         if differ and self.draft is not None:
-            tokenizer = Checkpoint.opened("source.draft", self.draft, self.download).tokenizer
+            tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
             self.settings = dataclasses.replace(self.settings, draft_tokenizer=tokenizer)
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[TextCompletion]:
@@ -108,13 +108,12 @@ class TransformersSource:
 
     def _one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         pair, start = self._opened(request.sampling.greedy), time.perf_counter()
-        prompt, counters = prompt_ids(pair, request), dict[str, float]()
+        arguments = (pair, prompt_ids(pair, request), request.sampling, request.max_new_tokens, request.seed)
+        counters: dict[str, float] = {}
         if mode is Mode.PLAIN:
-            (ids,) = run(pair, [prompt], request.sampling, request.max_new_tokens, request.seed, {}, {})
+            ids = sample_plainly(*arguments)
         else:
-            ids, counts = sample_speculatively(
-                pair, prompt, request.sampling, request.max_new_tokens, request.seed, self.settings
-            )
+            ids, counts = sample_speculatively(*arguments, self.settings)
             counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
         return TextCompletion(
