@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.core.machine import ranks
-from specbench.extras.parallel import sharding
+from specbench.extras.parallel import random_shard, sharding
 from specbench.models import hub
 from specbench.models.cached_model import COMPARE_RANKS
 from specbench.models.checkpoint import Checkpoint
@@ -24,6 +24,16 @@ from specbench.models.random_weights import RandomModel
 from specbench.models.trial import check_runs
 
 OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism
+
+
+def _check_installed() -> None:
+    """Raises ConfigError if what shards a model is not here."""
+    if Version(transformers.__version__) < Version(OLDEST):
+        problem = f"transformers {transformers.__version__} cannot shard models in this way"
+        raise ConfigError("parallel", "tensor", problem, f"Install transformers {OLDEST} or later.")
+    if importlib.util.find_spec("accelerate") is None:
+        remedy = "pip install 'specbench[parallel]'."
+        raise NotInstalledError("parallel", "tensor", "transformers needs the package accelerate for it", remedy)
 
 
 def applies(parallel: str) -> bool:
@@ -37,12 +47,7 @@ def applies(parallel: str) -> bool:
     if not ranks.launched():
         remedy = "Start one a GPU: torchrun --nproc-per-node=N."
         raise ConfigError("parallel", parallel, "there is one process alone", remedy)
-    if Version(transformers.__version__) < Version(OLDEST):
-        problem = f"transformers {transformers.__version__} cannot shard models in this way"
-        raise ConfigError("parallel", parallel, problem, f"Install transformers {OLDEST} or later.")
-    if importlib.util.find_spec("accelerate") is None:
-        remedy = "pip install 'specbench[parallel]'."
-        raise NotInstalledError("parallel", parallel, "transformers needs the package accelerate for it", remedy)
+    _check_installed()
     return ranks.size() > 1
 
 
@@ -64,7 +69,7 @@ def load(model: Checkpoint | RandomModel, dtype: torch.dtype, device: torch.devi
         ModelError: an architecture that a cached model cannot run.
     """
     if isinstance(model, RandomModel):
-        read = partial(sharding.random_shard, model, dtype)
+        read = partial(random_shard.make_shard, model, dtype)
     else:
         read = partial(model.read, dtype, device, sharding.loading())
     with hub.offline():
