@@ -24,7 +24,7 @@ from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, markdown, templates, winner
 from specbench.rules import rules_followed
-from specbench.runs.repeat import commands
+from specbench.runs.plan import commands
 from specbench.runs.status import SweepStatus
 
 from .folder import read_rows

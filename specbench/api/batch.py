@@ -207,11 +207,7 @@ def _tensor(name: str, array: Any) -> Any:
 
 
 def _native(name: str, array: np.ndarray) -> np.ndarray:
-    """An array in the memory layout of PyTorch, which takes no other byte order, negative strides or read-only memory.
-
-    Raises:
-        ArgumentError: a masked array, whose mask would be lost.
-    """
+    """An array in PyTorch's memory layout, which has no other byte order, no negative strides, no read-only memory."""
     if np.ma.isMaskedArray(array):
         raise ArgumentError(f"{name}: a masked array; give its values as an array, -inf at tokens that are ruled out")
     return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])

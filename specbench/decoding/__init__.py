@@ -3,8 +3,8 @@
 
 from specbench.decoding.decoder import Decoder, check_fit
 from specbench.decoding.engines import DecodingEngine, EagerEngine
+from specbench.decoding.logprobs import logits_along, rows_along
 from specbench.decoding.requests import Completion, Request, Step
-from specbench.decoding.scorer import logits_along, rows_along
 
 __all__ = [
     "Completion",

@@ -115,7 +115,6 @@ class PackedLayer(RaggedLayer):
         return key_states, value_states
 
     def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
-        """See :class:`RaggedLayer`."""
         (block, column), (goal_block, goal_column) = (
             (at // self._columns, at % self._columns) for at in (source, goal)
         )

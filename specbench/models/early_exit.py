@@ -25,11 +25,7 @@ KEY = "drafter.layers"
 
 
 def check_layers(layers: int, config: PreTrainedConfig) -> int:
-    """How many layers a target has, by its configuration.
-
-    Raises:
-        ConfigError: not more than the draft is to run.
-    """
+    """How many layers a target has, by its configuration. Raises ConfigError unless the draft runs fewer."""
     count = int(config.get_text_config().num_hidden_layers)
     if not 1 <= layers < count:
         problem = f"the target has {count} layers, of which a draft runs some"

@@ -66,11 +66,7 @@ SHAPES: dict[str, Callable[[], PreTrainedConfig]] = {
 
 
 def shape(source: Origin) -> PreTrainedConfig:
-    """The configuration that ``random:NAME`` asks for.
-
-    Raises:
-        ConfigError: a name that is not in SHAPES.
-    """
+    """The configuration that ``random:NAME`` asks for. Raises ConfigError for a name that is not in SHAPES."""
     name = str(source.value).removeprefix(RANDOM)
     if name not in SHAPES:
         raise source.wrong("no such shape", f"Use one of {', '.join(RANDOM + shape for shape in SHAPES)}.")

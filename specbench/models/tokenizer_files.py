@@ -30,8 +30,9 @@ def check_tokenizer_files(folder: Path, source: Origin) -> None:
             more than MOST_GROWTH bytes of one.
     """
     for path in sorted(folder.iterdir()):
-        if path.suffix in _READ_WHOLE and path.is_file():
-            _check_size(path, source)
+        if path.suffix in _READ_WHOLE and path.is_file() and (size := path.stat().st_size) > LONGEST_LINE:
+            limit = f"more than the {LONGEST_LINE >> 20} MiB allowed"
+            raise source.wrong(f"{path.name} has {size / 2**20:,.0f} MiB, {limit}")
     _check_ids("vocab.json", _object(folder / "vocab.json"), source)
     bundle = _object(folder / _BUNDLE)
     model = bundle.get("model")
@@ -39,12 +40,6 @@ def check_tokenizer_files(folder: Path, source: Origin) -> None:
         _check_ids(_BUNDLE, model.get("vocab"), source)
         _check_merges(model, source)
     _check_parts(bundle, source)
-
-
-def _check_size(path: Path, source: Origin) -> None:
-    size = path.stat().st_size
-    if size > LONGEST_LINE:
-        raise source.wrong(f"{path.name} has {size / 2**20:,.0f} MiB, more than the {LONGEST_LINE >> 20} MiB allowed")
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -126,9 +121,6 @@ def _longest_entry(table: str, source: Origin) -> int:
     """Returns the bytes of the longest text of SentencePiece's table; 0 if the library refuses the table.
 
     The first four bytes say how long the index is that stands before the texts.
-
-    Raises:
-        ConfigError: the table is shorter than they say.
     """
     try:
         content = base64.b64decode(table)

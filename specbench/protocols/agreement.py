@@ -68,11 +68,8 @@ class AgreementProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """Compares; see :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: no other verifier is named, and the rule has no reference; processors, which need texts.
-        """
+        """Raises ConfigError if no other verifier is named and the rule has no reference, and for processors, which
+        need texts."""
         if self.draws:
             check_no_history(context)
         other = self._other(context)

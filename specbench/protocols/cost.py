@@ -68,17 +68,12 @@ class CostProtocol:
         self.rounds = check_count("protocol.rounds", rounds, 1, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
-        """Raises ConfigError for a drafter of trees, or of lengths
-        of its own."""
+        """Raises ConfigError for a drafter of trees, or of lengths of its own."""
         check_chains(context)
         check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: contexts that leave no room for the steps in the pair's context.
-        """
+        """Raises ConfigError for contexts that leave no room for the steps in the pair's context."""
         rows = self.measure(context)
         frame = pd.DataFrame(rows)
         model = fit(frame)

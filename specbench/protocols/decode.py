@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -24,13 +25,13 @@ from specbench.core.errors import ConfigError
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
 from specbench.decoding.detokenize import Tokenizer, text_of
+from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, STEPS, TEXTS, EmpiricalRow, StepRow, TextRow
 from specbench.protocols.against import BASELINES, BaselineRow, against, check_ways, wrong_texts
 from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
-from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
@@ -44,6 +45,22 @@ from specbench.reports.winner import disturbed
 from specbench.rules.verifier import capabilities
 
 BY_CATEGORY = "category"
+LOGPROBS = "logprobs.parquet"
+
+
+@dataclass(frozen=True)
+class LogprobRow:
+    """One token of a prompt or of a continuation; see :class:`specbench.decoding.logprobs.TokenLogprob`."""
+
+    prompt: str
+    part: str  # prompt, completion
+    position: int  # in its part, from 0
+    token_id: int
+    token: str
+    logprob: float | None
+    rank: int | None
+    top_ids: list[int]
+    top_logprobs: list[float]
 
 
 class DecodeProtocol:
@@ -209,3 +226,24 @@ def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:
         stop_reason=None if reason is None else str(reason),
         **labels,
     )
+
+
+def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> dict[str, ParquetTable]:
+    """The table of log-probabilities that requests ask for, by its file name; empty if none does."""
+    rows = [
+        LogprobRow(
+            prompt=completion.request.name,
+            part=part,
+            position=position,
+            token_id=token.token_id,
+            token=text_of(context.pair.tokenizer, [token.token_id], skip_special_tokens=False),
+            logprob=token.logprob,
+            rank=token.rank,
+            top_ids=[token_id for token_id, _ in token.top],
+            top_logprobs=[logprob for _, logprob in token.top],
+        )
+        for completion in completions
+        for part, logprobs in (("prompt", prompt_logprobs), ("completion", completion_logprobs))
+        for position, token in enumerate(logprobs(context.target, completion) or ())
+    ]
+    return {LOGPROBS: ParquetTable(rows, LogprobRow)} if rows else {}

@@ -46,7 +46,8 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
     decoder.reserve(context.requests, settings.batch_size)  # as for decoding, so that compiled steps have one shape
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, decoder, request, settings))
-        probs.append(exact_first_token(context, request))
+        logits = logits_along(context.target, [request.prompt], [[0]])[0]  # of the token after the prompt
+        probs.append(rows_along(logits, request.sampling, request.prompt, []).probs()[0].cpu().numpy())
     distances = distance_check(np.stack(counts), np.stack(probs), context.seed)
     measured = {"check_prefixes": len(requests), "check_draws": settings.draws, **distances}
     decode = context.pair.tokenizer.decode
@@ -95,9 +96,3 @@ def draw_first_tokens(context: ModelContext, decoder: Decoder, request: Request,
         decoder.flush()
         np.add.at(counts, [completion.token_ids[0] for completion in completions], 1)
     return counts
-
-
-def exact_first_token(context: ModelContext, request: Request) -> np.ndarray:
-    """The target's probabilities [V] of the token after the prompt, under the request's sampling parameters."""
-    logits = logits_along(context.target, [request.prompt], [[0]])[0]
-    return rows_along(logits, request.sampling, request.prompt, []).probs()[0].cpu().numpy()

@@ -62,7 +62,6 @@ class ExactnessProtocol:
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         examination = self.examination(context)
         command = context.command
         if self.inputs_seed is None:

@@ -114,7 +114,6 @@ class JudgeProtocol:
         )
 
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         source = _checked(context, self.target)
         source.open()
         try:

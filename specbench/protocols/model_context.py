@@ -36,7 +36,6 @@ class ModelContext(RunContext):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """See RunContext."""
         differing = [request for request in self.requests if request.sampling != self.sampling]
         return {
             **super().columns,

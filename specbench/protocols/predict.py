@@ -102,12 +102,7 @@ class PredictProtocol:
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
-                without a model.
-        """
+        """Raises ConfigError for a rule without a replay, a batch size without a cost, or a drafter without a model."""
         check_survival(context)
         check_draft_model(context)
         size, largest = context.batch_size, max(self.cost.batches)
@@ -116,11 +111,7 @@ class PredictProtocol:
             raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
-        """
+        """Raises ConfigError for a drafter without a model, or contexts of protocol.cost without room for its steps."""
         rule, size = rule_of(context.verifier), context.batch_size
         draft_model(context)  # fails before anything is timed
         costs = self.cost.measure(context)

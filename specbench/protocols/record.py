@@ -66,7 +66,6 @@ class RecordProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
         lengths = {info.title: replay(trace, info, [context.gamma])[0].acceptance_length for info in replayable()}

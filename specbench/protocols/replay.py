@@ -76,12 +76,8 @@ class ReplayProtocol:
         )
 
     def run(self, context: RunContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`.
-
-        Raises:
-            ConfigError: a trace that cannot be read, or of another sampler or pair than was asked for; a verifier whose
-                rule is replayed without it, or cannot be replayed.
-        """
+        """Raises ConfigError for a trace that cannot be read, or of another sampler or pair than was asked for, and
+        for a verifier whose rule is replayed without it, or cannot be replayed."""
         rules = rules_of(context.verifier if context.names_verifier else None, context.verifier_name)
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)

@@ -85,7 +85,6 @@ class ReplayCheckProtocol:
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.protocol.MeasurementProtocol`."""
         rule = rule_of(context.verifier)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):

@@ -27,11 +27,7 @@ NO_SOURCE = "It samples from no engine under test; leave it out, or use protocol
 
 
 def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
-    """A list of different draft lengths, at least ``least`` of them.
-
-    Raises:
-        ConfigError: anything else.
-    """
+    """A list of different draft lengths, at least ``least`` of them. Raises ConfigError for anything else."""
     return _different(key, values, least, 0, LARGEST_GAMMA)
 
 
@@ -67,11 +63,7 @@ def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int]
 
 
 def check_counts(key: str, values: object, least: int = 1) -> list[int]:
-    """A list of different counts, in order.
-
-    Raises:
-        ConfigError: anything else.
-    """
+    """A list of different counts, in order. Raises ConfigError for anything else."""
     return sorted(_different(key, values, 1, least))
 
 

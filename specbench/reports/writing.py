@@ -58,12 +58,8 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """A table as CSV, unrounded. A list is written as JSON, which any program reads; numpy's form has no commas."""
-    lists = [name for name in frame if frame[name].map(_is_list).any()]
+    lists = [name for name in frame if frame[name].map(lambda value: isinstance(value, list | np.ndarray)).any()]
     frame.assign(**{str(name): frame[name].map(_as_json) for name in lists}).to_csv(path, index=False)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | np.ndarray)
 
 
 def _as_json(value: object) -> object:

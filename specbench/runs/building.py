@@ -113,11 +113,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
 def _engine(
     config: Config, context: RunContext, drafter: Drafter, most: int, samplings: Sequence[SamplingParams], texts: int
 ) -> DecodingEngine:
-    """The engine that runs these, with at most ``most`` requests together.
-
-    Args:
-        texts: that the job writes with one setting.
-    """
+    """The engine that runs these: ``texts`` of one setting, with at most ``most`` requests together."""
     engine = build("engine", config.engine)
     if not isinstance(engine, DecodingEngine):
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."

@@ -80,11 +80,7 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
 
 
 def command(arguments: list[str]) -> int:
-    """The command line; says where the index lies.
-
-    Raises:
-        SpecbenchError: as :func:`write_pages`.
-    """
+    """The command line; says where the index lies. Raises SpecbenchError as :func:`write_pages`."""
     parser = argparse.ArgumentParser(prog="python -m specbench pages", description="Pages of many experiments.")
     folders = "folders with sweeps (default: outputs)"
     parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, help=folders)

@@ -140,7 +140,9 @@ def explained(error: HydraException | OmegaConfBaseException, overrides: Sequenc
     cause = error.__cause__ or error
     group, _, name = (getattr(error, "missing_cfg_file", None) or "").partition("/")
     if isinstance(error, MissingConfigException) and group in (*GROUPS, "exp"):
-        return missing_choice(group, name, {*names(group), *(error.options or ())})
+        choices, key = {*names(group), *(error.options or ())}, "+exp" if group == "exp" else group
+        guess = did_you_mean(name, choices).rstrip() or f"python -m specbench list {group} says what each is."
+        return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(choices))}."
     if isinstance(error, MissingConfigException) and not name:
         return f"--config-name={group}: no such configuration. Leave it out, or give a yaml of --config-dir."
     lines = [line.rstrip() for line in str(error).splitlines() if not line.startswith((" ", "See http"))]
@@ -161,13 +163,6 @@ def _is_list(key: str) -> bool:
         return OmegaConf.is_list(OmegaConf.select(OmegaConf.structured(Config), key))
     except OmegaConfBaseException:
         return False
-
-
-def missing_choice(group: str, name: str, choices: set[str]) -> str:
-    """What to write instead of a name that no yaml of a group has."""
-    key = "+exp" if group == "exp" else group
-    guess = did_you_mean(name, choices).rstrip() or f"python -m specbench list {group} says what each is."
-    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(choices))}."
 
 
 def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:

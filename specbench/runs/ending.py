@@ -121,11 +121,7 @@ def _publish(status: SweepStatus, has_report: bool) -> bool:
 
 
 def _report(folder: Path, status: SweepStatus) -> bool:
-    """Writes the report of a sweep; for a single run it says how to make one.
-
-    Returns:
-        Whether the sweep has a report.
-    """
+    """Writes the report of a sweep; for a single run it says how to make one. Returns whether there is a report."""
     from specbench.metrics import results
     from specbench.reports.writing import write
 

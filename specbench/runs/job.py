@@ -16,8 +16,7 @@ from specbench.core.machine import ranks
 from specbench.rules.info import RULES
 from specbench.runs.checks import choices_of, launcher_of, shares_machine
 from specbench.runs.choices import names_own_code
-from specbench.runs.plan import Plan, read_plan
-from specbench.runs.repeat import command_line
+from specbench.runs.plan import Plan, command_line, read_plan
 
 
 @dataclass(frozen=True)

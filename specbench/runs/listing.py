@@ -49,11 +49,7 @@ def overview() -> str:
 
 
 def listing(group: str | None = None) -> str:
-    """The choices of a group with a line each; of all groups if None.
-
-    Raises:
-        ConfigError: no such group.
-    """
+    """The choices of a group with a line each; of all groups if None. Raises ConfigError if there is no such group."""
     if group is not None and group not in _GROUPS:
         raise ConfigError(
             "list", group, "no such group", f"{did_you_mean(group, _GROUPS)}There are {', '.join(_GROUPS)}."

@@ -131,11 +131,7 @@ def watched(write_failed: Callable[[str], object]) -> Generator[None]:
 
 
 def confirm() -> None:
-    """Ends a job that this rank has done.
-
-    Raises:
-        RankError: another one failed.
-    """
+    """Ends a job that this rank has done. Raises RankError if another one failed."""
     if ranks.size() > 1:
         for number, outcome in ranks.outcomes("", math.inf).items():
             if outcome:

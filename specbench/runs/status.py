@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.runs.plan import Plan, PlannedJob, read_plan
+from specbench.runs.plan import Plan, read_plan
 from specbench.runs.state import JobState, Status, read_state
 
 
@@ -60,7 +60,7 @@ class SweepStatus:
     def problems(self) -> Iterator[tuple[str, str]]:
         """What a user should know of single jobs: (style of the console, sentence)."""
         for job, state in zip(self.plan.jobs, self.states, strict=True):
-            name = _name(job, len(self.states))
+            name = f"job {job.number} ({job.label})" if len(self.states) > 1 else job.label
             if state.status is Status.FAILED:
                 yield "bold red", f"failed: {name}: {state.reason}"
             elif state.status is Status.DIED:
@@ -79,7 +79,3 @@ class SweepStatus:
         """How to go on; empty if nothing is left to run."""
         waiting = self.count(Status.PLANNED, Status.FAILED, Status.DIED)
         return f"To run what is missing: python -m specbench resume={shlex.quote(str(self.folder))}" if waiting else ""
-
-
-def _name(job: PlannedJob, jobs: int) -> str:
-    return f"job {job.number} ({job.label})" if jobs > 1 else job.label

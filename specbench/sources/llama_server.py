@@ -69,10 +69,6 @@ class LlamaServerSource(ServedSource):
             body["logit_bias"] = [list(pair) for pair in dict(sampling.logit_bias).items()]
         return "/completion", body
 
-    def parts(self, reply: Reply) -> list[Reply]:
-        texts = reply.part if isinstance(reply.part, list) else [reply.part]
-        return [Reply(reply.server, text, reply.request) for text in texts]
-
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request = reply.request
         if reply.get("truncated", bool, _OLD):

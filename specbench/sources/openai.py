@@ -121,11 +121,7 @@ class OpenAiSource(ServedSource):
 
 
 def _model(server: Server, model_id: str | None) -> tuple[str, str]:
-    """The model to ask for, and who serves it, such as "vllm".
-
-    Raises:
-        ConfigError: the server does not serve it, or serves several and none was named.
-    """
+    """The model to ask for, and who serves it, such as "vllm"."""
     try:
         models = server.json("/v1/models")
         owners = {str(model["id"]): model.get("owned_by") for model in models["data"]}

@@ -145,11 +145,7 @@ class OpenVinoSource:
 
 
 def _counters(result: Any, tokens: int) -> dict[str, float]:
-    """The engine's counters; where it has none, as with prompt lookup, what its steps came to.
-
-    Raises:
-        ConfigError: metrics of another version.
-    """
+    """The engine's counters; where it has none, as with prompt lookup, what its steps came to."""
     metrics = result.extended_perf_metrics
     try:
         if metrics is None:

@@ -152,8 +152,9 @@ class ServedSource:
         return {**body, self.several: count}
 
     def parts(self, reply: Reply) -> list[Reply]:
-        """The parts of a reply that :meth:`read` takes, one a text."""
-        raise NotImplementedError
+        """The parts of a reply that :meth:`read` takes, one a text: those of a list, or the reply itself."""
+        texts = reply.part if isinstance(reply.part, list) else [reply.part]
+        return [Reply(reply.server, text, reply.request) for text in texts]
 
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         """What a reply says. Raises ConfigError if it says something else."""

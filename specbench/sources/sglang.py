@@ -68,10 +68,6 @@ class SglangSource(ServedSource):
     def asking_for(self, body: dict[str, Any], count: int) -> dict[str, Any]:
         return {**body, "sampling_params": {**body["sampling_params"], "n": count}}
 
-    def parts(self, reply: Reply) -> list[Reply]:
-        texts = reply.part if isinstance(reply.part, list) else [reply.part]
-        return [Reply(reply.server, text, reply.request) for text in texts]
-
     def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request, meta = reply.request, reply.within("meta_info", _PROTOCOL)
         finish = meta.within("finish_reason", _PROTOCOL).get("type", str, _PROTOCOL)

@@ -8,7 +8,7 @@ import torch
 import specbench
 from specbench.decoding import Completion, Request
 from specbench.metrics.results import write_rows
-from specbench.protocols.logprobs import LOGPROBS, LogprobRow, logprob_table
+from specbench.protocols.decode import LOGPROBS, LogprobRow, logprob_table
 from specbench.sampling import SamplingParams
 from tests.helpers.by_definition import shaped_logits
 from tests.protocols.test_honest_rows import context

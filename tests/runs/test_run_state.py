@@ -28,8 +28,7 @@ from specbench.runs.building import _tokens
 from specbench.runs.config import Config
 from specbench.runs.ending import _collect
 from specbench.runs.overrides import typed
-from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
-from specbench.runs.repeat import commands
+from specbench.runs.plan import Plan, PlannedJob, claim, commands, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.state import (
     JobRunning,
     JobState,

@@ -63,7 +63,7 @@ class _Lines:
         parts = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
         if self.done:
             left = min(passed * (self.total - self.done) / self.done, max(0, self.seconds - passed))
-            parts.append(f"{_duration(left)} left")
+            parts.append(f"{left:.0f} s left" if left < 90 else f"{left / 60:.0f} min left")
         if tokens:
             parts.append(f"{tokens / passed:.1f} tokens/s")
         say(_named(", ".join(parts)))
@@ -94,10 +94,6 @@ def count(tokens: int) -> None:
     """Counts decoded tokens, of which lines say how many a second there were."""
     if _Current.lines:
         _Current.lines[-1].tokens += tokens
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def track(items: Sequence[Item], label: str) -> Iterator[Item]:

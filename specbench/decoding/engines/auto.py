@@ -27,9 +27,10 @@ class AutoEngine(DecodingEngine):
 
     def _choose(self, required: Requirements) -> DecodingEngine:
         faster: DecodingEngine | None = None
+        on_cpu = required.device.type == "cpu"
         if required.device.type == "cuda":
             faster = GraphEngine(prompt_chunk=self.prompt_chunk)
-        elif _pays_on_cpu(required):
+        elif on_cpu and required.tokens >= PAYS_FROM and required.batch_size <= MOST_REQUESTS:
             faster = CompiledCpuEngine(prompt_chunk=self.prompt_chunk)
         if faster is not None:
             try:
@@ -37,12 +38,8 @@ class AutoEngine(DecodingEngine):
             except ConfigError as error:
                 say_once(f"engine=auto is eager here: {error}")
             else:
-                if required.device.type == "cpu":
+                if on_cpu:
                     worth = f"up to {required.tokens:,} tokens are worth the preparation."
                     say_once(f"engine=auto is compiled here: {worth}")
                 return faster
         return EagerEngine(self.prompt_chunk)
-
-
-def _pays_on_cpu(required: Requirements) -> bool:
-    return required.device.type == "cpu" and required.tokens >= PAYS_FROM and required.batch_size <= MOST_REQUESTS

@@ -61,12 +61,10 @@ class CompiledCpuEngine(StaticEngine):
         return [target] if drafter is None or drafter.model is None else [target, drafter.model]
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """See :class:`DecodingEngine`."""
         with cpu_rows.drawing():
             return super().admit(batch, prompts)
 
     def feed(self) -> None:
-        """See :class:`DecodingEngine`."""
         with cpu_rows.drawing():
             super().feed()
 

@@ -24,12 +24,10 @@ class EagerEngine(DecodingEngine):
     _batch: Batch | None = None
 
     def start(self) -> None:
-        """See :class:`DecodingEngine`."""
         self._batch = None
         self._prompts.clear()
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """See :class:`DecodingEngine`."""
         before, capacity = self._batch, batch.tokens.shape[1]
         first = 0 if before is None else len(before)
         rows = list(range(first, first + len(batch)))
@@ -53,7 +51,6 @@ class EagerEngine(DecodingEngine):
         return self._batch
 
     def step(self, longest: int) -> ReadReport:
-        """See :class:`DecodingEngine`."""
         size = len(self._texts)
         for cache in self.components.caches:
             cache.show(size, longest)

@@ -173,7 +173,6 @@ class GraphEngine(StaticEngine):
         return graph, result
 
     def step(self, longest: int) -> ReadReport:
-        """See :class:`specbench.decoding.engines.engine.DecodingEngine`."""
         size = self._size
         graph, numbers = self._graphs[self.shaping][size]
         graph.replay()

@@ -70,7 +70,6 @@ class StaticEngine(DecodingEngine):
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
-        """See :class:`DecodingEngine`."""
         self._check_size(requests)
         if requests > self._most or capacity > self._capacity or stops > self._stops:
             self._most = max(self._most, requests)
@@ -88,7 +87,6 @@ class StaticEngine(DecodingEngine):
             )
 
     def start(self) -> None:
-        """See :class:`DecodingEngine`."""
         self._taken.clear()
         self._prompts.clear()
         if self._slots is not None:
@@ -97,7 +95,6 @@ class StaticEngine(DecodingEngine):
             cache.start([], 0)
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """See :class:`DecodingEngine`."""
         self.reserve(len(self._taken) + len(batch), batch.tokens.shape[1], batch.stop_ids.shape[1])
         self._make_room()  # another decoder of the same models may have reallocated their caches
         free = [row for row in range(self.batch_sizes[-1]) if row not in self._taken]
@@ -112,7 +109,6 @@ class StaticEngine(DecodingEngine):
         return rows
 
     def step(self, longest: int) -> ReadReport:
-        """See :class:`DecodingEngine`."""
         numbers, size = self._step_of(self._size), self._size
         return lambda: StepReport.unpacked(numbers.tolist(), size)
 

@@ -23,7 +23,11 @@ def convert(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: see :func:`specbench.extras.gguf.conversion.convert`.
     """
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m specbench convert", description=ABOUT)
+    parser.add_argument("file", metavar="FILE", type=Path, help="a model in GGUF")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="not there yet")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: float32)")
+    options = parser.parse_args(arguments)
     if not console.is_terminal:  # bars of transformers would fill a log
         os.environ.setdefault("TQDM_DISABLE", "1")
     from specbench.core.machine.devices import DTYPES as OF_TORCH
@@ -33,11 +37,3 @@ def convert(arguments: Sequence[str]) -> int:
     named = f"pair=hf {typed('pair.target', str(options.out))}"
     say(f"Checkpoint: {options.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specbench convert", description=ABOUT)
-    parser.add_argument("file", metavar="FILE", type=Path, help="a model in GGUF")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="not there yet")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: float32)")
-    return parser

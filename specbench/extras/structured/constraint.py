@@ -56,11 +56,7 @@ class Constraint:
         return f"Constraint({self.structure[0]}: {self.structure[1]})"
 
     def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
-        """See :class:`specbench.sampling.Processor`.
-
-        Raises:
-            ArgumentError: logits of another vocabulary.
-        """
+        """See :class:`specbench.sampling.Processor`. Raises ArgumentError for logits of another vocabulary."""
         if logits.shape[1] != self.vocabulary:
             raise ArgumentError(f"logits: {logits.shape[1]} tokens; {self} was compiled for {self.vocabulary}")
         return logits.masked_fill(~self.allowed(history).to(logits.device), -math.inf)

@@ -24,11 +24,7 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # the place in xgrammar's source
 
 
 def xgrammar() -> ModuleType:
-    """The package.
-
-    Raises:
-        NotInstalledError: it is not installed.
-    """
+    """The package. Raises NotInstalledError if it is not installed."""
     try:
         return importlib.import_module("xgrammar")
     except ImportError as error:

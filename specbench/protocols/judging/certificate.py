@@ -142,10 +142,16 @@ class Judgement:
     def pages(self, figure: Figure | None) -> dict[str, str]:
         """The documents of the job, by name."""
         report = self.report(figure)
-        without = [_without_pictures(section) for section in report.sections]
+        linked = [
+            Section(
+                part.heading,
+                tuple(f"[{b.question}]({b.name}.png)" if isinstance(b, Picture) else b for b in part.blocks),
+            )
+            for part in report.sections
+        ]
         return {
             JSON: self.json() + "\n",
-            MARKDOWN: markdown.render(dataclasses.replace(report, sections=tuple(without))),
+            MARKDOWN: markdown.render(dataclasses.replace(report, sections=tuple(linked))),
             HTML: html.render(report),
         }
 
@@ -164,14 +170,6 @@ class Judgement:
                     blocks.append(Picture(FIGURE, figure, "Where could a bias be?", reading))
                 sections.append(Section(_HEADINGS[name], tuple(blocks)))
         return sections
-
-
-def _without_pictures(section: Section) -> Section:
-    blocks: list[Block] = []
-    for block in section.blocks:
-        picture = isinstance(block, Picture)
-        blocks.append(f"[{block.question}]({block.name}.png)" if picture else block)
-    return Section(section.heading, tuple(blocks))
 
 
 def _table(name: str, rows: Sequence[Any]) -> Table:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from specbench.reports.plots.looks import DASHED, DOTTED, Dashes, Look, looks
+from specbench.reports.plots.looks import DASHED, DOTTED, Look, looks
 from specbench.reports.plots.style import GREY, INK, left_label, panels, style, with_legend
 from specbench.rules import RULES, floor_info
 
@@ -56,12 +56,9 @@ def _floors(axes: Axes, chosen: pd.DataFrame) -> None:
         if of_rule.empty:
             continue
         floor, label = of_rule.groupby("batch_size")["floor_us"].median(), f"byte floor, {info.title}"
-        axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=_floor_dashes(number), linewidth=0.9, label=label)
-
-
-def _floor_dashes(number: int) -> Dashes:
-    """The line of a rule's byte floor, by the rule's number: dashed, dotted, then a dash with 1, 2, 3, ... dots."""
-    return (DASHED, DOTTED)[number] if number < 2 else (0, (6.0, 2.0, *((1.0, 2.0) * (number - 1))))
+        # The third rule's dash has one dot, the fourth's two, and so on.
+        dashes = (DASHED, DOTTED)[number] if number < 2 else (0, (6.0, 2.0, *((1.0, 2.0) * (number - 1))))
+        axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=dashes, linewidth=0.9, label=label)
 
 
 @style()

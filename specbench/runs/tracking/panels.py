@@ -69,13 +69,14 @@ def of_job(folder: Path, texts: int) -> Shown:
     }
     error = folder / ERROR
     done = status is Status.DONE
+    results = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."]
     return Shown(
         summary={key: value for key, value in {**row, **outcome}.items() if isinstance(value, int | float | str)},
         tables={
             named[name]: tables[name] for name in sorted(tables) if name not in NOT_AS_TABLES and len(tables[name])
         },
         images={path.stem: path for path in sorted(folder.glob("*.png"))},
-        files=[path for path in sorted(folder.iterdir()) if _is_result(path)],
+        files=[path for path in results if path.suffix != ".png" and path.name not in OWN_FILES],
         exit_code=int(not done),
         histograms={f"charts/{name}": row[name] for name in HISTOGRAMS if row.get(name)},
         tags=() if done else (str(status),),
@@ -143,7 +144,3 @@ def _read(path: Path, most: int) -> pa.Table:
         file = pq.ParquetFile(path)
         batch = next(file.iter_batches(batch_size=most), None) if most else None
         return file.schema_arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
-
-
-def _is_result(path: Path) -> bool:
-    return path.is_file() and path.name[0] != "." and path.suffix != ".png" and path.name not in OWN_FILES

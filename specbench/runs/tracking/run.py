@@ -35,11 +35,6 @@ def tags_of(facts: Mapping[str, str | None], *words: str) -> list[str]:
     return [tag[:LONGEST_TAG] for tag in dict.fromkeys([*named, *words])]
 
 
-def is_tracked(folder: Path) -> bool:
-    """Whether the job's attempt has a run, whole or broken off."""
-    return any(folder.glob("wandb/*run-*/*.wandb"))
-
-
 @dataclass(kw_only=True)
 class TrackedRun:
     """The run of one attempt at a job, or of a sweep.

@@ -19,13 +19,12 @@ from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config, TrackingConfig
 from specbench.runs.job import JobInfo
 from specbench.runs.job_row import HF, model_name
-from specbench.runs.plan import PlannedJob
-from specbench.runs.repeat import commands, varied
+from specbench.runs.plan import PlannedJob, commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracking.panels import SWEEP
 from specbench.runs.tracking.process import WRITE_REPORT, WandbProcess
-from specbench.runs.tracking.run import TrackedRun, check_settings, is_tracked, tags_of
+from specbench.runs.tracking.run import TrackedRun, check_settings, tags_of
 from specbench.runs.tracking.wandb_report import REPORT
 
 
@@ -75,7 +74,8 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     """
     for job, state in zip(status.plan.jobs, status.states, strict=True):
         folder = status.folder / str(job.number)
-        if state.status in (Status.FAILED, Status.SKIPPED, Status.DIED) and not is_tracked(folder):
+        has_run = any(folder.glob("wandb/*run-*/*.wandb"))  # whole or broken off
+        if state.status in (Status.FAILED, Status.SKIPPED, Status.DIED) and not has_run:
             settings = _settings(status, online, folder)
             run = _run(settings, status.plan.exp, folder, job, state) if settings else None
             if run and (warning := run.end()):

@@ -20,8 +20,7 @@ from specbench.core.errors import TrackingError
 from specbench.core.machine.disk import read_json, write_json
 from specbench.core.machine.files import clipped
 from specbench.reports.markdown import READER, literal
-from specbench.runs.plan import read_plan
-from specbench.runs.repeat import varied
+from specbench.runs.plan import read_plan, varied
 from specbench.runs.tracking.panels import HISTOGRAMS, SWEEP
 
 REPORT = "report.wandb.json"

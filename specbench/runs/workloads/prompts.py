@@ -104,7 +104,9 @@ def _conversation(role: str, column: str, row: WorkloadRow) -> tuple[tuple[Messa
     """The messages that precede the first turn, and the turns."""
     value = row.value[column]
     if role == "messages" or (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return _split(_messages(value, column, row), column, row)
+        if not isinstance(value, list) or not value:
+            raise row.unusable(f"{column} is {shown(value)}, not a list of messages")
+        return _split([_message(message, f"{column}[{i}]", row) for i, message in enumerate(value)], column, row)
     if role == "prompt":
         return (), (_text(value, column, row),)
     if not isinstance(value, list) or not value:
@@ -122,12 +124,6 @@ def _text(value: Any, name: str, row: WorkloadRow) -> str:
     if any(word in value for word in PLACEHOLDERS):
         raise row.wrong(f"{name} is a placeholder ({shown(value)}), not the text itself", _FILL)
     return value
-
-
-def _messages(value: Any, column: str, row: WorkloadRow) -> list[dict[str, str]]:
-    if not isinstance(value, list) or not value:
-        raise row.unusable(f"{column} is {shown(value)}, not a list of messages")
-    return [_message(message, f"{column}[{i}]", row) for i, message in enumerate(value)]
 
 
 def _message(value: Any, name: str, row: WorkloadRow) -> dict[str, str]:
