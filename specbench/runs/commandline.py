@@ -147,7 +147,7 @@ def explained(error: HydraException | OmegaConfBaseException, overrides: Sequenc
         return f"--config-name={group}: no such configuration. Leave it out, or give a yaml of --config-dir."
     lines = [line.rstrip() for line in str(error).splitlines() if not line.startswith((" ", "See http"))]
     lines += [] if cause is error else str(cause).splitlines()[:1]
-    text = "\n".join(filter(None, lines))
+    text = "\n".join(filter(None, lines)).partition(", possible interpolation keys")[0]  # other keys than the wrong one
     named = [override for override in overrides if key_of(override) in text]
     for override in named:
         group, _, name = key_of(override).partition(".")

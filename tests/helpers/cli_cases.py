@@ -68,6 +68,11 @@ BAD_INPUT = [
     Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
     Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),
     Case("unknown experiment", ("+exp=gama_sweep",), ("+exp=gama_sweep: no such choice. Did you mean gamma_sweep?",)),
+    Case(
+        "an interpolation of nothing",
+        ("protocol=replay", "drafter=${nope}"),
+        ("drafter=${nope}", "Error resolving interpolation '${nope}'"),
+    ),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     # Numbers
     Case("gamma below 0", ("gamma=-1",), ("gamma=-1", BAD, GOOD)),
