@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.api.per_request import Samplings, check_length, derived_seeds, entries, refuse_history, samplings_of
 from specbench.api.verifiers import verifier_of
 from specbench.core import arguments
-from specbench.core.checks import plain_number
+from specbench.core.checks import is_whole, plain_number
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_SEED, Streams
 from specbench.core.types import Draft, LogitRows, Verification
@@ -233,7 +233,7 @@ def _params(name: str, sampling: Samplings, batch: int, device: torch.device) ->
 def _seeds(seeds: int | Numbers, batch: int) -> Tensor:
     """The seed of each request, int64 [batch]; from a single number every request gets its own."""
     seed = plain_number(seeds)
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if not is_whole(seed):
         return _numbers("seeds", seeds, batch)
     if not 0 <= seed <= MAX_SEED:
         raise ArgumentError(f"seeds: {seed} is outside 0 to {MAX_SEED}")

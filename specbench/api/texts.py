@@ -11,12 +11,11 @@ from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.per_request import Samplings, Seeds, gammas_of, samplings_of, seeds_of, single_sampling
 from specbench.api.prompts import Prompts, encode_prompt, split_prompts
 from specbench.api.verifiers import name_of, verifier_of
-from specbench.core.checks import check_count
+from specbench.core.checks import check_count, check_flag
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.progress import progress
 from specbench.core.naming import names_arguments
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
-from specbench.core.sampling_values import flag
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.engines import Requirements
 from specbench.decoding.requests import requests_of
@@ -100,7 +99,7 @@ def decode(
         >>> texts = specbench.decode(pair, ["def add(a, b):", "import "], gamma=4, verifier="block")
         >>> texts[0].text, texts.acceptance_length  # doctest: +SKIP
     """
-    compare_plain, overlap = flag("compare_plain", compare_plain), flag("overlap", overlap)
+    compare_plain, overlap = check_flag("compare_plain", compare_plain), check_flag("overlap", overlap)
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     requests, most = _with_gammas(requests, gamma)
     if compare_plain and most == 0:

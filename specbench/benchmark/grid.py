@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.core.checks import is_whole
 from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import DTYPES
 from specbench.core.sampling_params import NUMBERS, SHAPING
@@ -44,7 +45,7 @@ class CaseSpec:
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            if not is_whole(value) or not low <= value <= high:
                 raise ConfigError(f"protocol.grid.{name}", value, f"not in {low}..{high}", "Use a whole number there.")
         if self.dtype not in DTYPES:
             raise ConfigError("protocol.grid.dtype", self.dtype, "unknown", f"Use {', '.join(DTYPES)}.")

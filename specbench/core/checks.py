@@ -6,7 +6,7 @@ import math
 import os
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from specbench.core.errors import ConfigError
 
@@ -27,13 +27,22 @@ def plain_number(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is an int; true and false, which Python counts among them, are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Likewise an int or a float."""
+    return is_whole(value) or isinstance(value, float)
+
+
 def check_count(key: str, value: object, least: int = 1, most: int | None = None) -> int:
     """The whole number, as Python's own. Raises ConfigError for anything but one from ``least`` to ``most``, which is
     LARGEST_COUNT if it is None."""
     value, highest = plain_number(value), LARGEST_COUNT if most is None else most
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not least <= value <= highest:
-        bounded = most is not None or (whole and value > highest)
+    if not is_whole(value) or not least <= value <= highest:
+        bounded = most is not None or (is_whole(value) and value > highest)
         remedy = f"Use a whole number from {least} to {highest}." if bounded else f"Use a whole number from {least}."
         raise ConfigError(key, value, "not a count", remedy)
     return value
@@ -51,6 +60,13 @@ def check_seconds(
 ) -> float | int:
     """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, with what it says of 0."""
     value = plain_number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if not is_number(value) or not 0 <= value < math.inf:
         raise ConfigError(key, value, problem, remedy)
+    return value
+
+
+def check_flag(key: str, value: object) -> bool:
+    """The value. Raises ConfigError for anything but true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(key, value, "neither true nor false", "Use true or false.")
     return value

@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.core.checks import is_number
 from specbench.core.errors import ConfigError
 
 KINDS = ("fixed", "probability", "entropy")
@@ -70,8 +71,7 @@ def policy_of(policy: object, threshold: object) -> LengthPolicy:
             raise ConfigError("drafter.threshold", threshold, "drafter.policy=fixed takes none", remedy)
         return FIXED
     largest = 1.0 if policy == "probability" else math.inf
-    number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if not number or not 0 <= threshold <= largest or math.isinf(threshold):
+    if not is_number(threshold) or not 0 <= threshold <= largest or math.isinf(threshold):
         span = "a probability from 0 to 1, such as 0.4" if policy == "probability" else "nats from 0, such as 1.5"
         raise ConfigError("drafter.threshold", threshold, f"not a threshold of drafter.policy={policy}", f"Use {span}.")
     return LengthPolicy(str(policy), float(threshold))

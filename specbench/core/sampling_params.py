@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from specbench.core.checks import check_flag
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_values import (
     Check,
     biases_of,
     callables_of,
     count_of_tokens,
-    flag,
     ids_of,
     number,
     one_of,
@@ -142,8 +142,8 @@ class SamplingParams:
     )
     stop: str | Sequence[str] = _parameter((), END, stops_of, schema=list[str])
     stop_token_ids: Sequence[int] = _parameter((), END, ids_of, schema=list[int])
-    include_stop_str_in_output: bool = _parameter(False, SHOWN, flag)
-    ignore_eos: bool = _parameter(False, END, flag)
+    include_stop_str_in_output: bool = _parameter(False, SHOWN, check_flag)
+    ignore_eos: bool = _parameter(False, END, check_flag)
     thinking_token_budget: int | None = _parameter(None, LIMIT, whole(0, LARGEST_LENGTH))
     max_tokens: int | None = _parameter(None, END, whole(1, LARGEST_LENGTH), plain_work=True)
     n: int = _parameter(1, REQUEST, whole(1, MOST_CONTINUATIONS, optional=False), plain_work=True)
@@ -151,7 +151,7 @@ class SamplingParams:
     logprobs: int | None = _parameter(None, SHOWN, whole(0, MOST_LOGPROBS))
     prompt_logprobs: int | None = _parameter(None, SHOWN, whole(0, MOST_LOGPROBS))
     logprobs_mode: str = _parameter(LOGPROBS[0], SHOWN, one_of(*LOGPROBS))
-    skip_special_tokens: bool = _parameter(True, SHOWN, flag)
+    skip_special_tokens: bool = _parameter(True, SHOWN, check_flag)
     truncate_prompt_tokens: int | None = _parameter(None, REQUEST, whole(1, LARGEST_LENGTH), plain_work=True)
 
     def __post_init__(self) -> None:

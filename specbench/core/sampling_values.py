@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from specbench.core.checks import plain_number
+from specbench.core.checks import is_number, is_whole, plain_number
 from specbench.core.errors import ConfigError
 
 LARGEST_VOCABULARY = 2**31 - 1
@@ -29,7 +29,7 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
 
     def check(name: str, value: object) -> float | int:
         value = plain_number(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        if not is_number(value) or not abs(value) <= sys.float_info.max:
             raise ConfigError(name, value, "not a finite number", "Give a number.")
         end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
         if end or not low <= value <= high:
@@ -48,7 +48,7 @@ def whole(low: int, high: int, optional: bool = True) -> Check:
         value = plain_number(value)
         if value is None and optional:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        if not is_whole(value) or not low <= value <= high:
             raise ConfigError(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
         return value
 
@@ -61,13 +61,6 @@ def count_of_tokens(name: str, value: object) -> int:
     if value != int(value) or value > LARGEST_VOCABULARY:
         raise ConfigError(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
     return max(0, int(value))
-
-
-def flag(name: str, value: object) -> bool:
-    """True or false. Raises ConfigError for anything else."""
-    if not isinstance(value, bool):
-        raise ConfigError(name, value, "neither true nor false", "Use true or false.")
-    return value
 
 
 def one_of(*choices: str) -> Check:
@@ -127,7 +120,7 @@ def ids_of(name: str, value: object) -> tuple[int, ...]:
         raise ConfigError(name, value, "not a list of token ids", "Give whole numbers.")
     ids = tuple(plain_number(item) for item in value)
     for item in ids:
-        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST_VOCABULARY:
+        if not is_whole(item) or not 0 <= item <= LARGEST_VOCABULARY:
             raise ConfigError(name, value, f"{item!r} is no token id", "Give whole numbers from 0.")
     return tuple(dict.fromkeys(ids))
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from specbench.core.checks import is_number
 from specbench.core.draft_lengths import LengthPolicy, policy_of
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
@@ -115,8 +116,7 @@ class ModelDrafter(Drafter):
 
 
 def _checked(temperature: object) -> float:
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not number or not (temperature == 0 or 1e-3 <= temperature < math.inf):
+    if not is_number(temperature) or not (temperature == 0 or 1e-3 <= temperature < math.inf):
         remedy = "Use null for the target's, 0 for the most likely token, or 0.001 and more."
         raise ConfigError("drafter.temperature", temperature, "not a temperature", remedy)
     return float(temperature)

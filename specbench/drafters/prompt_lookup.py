@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.core.checks import check_count
+from specbench.core.checks import check_count, is_number
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
@@ -67,6 +67,6 @@ def check_per_match(value: object) -> float | None:
     """Raises ConfigError for anything but None or a number above 0."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not is_number(value) or not 0 < value < math.inf:
         raise ConfigError("drafter.per_match", value, "not a number above 0", "Use 1, or null for no such limit.")
     return float(value)

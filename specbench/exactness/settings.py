@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specbench.core.checks import check_count, check_seconds, plain_number
+from specbench.core.checks import check_count, check_flag, check_seconds, plain_number
 from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
@@ -31,9 +31,7 @@ def _checked(name: str, value: Any) -> Any:
         return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
     if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
         raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
-    if name == "stop_when_caught" and not isinstance(value, bool):
-        raise ConfigError(key, value, "not true or false", "Use one of them.")
-    return value
+    return check_flag(key, value) if name == "stop_when_caught" else value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from specbench.core.checks import is_whole
 from specbench.core.machine.files import Origin, shown
 from specbench.core.machine.progress import say
 from specbench.models import hub
@@ -167,7 +168,7 @@ class Checkpoint:
         eos_ids, last = getattr(model.generation_config, "eos_token_id", None), self.vocab_size - 1
         ids = [*(eos_ids if isinstance(eos_ids, list) else [eos_ids]), self.tokenizer.eos_token_id]
         for token in ids:
-            if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last):
+            if token is not None and (not is_whole(token) or not 0 <= token <= last):
                 problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {last}"
                 remedy = "Mend eos_token_id in generation_config.json, or in config.json where there is none."
                 raise self.source.wrong(problem, remedy)

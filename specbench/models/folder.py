@@ -14,6 +14,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
+from specbench.core.checks import is_whole
 from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
 from specbench.models.weight_files import read_headers
 
@@ -122,7 +123,7 @@ def _check_counts(config: Mapping[str, Any], source: Origin) -> None:
         value = config.get(name)
         if value is None or isinstance(value, list):  # what is left to the model, or differs by layer
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or not (name == "num_labels" or value > 0):
+        if not is_whole(value) or not (name == "num_labels" or value > 0):
             raise source.wrong(f"{name} is {shown(value)} in config.json, not a whole number from 1")
         if value > most:
             raise source.wrong(f"{name} is {shown(value)} in config.json, more than any model has")

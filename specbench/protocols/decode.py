@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
-from specbench.core.checks import MOST_ROUNDS, check_count
+from specbench.core.checks import MOST_ROUNDS, check_count, check_flag
 from specbench.core.errors import ConfigError
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
@@ -97,9 +97,7 @@ class DecodeProtocol:
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
-        if not isinstance(together, bool):
-            raise ConfigError("protocol.together", together, "neither true nor false", "Use true or false.")
-        self.together = together
+        self.together = check_flag("protocol.together", together)
         if self.together and self.against:
             remedy = "Use protocol.together=false, or protocol.against=[]."
             raise ConfigError("protocol.against", list(self.against), "not timed in rounds that jobs share", remedy)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds, plain_number
+from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds, is_number, plain_number
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
@@ -41,7 +41,7 @@ def check_drafting(key: str, gammas: list[int], remedy: str = "Add one above 0, 
 def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
     """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
     value = plain_number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise ConfigError(key, value, "not inside (0, 1)", remedy)
     return float(value)
 

@@ -37,6 +37,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from specbench.core.checks import is_number, is_whole
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, is_name, shown
 from specbench.core.sampling_params import SamplingParams
@@ -152,7 +153,7 @@ def _rows(entry: Mapping[str, Any], identity: Identity, number: int, source: Ori
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return is_whole(value) and abs(value) < 2**63
 
 
 def _logprob(value: Any, token: int, number: int, source: Origin) -> float:
@@ -163,10 +164,6 @@ def _logprob(value: Any, token: int, number: int, source: Origin) -> float:
         if value[1] != token:
             raise source.wrong(f"line {number}: a log-probability of token {shown(value[1])}, not {token}")
         value = value[0]
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (isinstance(value, int) and abs(value) > _LARGEST)
-    ):
+    if not is_number(value) or (is_whole(value) and abs(value) > _LARGEST):
         raise source.wrong(f"line {number}: no log-probability for token {token}")
     return float(value)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from specbench.core.checks import is_number
 from specbench.core.machine.files import LONGEST_NAME, Origin, clipped, is_name, reason, shown
 
 KEY = "protocol.trace"
@@ -45,7 +46,7 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
     numbers = {}
     for name, (low, high) in _SAMPLER_RANGES.items():
         value = given[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        if not is_number(value) or not low <= value <= high:
             raise ValueError(f"{name} {shown(value)} is not a number from {low:g} to {high:g}")
         if value > _LARGEST:
             raise ValueError(f"{name} is infinite")

@@ -22,6 +22,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from specbench.core import arguments
+from specbench.core.checks import is_number
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
@@ -87,7 +88,7 @@ def rate_for(acceptance_length: float, count: int) -> float:
 
 
 def _number(name: str, value: object, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high or value == math.inf:
+    if not is_number(value) or not low <= value <= high or value == math.inf:
         bounds = f"Use a number from {low:g} to {high:g}." if high < math.inf else f"Use a number from {low:g}."
         raise ConfigError(f"verifier.{name}", value, "not such a number", bounds)
     return float(value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from specbench.core.checks import check_flag
 from specbench.core.errors import ConfigError
-from specbench.core.sampling_values import flag
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
@@ -45,7 +45,7 @@ class OpenAiSource(ServedSource):
         super().__init__(url, **served)
         if dialect not in list(DIALECTS):
             raise ConfigError("source.dialect", dialect, "not known", f"Use {', '.join(DIALECTS)}.")
-        self.model, self.chat, self.dialect = model, flag("source.chat", chat), dialect
+        self.model, self.chat, self.dialect = model, check_flag("source.chat", chat), dialect
         self.unsupported = unsupported_but(*DIALECTS[dialect])
 
     def describe(self, server: Server) -> str:

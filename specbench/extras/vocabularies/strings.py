@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.errors import ConfigError
+from specbench.core.checks import check_flag
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
 from specbench.drafters.drafter import Drafter
@@ -94,9 +94,7 @@ class StringsDrafter(Drafter):
     takes_pieces: ClassVar[bool] = False  # the draft's tokens of a prompt are those of the whole prompt
 
     def __init__(self, sampled: object = False):
-        if not isinstance(sampled, bool):  # as a yaml may have it
-            raise ConfigError("drafter.sampled", sampled, "not true or false", "Use true or false.")
-        self.sampled = sampled
+        self.sampled = check_flag("drafter.sampled", sampled)
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
         self.check(pair.draft is not None)

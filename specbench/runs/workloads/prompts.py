@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.core.checks import is_whole
 from specbench.core.machine.files import LONGEST_NAME, is_name, is_text, shown
 from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED
 from specbench.runs.config import LARGEST_GAMMA, is_category
@@ -153,7 +154,7 @@ def _split(
 
 def _count(key: str, value: Any, row: WorkloadRow) -> int | None:
     low, high = _COUNTS[key]
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
+    if value is None or (is_whole(value) and low <= value <= high):
         return value
     name = next((name for name in LENGTHS if name in row.value), key) if key == "max_new_tokens" else key
     problem = f"{name} {shown(value)} is no whole number from {low} to {high}"
