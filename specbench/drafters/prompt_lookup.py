@@ -4,7 +4,8 @@ Saxena, "Prompt lookup decoding" (2023); the n-gram drafter of serving engines. 
 one-hot and a drafted token is accepted with probability p(token).
 
 :func:`lookup` defines in plain code what is drafted, by a search of the whole text. The drafter gets the same result
-from an index (ngrams.py), whose cost does not depend on the length of the text.
+from an index, whose cost does not depend on the length of the text. On a CPU the index is Python's dictionaries
+(suffixes.py), elsewhere tensors (ngrams.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft
 from specbench.drafters.drafter import Drafter
 from specbench.drafters.ngrams import NgramIndex
+from specbench.drafters.suffixes import TextRows, Texts
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch
 
@@ -63,11 +65,15 @@ class PromptLookupDrafter(Drafter):
         self.longest, self.shortest, self.per_match = longest, shortest, check_per_match(per_match)
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
-        self._index = NgramIndex(self.longest, self.shortest, target.device)
+        on_host = target.device.type == "cpu"
+        sizes = range(self.longest, self.shortest - 1, -1)
+        self._index = TextRows(sizes) if on_host else NgramIndex(self.longest, self.shortest, target.device)
         self.caches = (self._index,)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
+        if isinstance(self._index, TextRows):
+            return self._index.draft(batch, limits, self._continuation)
         rows = torch.arange(len(batch), device=batch.lengths.device)
         indexed = self._index.lengths[: len(batch)]
         pending = torch.where(batch.running, batch.lengths - indexed, 0)  # what the last step emitted
@@ -82,6 +88,10 @@ class PromptLookupDrafter(Drafter):
         counts = counts.clamp(min=0)  # a row without a request may hold the index of an earlier request
         width = batch.at_most(counts, streams.width - 1)
         return Draft(batch.span(first, width).flatten(), None, counts, width, padded=True)
+
+    def _continuation(self, text: Texts, limit: int) -> list[int]:
+        size, place = text.latest()
+        return text.following(place, limit if self.per_match is None else min(limit, int(size * self.per_match)))
 
 
 def check_per_match(value: object) -> float | None:
