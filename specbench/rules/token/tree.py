@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.kernels import cpu_rows
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 
@@ -37,6 +38,8 @@ class TreeVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        if cpu_rows.takes_rule(draft, target, trees=True):
+            return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams, trees=True)
         parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
         tokens, places = batched.padded(draft.token_ids, draft, 0), torch.arange(draft.longest, device=parents.device)
