@@ -64,16 +64,11 @@ def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
     return torch.ops.specbench_cpu.below_infinity(normalizers.contiguous())
 
 
-def takes_rule(draft: Draft, target: LogitRows, trees: bool = False) -> bool:
-    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and one padded draft or more.
-
-    Args:
-        trees: whether the draft may be a tree.
-    """
+def takes_rule(draft: Draft, target: LogitRows) -> bool:
+    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and one padded draft or more."""
     rows = (target,) if draft.rows is None else (target, draft.rows)
     known = all(takes(its) and its.log_normalizer is not None for its in rows)
-    drafts = draft.padded and draft.max_draft_tokens > 0 and (trees or draft.parents is None)
-    return known and drafts and len(draft.num_draft_tokens) > 0
+    return known and draft.padded and draft.max_draft_tokens > 0 and len(draft.num_draft_tokens) > 0
 
 
 def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:

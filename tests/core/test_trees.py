@@ -9,6 +9,7 @@ from scipy import stats
 
 from specbench.core import trees
 from specbench.core.rng import Streams
+from specbench.core.types import LogitRows
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.models import CachedModel
@@ -74,6 +75,8 @@ def test_children_come_without_replacement_and_say_what_they_were_drawn_from():
     assert (tokens[:500].sort(dim=1).values.diff(dim=1) > 0).all()
     assert (tokens[500:1000, 0] != tokens[500:1000, 1]).all()
     assert torch.equal(tokens[1500:], logits[1500:].argsort(dim=1, descending=True)[:, :3])
+    greedy = LogitRows(logits[1500:], rows.temperature[1500:], torch.full((500,), 9.0).double(), None)
+    assert torch.equal(children(greedy, torch.rand(500, 3).double())[0], tokens[1500:])  # its cutoff does not count
 
 
 def test_the_most_likely_children_are_drafted_at_any_temperature(pair):

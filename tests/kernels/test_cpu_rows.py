@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.decoding.step import _written
@@ -156,9 +157,10 @@ def test_the_token_rule_on_trees_is_that_of_the_plain_verifier(sampled):
         streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
         plain = TreeVerifier().verify(draft, p, streams)
         with cpu_rows.drawing():
-            assert not cpu_rows.takes_rule(draft, p)
-            assert cpu_rows.takes_rule(draft, p, trees=True)
+            assert cpu_rows.takes_rule(draft, p)
             result = TreeVerifier().verify(draft, p, streams)
+            with pytest.raises(ArgumentError, match="a tree; this verifier takes chains alone"):
+                MaskedVerifier().verify(draft, p, streams)
         assert torch.equal(result.token_ids, plain.token_ids)
         assert torch.equal(result.num_accepted, plain.num_accepted)
         assert torch.equal(result.path, plain.path)

@@ -38,7 +38,7 @@ class TreeVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
-        if cpu_rows.takes_rule(draft, target, trees=True):
+        if cpu_rows.takes_rule(draft, target):
             return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams, trees=True)
         parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
