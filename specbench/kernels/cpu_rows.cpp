@@ -118,11 +118,16 @@ struct Rows {
   }
 };
 
+void check_ids(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
+  STD_TORCH_CHECK(count <= width && std::all_of(drafted, drafted + count, [&](int64_t x) { return 0 <= x && x < size; }),
+                  "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
+}
+
 // The token rule for padded trees, or for chains if there are no parents; a draft without rows is deterministic. No path has
 // more than `depth` tokens. Returns the emitted tokens, the numbers of accepted ones and their paths. The plain twins are
 // rules/token/masked.py and rules/token/tree.py.
 std::tuple<Tensor, Tensor, Tensor> token_rule(
-    const Tensor drafted, const Tensor counts, const Tensor parents, int64_t depth, const Tensor q_logits,
+    const Tensor parents, int64_t depth, const Tensor drafted, const Tensor counts, const Tensor q_logits,
     const Tensor q_temperature, const Tensor q_cutoff, const Tensor q_normalizer, const Tensor p_logits,
     const Tensor p_temperature, const Tensor p_cutoff, const Tensor p_normalizer, const Tensor accept,
     const Tensor emit) {
@@ -137,8 +142,7 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
     int64_t *emitted = numbers<int64_t>(tokens) + request * (depth + 1), *path = numbers<int64_t>(paths) + request * depth;
     std::fill_n(emitted, depth + 1, PADDING);
     std::fill_n(path, depth, PADDING);
-    STD_TORCH_CHECK(count <= width && std::all_of(its, its + count, [&](int64_t x) { return 0 <= x && x < size; }),
-                    "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
+    check_ids(its, count, width, size);
     int64_t length = 0, last = -1, row = request * (width + 1);  // of the path, and the row of p behind it
     double mass = 1.0;    // of p there that refused tokens have left
     bool refused = false;  // whether `left` has it
@@ -177,6 +181,63 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
     numbers<int64_t>(accepted)[request] = length;
   }
   return {tokens, accepted, paths};
+}
+
+// The block rule for padded chains. The plain twin is rules/block/masked.py; rules/block/__init__.py defines pi, S, h and tau.
+// Lengths are tried from the longest down. S_i is at most pi_i, and so is h_i, so that most rows need not be read.
+std::tuple<Tensor, Tensor> block_rule(
+    const Tensor drafted, const Tensor counts, const Tensor q_logits, const Tensor q_temperature, const Tensor q_cutoff,
+    const Tensor q_normalizer, const Tensor p_logits, const Tensor p_temperature, const Tensor p_cutoff,
+    const Tensor p_normalizer, const Tensor accept, const Tensor emit) {
+  const int64_t requests = counts.size(0), width = drafted.size(0) / requests, size = p_logits.size(1);
+  const Rows p(p_logits, p_temperature, p_cutoff, p_normalizer), q(q_logits, q_temperature, q_cutoff, q_normalizer);
+  const bool samples = q_logits.size(0) > 0;
+  Tensor tokens = torch::stable::new_empty(counts, {requests, width + 1}), accepted = torch::stable::new_empty(counts, {requests});
+  std::vector<double> left(size), subtracted(size), pi(width + 1, 1.0), p_drafted(width);
+  for (int64_t request = 0; request < requests; request++) {
+    const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
+    check_ids(its, count, width, size);
+    int64_t end = 0;  // of the block: before a row without a distribution, in which no token can follow
+    for (; end < count; end++) {
+      double q_of_token = 1.0;
+      p.probs(request * (width + 1) + end, its[end], its[end] + 1, &p_drafted[end]);
+      if (samples) q.probs(request * width + end, its[end], its[end] + 1, &q_of_token);
+      const double weight = pi[end] * (p_drafted[end] / q_of_token);
+      if (std::isnan(weight)) break;
+      pi[end + 1] = std::min(weight, 1.0);
+    }
+    const auto leave_residual = [&](int64_t i) {  // max(pi_i p - q, 0), or p behind the whole draft
+      p.probs(request * (width + 1) + i, 0, size, left.data());
+      if (i == count) return;
+      std::fill(subtracted.begin(), subtracted.end(), 0.0);
+      if (samples)
+        q.probs(request * width + i, 0, size, subtracted.data());
+      else
+        subtracted[its[i]] = 1.0;
+      for (int64_t j = 0; j < size; j++) {
+        const double rest = pi[i] * left[j] - subtracted[j];
+        left[j] = rest < 0 ? 0.0 : rest;
+      }
+    };
+    int64_t tau = end;
+    for (; tau > 0; tau--) {
+      const double u = numbers<double>(accept)[request * accept.stride(0) + tau - 1];
+      if (!(u < pi[tau])) continue;
+      if (tau == end) break;
+      if (samples) leave_residual(tau);
+      const double mass = samples ? total_of(left.data(), size) : pi[tau] * (1 - p_drafted[tau]), total = mass + 1 - pi[tau];
+      if (u < (total == 0 ? 1.0 : mass / total)) break;
+    }
+    if (tau == 0 || tau == end || !samples) leave_residual(tau);
+    if (std::none_of(left.begin(), left.end(), [](double rest) { return rest != 0; }))  // the rejection is rounding
+      p.probs(request * (width + 1) + tau, 0, size, left.data());
+    std::partial_sum(left.begin(), left.end(), left.begin());
+    int64_t* emitted = numbers<int64_t>(tokens) + request * (width + 1);
+    std::fill(std::copy_n(its, tau, emitted), emitted + width + 1, PADDING);
+    emitted[tau] = place(left.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
+    numbers<int64_t>(accepted)[request] = tau;
+  }
+  return {tokens, accepted};
 }
 
 // Writes the emitted tokens up to the first stop token behind the texts; the plain twin is in specbench/decoding/step.py.
@@ -249,9 +310,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
       "commit(Tensor texts, Tensor lengths, Tensor limits, Tensor finished, Tensor stop_ids, Tensor emitted, Tensor "
       "accepted, Tensor bad) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
-      "token_rule(Tensor drafted, Tensor counts, Tensor parents, int depth, Tensor q_logits, Tensor q_temperature, Tensor "
+      "token_rule(Tensor parents, int depth, Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor "
       "q_cutoff, Tensor q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor "
       "accept, Tensor emit) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "block_rule(Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor q_cutoff, Tensor "
+      "q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor accept, Tensor "
+      "emit) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {
@@ -264,4 +329,5 @@ STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {
   library.impl("below_infinity", TORCH_BOX(&below_infinity));
   library.impl("commit", TORCH_BOX(&commit));
   library.impl("token_rule", TORCH_BOX(&token_rule));
+  library.impl("block_rule", TORCH_BOX(&block_rule));
 }

@@ -65,7 +65,7 @@ def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
 
 
 def takes_rule(draft: Draft, target: LogitRows) -> bool:
-    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and one padded draft or more."""
+    """Returns whether the library verifies this: rows with known normalisers, and one padded draft or more."""
     rows = (target,) if draft.rows is None else (target, draft.rows)
     known = all(takes(its) and its.log_normalizer is not None for its in rows)
     return known and draft.padded and draft.max_draft_tokens > 0 and len(draft.num_draft_tokens) > 0
@@ -73,12 +73,20 @@ def takes_rule(draft: Draft, target: LogitRows) -> bool:
 
 def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
     """Returns what the token rule emits; see rules/token/masked.py and tree.py."""
-    q = _NO_ROWS if draft.rows is None else _parts(draft.rows)
-    parents = _NO_PARENTS if draft.parents is None else draft.parents
-    drafted = (draft.token_ids, draft.num_draft_tokens, parents, draft.longest)
-    uniforms = (streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0])
-    tokens, accepted, path = torch.ops.specbench_cpu.token_rule(*drafted, *q, *_parts(target), *uniforms)
+    tree = (_NO_PARENTS if draft.parents is None else draft.parents, draft.longest)
+    tokens, accepted, path = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
     return Verification(tokens, accepted, None if draft.parents is None else path)
+
+
+def block_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """Returns what the block rule emits for chains; see rules/block/masked.py."""
+    return Verification(*torch.ops.specbench_cpu.block_rule(*_verified(draft, target, streams)))
+
+
+def _verified(draft: Draft, target: LogitRows, streams: Streams) -> tuple[Tensor | None, ...]:
+    q = _NO_ROWS if draft.rows is None else _parts(draft.rows)
+    uniforms = (streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0])
+    return draft.token_ids, draft.num_draft_tokens, *q, *_parts(target), *uniforms
 
 
 def commit(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.decoding.step import _written
 from specbench.kernels import cpu_product, cpu_rows
+from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import draw, inverse_cdf, normalized, streams_of
@@ -104,8 +105,9 @@ def rows_of(logits, generator, greedy):
     return LogitRows(logits, temperature, cutoff, rows.normalizer)
 
 
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()])
 @pytest.mark.parametrize("sampled", [True, False])
-def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
+def test_a_rule_of_chains_is_that_of_the_plain_verifier(sampled, verifier):
     """Drafts of all lengths with and without q; equal rows, greedy requests, cutoffs, rows with NaN or only -inf."""
     generator, requests, width, vocabulary = torch.Generator().manual_seed(1), 7, 4, 23
     accepted = []
@@ -125,10 +127,10 @@ def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
         counts = torch.randint(0, width + 1, (requests,), generator=generator)
         draft = Draft(drafted, q if sampled else None, counts, width, padded=True)
         streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
-        plain = MaskedVerifier().verify(draft, p, streams)
+        plain = verifier.verify(draft, p, streams)
         with cpu_rows.drawing():
             assert cpu_rows.takes_rule(draft, p)
-            result = MaskedVerifier().verify(draft, p, streams)
+            result = verifier.verify(draft, p, streams)
         assert torch.equal(result.num_accepted, plain.num_accepted)
         assert torch.equal(result.token_ids, plain.token_ids)
         accepted += result.num_accepted.tolist()
