@@ -106,10 +106,11 @@ struct Rows {
     if (wanted > 0) {
       const double least = numbers<double>(cutoff)[row * cutoff.stride(0)];
       const double log_sum = numbers<double>(normalizer)[row * normalizer.stride(0)];
-      for (int64_t i = begin; i < end; i++) {
-        const double prob = exponential(its[i] / wanted - log_sum);
-        result[i - begin] = !std::isfinite(log_sum) ? NAN : its[i] >= least ? prob : 0.0;
+      for (int64_t i = 0; i < end - begin; i++) {
+        const double prob = exponential(its[begin + i] / wanted - log_sum);
+        result[i] = its[begin + i] >= least ? prob : 0.0;
       }
+      if (!std::isfinite(log_sum)) std::fill(result, result + end - begin, NAN);
     } else {
       const int64_t largest = likeliest(its, size);
       const double mass = highest_of(its, size) == -INFINITY ? NAN : 1.0;  // all tokens at -inf are banned ones
