@@ -63,20 +63,19 @@ def depths(seen: Bool[Tensor, "B n m"]) -> Int64[Tensor, "B n"]:
     return seen.sum(dim=2)
 
 
-def paths(seen: Bool[Tensor, "B m m"], depth: int) -> Int64[Tensor, "B m depth"]:
+def paths(seen: Bool[Tensor, "B n m"], depth: int) -> Int64[Tensor, "B n depth"]:
     """The tokens on the path to each token, in order, as indices; any index behind the end of a path.
 
     Args:
-        seen: of :func:`ancestors`.
+        seen: of :func:`ancestors`, or some rows of it.
         depth: no path has more tokens.
     """
-    batch, m, _ = seen.shape
-    place = torch.where(seen, depths(seen)[:, None, :] - 1, depth)  # tokens on no path share the last place
-    ancestors = place.new_zeros((batch, m, depth + 1))
-    ancestors.scatter_(2, place, torch.arange(m, device=seen.device).expand(batch, m, m))
+    place = torch.where(seen, seen.cumsum(dim=2) - 1, depth)  # tokens on no path share the last place
+    ancestors = place.new_zeros((*seen.shape[:2], depth + 1))
+    ancestors.scatter_(2, place, torch.arange(seen.shape[2], device=seen.device).expand_as(seen))
     return ancestors[:, :, :depth]
 
 
-def with_root(parents: Int64[Tensor, "B m"]) -> Int64[Tensor, "B m1"]:
-    """The tree with the text's last token before it, which all others descend from."""
-    return torch.nn.functional.pad(parents + 1, (1, 0), value=-1)
+def with_root(seen: Bool[Tensor, "B m m"]) -> Bool[Tensor, "B m1 m1"]:
+    """The ancestors in the tree with the text's last token before it, which all others descend from."""
+    return torch.nn.functional.pad(torch.nn.functional.pad(seen, (0, 0, 1, 0)), (1, 0), value=True)

@@ -203,9 +203,13 @@ class Draft:
         """The number of tokens that each request could accept: those of its longest path. A tree has to be padded."""
         if self.parents is None:
             return self.num_draft_tokens
-        parents = self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens)
-        depths = trees.depths(trees.ancestors(parents, self.longest))
-        return torch.where(self.drafted, depths, 0).amax(dim=1)
+        return torch.where(self.drafted, trees.depths(self.ancestors), 0).amax(dim=1)
+
+    @cached_property
+    def ancestors(self) -> Bool[Tensor, "B gamma gamma"]:
+        """Of a padded tree: which tokens are on the path to each token (:func:`specbench.core.trees.ancestors`)."""
+        assert self.parents is not None
+        return trees.ancestors(self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens), self.longest)
 
     @cached_property
     def drafted(self) -> Bool[Tensor, "B gamma"]:

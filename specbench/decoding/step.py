@@ -29,7 +29,7 @@ from specbench.drafters import Drafter, Observation
 from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities, verify
-from specbench.sampling import draw, normalized, streams_of
+from specbench.sampling import draw, normalized, reaching, streams_of
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 
 
@@ -99,7 +99,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
-    verification, rows = _verify(components, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
+    verification, rows = _verify(components, draft, rows, reaching(streams, draft.max_draft_tokens + 1))
     stamps.mark()
     fed = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
     for cache in components.caches:
@@ -138,7 +138,7 @@ def checked(draft: object, requests: int, drafter: Drafter, vocabulary: int) -> 
 
 def padded(draft: Draft) -> Draft:
     """Returns the draft with the same number of rows for each request."""
-    if draft.padded:
+    if draft.padded or draft.max_draft_tokens == 0:
         return draft
     batch, width = draft.drafted.shape
     if len(draft.token_ids) == batch * width:
@@ -162,17 +162,16 @@ def score(
         features: the hidden states to return.
     """
     fed, width = _fed(batch, draft), draft.max_draft_tokens
+    drafted = draft.token_ids.view(len(batch), width)
     if draft.parents is None:
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
-        drafted = draft.token_ids.view(len(batch), width)
         rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
         return rows if width == 0 else normalized(rows), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
-    seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
+    seen = trees.with_root(draft.ancestors)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
-    path = trees.paths(seen, draft.longest + 1)[:, :, 1:]
-    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
-    return batch.rows_of_paths(output.logits.flatten(0, 1), tokens, trees.depths(seen) - 1), output.features
+    rows = batch.rows_of_paths(output.logits.flatten(0, 1), drafted, seen[:, :, 1:], draft.longest)
+    return normalized(rows), output.features
 
 
 def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:

@@ -4,8 +4,8 @@ Saxena, "Prompt lookup decoding" (2023); the n-gram drafter of serving engines. 
 one-hot and a drafted token is accepted with probability p(token).
 
 Endings of ``longest`` tokens are tried first, then shorter ones down to ``shortest``. What followed the most recent
-earlier occurrence of the longest one that matches is drafted. It is found in an index (ngrams.py), whose cost does not
-depend on the length of the text.
+earlier occurrence of the longest one that matches is drafted. It is found in an index, whose cost does not depend on
+the length of the text: on a CPU in Python's dictionaries (suffixes.py), elsewhere in tensors (ngrams.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft
 from specbench.drafters.drafter import Drafter
 from specbench.drafters.ngrams import NgramIndex
+from specbench.drafters.suffixes import TextRows, Texts
 from specbench.models import CachedModel, Pair
 from specbench.sampling.batch import Batch
 
@@ -42,11 +43,15 @@ class PromptLookupDrafter(Drafter):
         self.longest, self.shortest, self.per_match = longest, shortest, check_per_match(per_match)
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
-        self._index = NgramIndex(self.longest, self.shortest, target.device)
+        on_host = target.device.type == "cpu"
+        sizes = range(self.longest, self.shortest - 1, -1)
+        self._index = TextRows(sizes) if on_host else NgramIndex(self.longest, self.shortest, target.device)
         self.caches = (self._index,)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
+        if isinstance(self._index, TextRows):
+            return self._index.draft(batch, limits, self._continuation)
         rows = torch.arange(len(batch), device=batch.lengths.device)
         indexed = self._index.lengths[: len(batch)]
         pending = torch.where(batch.running, batch.lengths - indexed, 0)  # what the last step emitted
@@ -61,6 +66,10 @@ class PromptLookupDrafter(Drafter):
         counts = counts.clamp(min=0)  # a row without a request may hold the index of an earlier request
         width = batch.at_most(counts, streams.width - 1)
         return Draft(batch.span(first, width).flatten(), None, counts, width, padded=True)
+
+    def _continuation(self, text: Texts, limit: int) -> list[int]:
+        size, place = text.latest()
+        return text.following(place, limit if self.per_match is None else min(limit, int(size * self.per_match)))
 
 
 def check_per_match(value: object) -> float | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -68,31 +67,11 @@ class SuffixLookupDrafter(Drafter):
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
-        device, most = batch.lengths.device, streams.width - 1
-        self._catch_up(batch)
-        drafts = [self._draft(row, limit) for row, limit in enumerate(limits.tolist())]
-        counts = torch.tensor([len(draft) for draft in drafts], device=device)
-        width = most if batch.fixed else max(map(len, drafts), default=0)
-        tokens = torch.tensor(
-            [[*draft, *[0] * (width - len(draft))] for draft in drafts], dtype=torch.int64, device=device
-        )
-        return Draft(tokens.flatten(), None, counts, width, padded=True)
+        return self._texts.draft(batch, limits, self._continuation)
 
-    def _catch_up(self, batch: Batch) -> None:
-        """Adds the tokens that the last step emitted to the texts."""
-        counts = [self._texts.count(row) for row in range(len(batch))]
-        lengths = torch.where(batch.running, batch.lengths, 0).tolist()
-        width = max([length - count for length, count in zip(lengths, counts, strict=True)] + [0])
-        new = batch.span(torch.tensor(counts, device=batch.lengths.device), width).tolist()
-        for row, (tokens, count, length) in enumerate(zip(new, counts, lengths, strict=True)):
-            if length > count:
-                self._texts[row].extend(tokens[: length - count])
-
-    def _draft(self, row: int, limit: int) -> list[int]:
-        if limit == 0:
-            return []
-        searched = (self._older, self._ended, self._texts[row])
-        ending = self._texts[row].ending(self.longest)
+    def _continuation(self, text: Texts, limit: int) -> list[int]:
+        searched = (self._older, self._ended, text)
+        ending = text.ending(self.longest)
         matches = [texts.longest(ending) for texts in searched]
         size = max(length for length, _ in matches)
         most = limit if self.per_match is None else min(limit, int(size * self.per_match))

@@ -28,7 +28,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.drafters.lengths import cut_empty
 from specbench.drafters.model import ModelDrafter
-from specbench.sampling import draw
+from specbench.sampling import draw, reaching
 from specbench.sampling.batch import Batch
 
 MOST_TOKENS = 63  # of one request's tree: attention takes 64, of which one is the text's last token
@@ -64,20 +64,25 @@ class TreeShape:
 _shape = functools.cache(TreeShape)  # kept: to make a tensor of numbers waits for a GPU
 
 
-def children(rows: LogitRows, u: Float64[Tensor, "n k"]) -> tuple[Int64[Tensor, "n k"], tuple[LogitRows, ...]]:
-    """Returns k tokens of each row, drawn without replacement, and for each of the k the rows it was drawn from."""
-    tokens, drawn_from, logits = [], [], rows.logits
+def children(rows: LogitRows, u: Float64[Tensor, "n k"]) -> tuple[Int64[Tensor, "n k"], LogitRows]:
+    """Returns k tokens of each row, drawn without replacement, and the n * k rows that they were drawn from."""
+    tokens, drawn_from, left = [], [], rows
     for j in range(u.shape[1]):
-        log_normalizer = rows.log_normalizer if j == 0 else None
-        token, drawn = draw(LogitRows(logits, rows.temperature, rows.cutoff, log_normalizer), u[:, j])
+        if j > 0:
+            left = _without(left, tokens[-1], rows)
+        token, drawn = draw(left, u[:, j])
         # A row with NaN has no token. The verifier reads its normaliser, and the decoder reports the model.
         tokens.append(token.clamp(min=0))
         drawn_from.append(drawn)
-        logits = logits.scatter(1, tokens[-1][:, None], -math.inf)
-        random = (rows.temperature > 0)[:, None]
-        left = (logits > -math.inf) & ((logits >= rows.cutoff[:, None]) | ~random)
-        logits = torch.where(left.any(dim=1, keepdim=True), logits, rows.logits)
-    return torch.stack(tokens, dim=1), tuple(drawn_from)
+    return torch.stack(tokens, dim=1), LogitRows.interleave(drawn_from)
+
+
+def _without(left: LogitRows, tokens: Int64[Tensor, " n"], rows: LogitRows) -> LogitRows:
+    """Returns what is left of rows without a token of each; all of a row if nothing is."""
+    logits = left.logits.scatter(1, tokens[:, None], -math.inf)
+    drawable = (logits > -math.inf) & ((logits >= rows.cutoff[:, None]) | (rows.temperature == 0)[:, None])
+    logits = torch.where(drawable.any(dim=1, keepdim=True), logits, rows.logits)
+    return LogitRows(logits, rows.temperature, rows.cutoff, None)
 
 
 class TreeDrafter(ModelDrafter):
@@ -112,28 +117,24 @@ class TreeDrafter(ModelDrafter):
             return Draft.empty(len(batch), device)
         shape = _shape(self._levels(depth), device)
         seen = shape.seen.expand(len(batch), -1, -1)
-        path = trees.paths(seen, depth)
-        uniforms = streams.reaching(len(shape) + 1).uniform(Stream.DRAFT)
+        uniforms = reaching(streams, len(shape) + 1).uniform(Stream.DRAFT)
         tokens, rows = batch.tokens[:, :0], []
         logits = self._logits_after(batch)[:, None]
-        before = path[:, :1, :0]  # the path to each token whose children are drawn
+        on_path = seen[:, :1, :0]  # the tokens on the path to each token whose children are drawn
         for level, branches in enumerate(shape.branches):
             start, end = shape.first[level], shape.first[level + 1]
-            offset = torch.full(before.shape[:2], level, device=device)
-            drafted = tokens.gather(1, before.flatten(1)).view(before.shape)
-            q = batch.rows_of_paths(logits.flatten(0, 1), drafted, offset)
+            q = batch.rows_of_paths(logits.flatten(0, 1), tokens, on_path, level)
             if self._bound_model.lacks_tokens:
                 limits = cut_empty(q, limits, level)
             drawn, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
-            rows.append(_stacked(drawn_from, len(batch)))
+            rows.append(drawn_from)
             tokens = torch.cat([tokens, drawn.view(len(batch), -1)], dim=1)
             if end < len(shape):
-                fed = torch.full_like(batch.lengths, end - start)
-                logits = self._bound_model.extend(tokens[:, start:], fed, seen[:, start:end, :end]).logits
-                before = path[:, start:end, : level + 1]
+                fed, on_path = torch.full_like(batch.lengths, end - start), seen[:, start:end, :end]
+                logits = self._bound_model.extend(tokens[:, start:], fed, on_path).logits
         return Draft(
             tokens.flatten(),
-            _joined(rows),
+            _joined(rows, len(batch)),
             shape.starts[limits],
             len(shape),
             padded=True,
@@ -173,18 +174,10 @@ class TopTreeDrafter(TreeDrafter):
         return LogitRows(q.logits, torch.zeros_like(q.temperature), everything, None)
 
 
-_PARTS = ("logits", "temperature", "cutoff", "normalizer")
-
-
-def _stacked(drawn_from: Sequence[LogitRows], batch: int) -> tuple[Tensor, ...]:
-    """Returns the parts of the rows of a level, [B, its tokens, ...]; the children of one token are consecutive."""
-    parts = (torch.stack([getattr(rows, name) for rows in drawn_from], dim=1) for name in _PARTS)
-    return tuple(part.view(batch, -1, *part.shape[2:]) for part in parts)
-
-
-def _joined(levels: Sequence[tuple[Tensor, ...]]) -> LogitRows:
+def _joined(levels: Sequence[LogitRows], batch: int) -> LogitRows:
     """Returns the rows of all levels; those of a request are consecutive."""
     logits, temperature, cutoff, normalizer = (
-        torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)
+        torch.cat([getattr(rows, name).unflatten(0, (batch, -1)) for rows in levels], dim=1).flatten(0, 1)
+        for name in ("logits", "temperature", "cutoff", "normalizer")
     )
     return LogitRows(logits, temperature, cutoff, normalizer)

@@ -106,10 +106,11 @@ struct Rows {
     if (wanted > 0) {
       const double least = numbers<double>(cutoff)[row * cutoff.stride(0)];
       const double log_sum = numbers<double>(normalizer)[row * normalizer.stride(0)];
-      for (int64_t i = begin; i < end; i++) {
-        const double prob = exponential(its[i] / wanted - log_sum);
-        result[i - begin] = !std::isfinite(log_sum) ? NAN : its[i] >= least ? prob : 0.0;
+      for (int64_t i = 0; i < end - begin; i++) {
+        const double prob = exponential(its[begin + i] / wanted - log_sum);
+        result[i] = its[begin + i] >= least ? prob : 0.0;
       }
+      if (!std::isfinite(log_sum)) std::fill(result, result + end - begin, NAN);
     } else {
       const int64_t largest = likeliest(its, size);
       const double mass = highest_of(its, size) == -INFINITY ? NAN : 1.0;  // all tokens at -inf are banned ones
@@ -118,8 +119,74 @@ struct Rows {
   }
 };
 
-// The token rule for a padded chain; a draft without rows is deterministic. The plain twin is rules/token/masked.py.
-std::tuple<Tensor, Tensor> token_rule(
+void check_ids(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
+  STD_TORCH_CHECK(count <= width && std::all_of(drafted, drafted + count, [&](int64_t x) { return 0 <= x && x < size; }),
+                  "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
+}
+
+// The token rule for padded trees, or for chains if there are no parents; a draft without rows is deterministic. No path has
+// more than `depth` tokens. Returns the emitted tokens, the numbers of accepted ones and their paths. The plain twins are
+// rules/token/masked.py and rules/token/tree.py.
+std::tuple<Tensor, Tensor, Tensor> token_rule(
+    const Tensor parents, int64_t depth, const Tensor drafted, const Tensor counts, const Tensor q_logits,
+    const Tensor q_temperature, const Tensor q_cutoff, const Tensor q_normalizer, const Tensor p_logits,
+    const Tensor p_temperature, const Tensor p_cutoff, const Tensor p_normalizer, const Tensor accept,
+    const Tensor emit) {
+  const int64_t requests = counts.size(0), width = drafted.size(0) / requests, size = p_logits.size(1);
+  const Rows p(p_logits, p_temperature, p_cutoff, p_normalizer), q(q_logits, q_temperature, q_cutoff, q_normalizer);
+  const bool samples = q_logits.size(0) > 0, chain = parents.size(0) == 0;
+  Tensor tokens = torch::stable::new_empty(counts, {requests, depth + 1});
+  Tensor accepted = torch::stable::new_empty(counts, {requests}), paths = torch::stable::new_empty(counts, {requests, depth});
+  std::vector<double> left(size), subtracted(size);
+  for (int64_t request = 0; request < requests; request++) {
+    const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
+    int64_t *emitted = numbers<int64_t>(tokens) + request * (depth + 1), *path = numbers<int64_t>(paths) + request * depth;
+    std::fill_n(emitted, depth + 1, PADDING);
+    std::fill_n(path, depth, PADDING);
+    check_ids(its, count, width, size);
+    int64_t length = 0, last = -1, row = request * (width + 1);  // of the path, and the row of p behind it
+    double mass = 1.0;    // of p there that refused tokens have left
+    bool refused = false;  // whether `left` has it
+    for (int64_t i = 0; i < count; i++) {
+      if ((chain ? i - 1 : numbers<int64_t>(parents)[request * width + i]) != last) continue;
+      double p_of_token = left[its[i]], q_of_token = 1.0;
+      if (!refused) p.probs(row, its[i], its[i] + 1, &p_of_token);
+      if (samples) q.probs(request * width + i, its[i], its[i] + 1, &q_of_token);
+      if (numbers<double>(accept)[request * accept.stride(0) + i] * q_of_token * mass < p_of_token) {
+        STD_TORCH_CHECK(length < depth, "draft: a path of more tokens than depth");
+        path[length] = last = i;
+        emitted[length++] = its[i];
+        row = request * (width + 1) + i + 1;
+        mass = 1.0;
+        refused = false;
+        continue;
+      }
+      if (!refused) p.probs(row, 0, size, left.data());
+      refused = true;
+      std::fill(subtracted.begin(), subtracted.end(), 0.0);
+      if (samples)
+        q.probs(request * width + i, 0, size, subtracted.data());
+      else
+        subtracted[its[i]] = 1.0;
+      for (int64_t j = 0; j < size; j++) {
+        const double rest = left[j] - mass * subtracted[j];
+        subtracted[j] = rest < 0 ? 0.0 : rest;
+      }
+      const bool differ = std::any_of(subtracted.begin(), subtracted.end(), [](double rest) { return rest != 0; });
+      if (differ) left.swap(subtracted);  // else p equals q, and the rejection is rounding
+      mass = total_of(left.data(), size);
+    }
+    if (!refused) p.probs(row, 0, size, left.data());
+    std::partial_sum(left.begin(), left.end(), left.begin());
+    emitted[length] = place(left.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
+    numbers<int64_t>(accepted)[request] = length;
+  }
+  return {tokens, accepted, paths};
+}
+
+// The block rule for padded chains. The plain twin is rules/block/masked.py; rules/block/__init__.py defines pi, S, h and tau.
+// Lengths are tried from the longest down. S_i is at most pi_i, and so is h_i, so that most rows need not be read.
+std::tuple<Tensor, Tensor> block_rule(
     const Tensor drafted, const Tensor counts, const Tensor q_logits, const Tensor q_temperature, const Tensor q_cutoff,
     const Tensor q_normalizer, const Tensor p_logits, const Tensor p_temperature, const Tensor p_cutoff,
     const Tensor p_normalizer, const Tensor accept, const Tensor emit) {
@@ -127,37 +194,49 @@ std::tuple<Tensor, Tensor> token_rule(
   const Rows p(p_logits, p_temperature, p_cutoff, p_normalizer), q(q_logits, q_temperature, q_cutoff, q_normalizer);
   const bool samples = q_logits.size(0) > 0;
   Tensor tokens = torch::stable::new_empty(counts, {requests, width + 1}), accepted = torch::stable::new_empty(counts, {requests});
-  std::vector<double> weights(size), subtracted(size);
+  std::vector<double> left(size), subtracted(size), pi(width + 1, 1.0), p_drafted(width);
   for (int64_t request = 0; request < requests; request++) {
     const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
-    int64_t *emitted = numbers<int64_t>(tokens) + request * (width + 1), i = 0;
-    std::fill_n(emitted, width + 1, PADDING);
-    STD_TORCH_CHECK(count <= width && std::all_of(its, its + count, [&](int64_t x) { return 0 <= x && x < size; }),
-                    "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
-    for (; i < count; i++) {
-      double p_of_token, q_of_token = 1.0;
-      p.probs(request * (width + 1) + i, its[i], its[i] + 1, &p_of_token);
-      if (samples) q.probs(request * width + i, its[i], its[i] + 1, &q_of_token);
-      if (!(numbers<double>(accept)[request * accept.stride(0) + i] * q_of_token < p_of_token)) break;
-      emitted[i] = its[i];
+    check_ids(its, count, width, size);
+    int64_t end = 0;  // of the block: before a row without a distribution, in which no token can follow
+    for (; end < count; end++) {
+      double q_of_token = 1.0;
+      p.probs(request * (width + 1) + end, its[end], its[end] + 1, &p_drafted[end]);
+      if (samples) q.probs(request * width + end, its[end], its[end] + 1, &q_of_token);
+      const double weight = pi[end] * (p_drafted[end] / q_of_token);
+      if (std::isnan(weight)) break;
+      pi[end + 1] = std::min(weight, 1.0);
     }
-    p.probs(request * (width + 1) + i, 0, size, weights.data());
-    if (i < count) {
+    const auto leave_residual = [&](int64_t i) {  // max(pi_i p - q, 0), or p behind the whole draft
+      p.probs(request * (width + 1) + i, 0, size, left.data());
+      if (i == count) return;
       std::fill(subtracted.begin(), subtracted.end(), 0.0);
       if (samples)
         q.probs(request * width + i, 0, size, subtracted.data());
       else
         subtracted[its[i]] = 1.0;
       for (int64_t j = 0; j < size; j++) {
-        const double rest = weights[j] - subtracted[j];
-        subtracted[j] = rest < 0 ? 0.0 : rest;
+        const double rest = pi[i] * left[j] - subtracted[j];
+        left[j] = rest < 0 ? 0.0 : rest;
       }
-      const bool differ = std::any_of(subtracted.begin(), subtracted.end(), [](double rest) { return rest != 0; });
-      if (differ) weights.swap(subtracted);  // else p equals q, and the rejection is rounding
+    };
+    int64_t tau = end;
+    for (; tau > 0; tau--) {
+      const double u = numbers<double>(accept)[request * accept.stride(0) + tau - 1];
+      if (!(u < pi[tau])) continue;
+      if (tau == end) break;
+      if (samples) leave_residual(tau);
+      const double mass = samples ? total_of(left.data(), size) : pi[tau] * (1 - p_drafted[tau]), total = mass + 1 - pi[tau];
+      if (u < (total == 0 ? 1.0 : mass / total)) break;
     }
-    std::partial_sum(weights.begin(), weights.end(), weights.begin());
-    emitted[i] = place(weights.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
-    numbers<int64_t>(accepted)[request] = i;
+    if (tau == 0 || tau == end || !samples) leave_residual(tau);
+    if (std::none_of(left.begin(), left.end(), [](double rest) { return rest != 0; }))  // the rejection is rounding
+      p.probs(request * (width + 1) + tau, 0, size, left.data());
+    std::partial_sum(left.begin(), left.end(), left.begin());
+    int64_t* emitted = numbers<int64_t>(tokens) + request * (width + 1);
+    std::fill(std::copy_n(its, tau, emitted), emitted + width + 1, PADDING);
+    emitted[tau] = place(left.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
+    numbers<int64_t>(accepted)[request] = tau;
   }
   return {tokens, accepted};
 }
@@ -190,6 +269,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
   return {text, length, count, ended};
 }
 
+// Copies cached tokens of each leading row to places before them in packed keys and values, as PackedLayer of
+// specbench/models/cache.py has them. Sources and goals ascend.
+void shift(Tensor keys, Tensor values, const Tensor source, const Tensor goal) {
+  const int64_t n = source.size(1), heads = keys.size(1), size = keys.size(3), columns = keys.size(4);
+  const int64_t key_blocks = keys.size(2), value_blocks = values.size(2), tokens = values.size(3);
+  for (int64_t i = 0; i < source.size(0) * n; i++) {
+    const int64_t from = numbers<int64_t>(source)[i], to = numbers<int64_t>(goal)[i];
+    STD_TORCH_CHECK(0 <= to && to <= from && from < tokens, "shift: from ", from, " to ", to, " of ", tokens, " tokens");
+    for (int64_t head = i / n * heads; from != to && head < (i / n + 1) * heads; head++) {
+      float* key = numbers<float>(keys) + head * key_blocks * size * columns;
+      float* value = numbers<float>(values) + head * value_blocks * tokens * columns;
+      for (int64_t j = 0; j < size; j++)
+        key[(to / columns * size + j) * columns + to % columns] = key[(from / columns * size + j) * columns + from % columns];
+      for (int64_t block = 0; block < value_blocks; block++)
+        std::copy_n(value + (block * tokens + from) * columns, columns, value + (block * tokens + to) * columns);
+    }
+  }
+}
+
 Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
   STD_TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "specbench::cpu_product: contiguous tensors needed");
   Tensor y = torch::stable::new_empty(x, {x.size(0), outputs});
@@ -204,6 +302,7 @@ Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
 STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
   library.def("product(Tensor x, Tensor weight, int outputs) -> Tensor");
   library.def("draw(Tensor logits, Tensor temperature, Tensor cutoff, Tensor u) -> (Tensor, Tensor)");
+  library.def("shift(Tensor(a!) keys, Tensor(b!) values, Tensor source, Tensor goal) -> ()");
   library.def("inverse_cdf(Tensor weights, Tensor u) -> Tensor");
   library.def("uniforms(Tensor seeds, Tensor positions, int streams, int width) -> Tensor");
   library.def("free_tokens(Tensor limits, Tensor lengths, Tensor gammas, Tensor finished) -> Tensor");
@@ -212,7 +311,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
       "commit(Tensor texts, Tensor lengths, Tensor limits, Tensor finished, Tensor stop_ids, Tensor emitted, Tensor "
       "accepted, Tensor bad) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
-      "token_rule(Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor q_cutoff, Tensor "
+      "token_rule(Tensor parents, int depth, Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor "
+      "q_cutoff, Tensor q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor "
+      "accept, Tensor emit) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "block_rule(Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor q_cutoff, Tensor "
       "q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor accept, Tensor "
       "emit) -> (Tensor, Tensor)");
 }
@@ -220,10 +323,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
 STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {
   library.impl("product", TORCH_BOX(&product));
   library.impl("draw", TORCH_BOX(&draw));
+  library.impl("shift", TORCH_BOX(&shift));
   library.impl("inverse_cdf", TORCH_BOX(&inverse_cdf));
   library.impl("uniforms", TORCH_BOX(&uniforms));
   library.impl("free_tokens", TORCH_BOX(&free_tokens));
   library.impl("below_infinity", TORCH_BOX(&below_infinity));
   library.impl("commit", TORCH_BOX(&commit));
   library.impl("token_rule", TORCH_BOX(&token_rule));
+  library.impl("block_rule", TORCH_BOX(&block_rule));
 }

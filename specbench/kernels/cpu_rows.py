@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Stream
+from specbench.core.rng import Stream, Streams
 from specbench.core.switch import Switch
-from specbench.core.types import Draft, LogitRows
+from specbench.core.types import Draft, LogitRows, Verification
 
 drawing = Switch()  # inside, samplers draw by the library; cpu_product.load() first
 _NO_DRAW = torch.zeros(0, dtype=torch.float64)
+_NO_PARENTS = torch.zeros(0, dtype=torch.int64)
 _NO_ROWS = (torch.zeros((0, 1)), _NO_DRAW, _NO_DRAW, _NO_DRAW)
 
 
@@ -64,24 +65,28 @@ def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
 
 
 def takes_rule(draft: Draft, target: LogitRows) -> bool:
-    """Returns whether :func:`token_rule` verifies this: rows with known normalisers, and one padded chain or more."""
+    """Returns whether the library verifies this: rows with known normalisers, and one padded draft or more."""
     rows = (target,) if draft.rows is None else (target, draft.rows)
     known = all(takes(its) and its.log_normalizer is not None for its in rows)
-    chains = draft.padded and draft.parents is None and draft.max_draft_tokens > 0
-    return known and chains and len(draft.num_draft_tokens) > 0
+    return known and draft.padded and draft.max_draft_tokens > 0 and len(draft.num_draft_tokens) > 0
 
 
-def token_rule(
-    draft: Draft, target: LogitRows, accept: Float64[Tensor, "B width"], emit: Float64[Tensor, " B"]
-) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, " B"]]:
-    """Returns the tokens that the token rule emits and the numbers of accepted ones; see rules/token/masked.py.
+def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """Returns what the token rule emits; see rules/token/masked.py and tree.py."""
+    tree = (_NO_PARENTS if draft.parents is None else draft.parents, draft.longest)
+    tokens, accepted, path = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
+    return Verification(tokens, accepted, None if draft.parents is None else path)
 
-    Args:
-        accept, emit: the uniforms of each drafted token and of the token behind the accepted ones.
-    """
+
+def block_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """Returns what the block rule emits for chains; see rules/block/masked.py."""
+    return Verification(*torch.ops.specbench_cpu.block_rule(*_verified(draft, target, streams)))
+
+
+def _verified(draft: Draft, target: LogitRows, streams: Streams) -> tuple[Tensor | None, ...]:
     q = _NO_ROWS if draft.rows is None else _parts(draft.rows)
-    drafted = (draft.token_ids, draft.num_draft_tokens)
-    return torch.ops.specbench_cpu.token_rule(*drafted, *q, *_parts(target), accept, emit)
+    uniforms = (streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0])
+    return draft.token_ids, draft.num_draft_tokens, *q, *_parts(target), *uniforms
 
 
 def commit(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -115,11 +115,8 @@ class PackedLayer(RaggedLayer):
         return key_states, value_states
 
     def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
-        (block, column), (goal_block, goal_column) = (
-            (at // self._columns, at % self._columns) for at in (source, goal)
-        )
-        self.keys[rows, :, goal_block, :, goal_column] = self.keys[rows, :, block, :, column]
-        self.values[rows, :, :, goal] = self.values[rows, :, :, source]
+        """See :class:`RaggedLayer`. No goal is behind its source, and both ascend, as on a path of a tree."""
+        torch.ops.specbench_cpu.shift(self.keys, self.values, source, goal)
 
     def _packed(
         self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specbench.core import trees
 from specbench.core.types import PADDING, LogitRows
 from specbench.kernels import cpu_rows
 from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
@@ -110,22 +111,29 @@ class Batch:
         return bound if self.fixed else known_max(values, bound)
 
     def rows_of_paths(
-        self, logits: Shaped[Tensor, "n V"], path: Int64[Tensor, "B m depth"], offset: Int64[Tensor, "B m"]
+        self,
+        logits: Shaped[Tensor, "n V"],
+        drafted: Int64[Tensor, "B m"],
+        seen: Bool[Tensor, "B places m"],
+        depth: int,
     ) -> LogitRows:
-        """Returns the distributions at m places of a tree, each of which has a history of its own.
+        """Returns the distributions at places of a tree, each of which has a history of its own.
 
         Args:
             logits: as in :meth:`rows`.
-            path: the draft tokens on the way to each place; entries at or beyond its offset are not read.
-            offset: the number of draft tokens on the way to each place.
+            drafted: the draft tokens so far.
+            seen: which of them are on the way to each place (:func:`specbench.core.trees.ancestors`).
+            depth: the most draft tokens on the way to a place.
         """
-        owner = torch.arange(len(self), device=path.device).repeat_interleave(path.shape[1])
-        params, history = self.params.select(owner), None
-        if params.looks_back:
-            places = torch.arange(len(owner), device=path.device)
-            texts, prompt_lengths, lengths = self.tokens[owner], self.prompt_lengths[owner], self.lengths[owner]
-            history = History(texts, prompt_lengths, lengths, path.flatten(0, 1), places, offset.flatten())
-        return logit_rows(logits, params, history, in_place=True)
+        width = seen.shape[1]
+        if not self.params.looks_back:
+            return logit_rows(logits, self.params, width=width)
+        owner = torch.arange(len(self), device=seen.device).repeat_interleave(width)
+        places, offset = torch.arange(len(owner), device=seen.device), trees.depths(seen).flatten()
+        path = drafted.gather(1, trees.paths(seen, depth).flatten(1)).view(len(owner), depth)
+        texts, prompt_lengths, lengths = self.tokens[owner], self.prompt_lengths[owner], self.lengths[owner]
+        history = History(texts, prompt_lengths, lengths, path, places, offset)
+        return logit_rows(logits, self.params.select(owner), history, in_place=True)
 
     def select(self, rows: Int64[Tensor, " m"] | slice) -> Batch:
         """Returns the given requests, in that order; those of a slice in the same memory."""

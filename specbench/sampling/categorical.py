@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -46,14 +44,14 @@ def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"]
     else:
         plain = rows.with_mask_applied()
         tokens, normalizer = inverse_cdf(plain.probs(), u), plain.normalizer
-    return tokens, dataclasses.replace(rows, log_normalizer=normalizer)
+    return tokens, LogitRows(rows.logits, rows.temperature, rows.cutoff, normalizer, rows.allowed)
 
 
 def normalized(rows: LogitRows) -> LogitRows:
     """Returns the rows with their log_normalizer if it costs one operation, as in a compiled step on a CPU."""
     if rows.log_normalizer is not None or not cpu_rows.takes(rows):
         return rows
-    return dataclasses.replace(rows, log_normalizer=cpu_rows.normalizer(rows))
+    return LogitRows(rows.logits, rows.temperature, rows.cutoff, cpu_rows.normalizer(rows))
 
 
 def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:
@@ -65,3 +63,8 @@ def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width
     from specbench.kernels import launch_rows
 
     return Streams(seeds, positions, width, launch_rows.uniforms(seeds, positions, width))
+
+
+def reaching(streams: Streams, width: int) -> Streams:
+    """Returns the same streams for at least this many offsets: a tree has more tokens than a chain as deep."""
+    return streams if width <= streams.width else streams_of(streams.seeds, streams.positions, width)

@@ -9,6 +9,7 @@ from scipy import stats
 
 from specbench.core import trees
 from specbench.core.rng import Streams
+from specbench.core.types import LogitRows
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.models import CachedModel
@@ -41,7 +42,8 @@ def test_ancestors_depths_and_paths():
     assert trees.depths(seen).tolist() == [[1, 1, 2, 2, 2, 3], [1] * 6]
     paths = trees.paths(seen, 3)
     assert [paths[0, i, : len(path)].tolist() for i, path in enumerate(PATHS)] == PATHS
-    rooted = trees.ancestors(trees.with_root(torch.tensor([PARENTS])), 4)[0]
+    assert torch.equal(trees.paths(seen[:, 2:5], 3), paths[:, 2:5])
+    rooted = trees.with_root(seen)[0]
     assert [row.nonzero()[:, 0].tolist() for row in rooted] == [[0], *([0, *(i + 1 for i in p)] for p in PATHS)]
 
 
@@ -62,17 +64,19 @@ def test_children_come_without_replacement_and_say_what_they_were_drawn_from():
     logits = torch.randn(4, 6, generator=generator).repeat_interleave(500, 0)
     rows = logit_rows(logits, RowParams.of([kind for kind in kinds for _ in range(500)]))
     tokens, drawn_from = children(rows, torch.rand(2000, 3, generator=generator).double())
-    q = rows.probs()
+    q, drawn_from = rows.probs(), drawn_from.probs().view(2000, 3, 6)
     for b in range(0, 2000, 50):
         for j in range(3):
             # At temperature 0 any token is left while there is one: its probability is 0 until it is the likeliest.
             expected = without_replacement(q[b], tokens[b, :j].tolist())
             if b < 1500:
-                torch.testing.assert_close(drawn_from[j].probs()[b], expected, rtol=0, atol=1e-12)
-            assert drawn_from[j].probs()[b, tokens[b, j]] > 0
+                torch.testing.assert_close(drawn_from[b, j], expected, rtol=0, atol=1e-12)
+            assert drawn_from[b, j, tokens[b, j]] > 0
     assert (tokens[:500].sort(dim=1).values.diff(dim=1) > 0).all()
     assert (tokens[500:1000, 0] != tokens[500:1000, 1]).all()
     assert torch.equal(tokens[1500:], logits[1500:].argsort(dim=1, descending=True)[:, :3])
+    greedy = LogitRows(logits[1500:], rows.temperature[1500:], torch.full((500,), 9.0).double(), None)
+    assert torch.equal(children(greedy, torch.rand(500, 3).double())[0], tokens[1500:])  # its cutoff does not count
 
 
 def test_the_most_likely_children_are_drafted_at_any_temperature(pair):

@@ -19,6 +19,7 @@ from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel, compiling_cpu, packed
 from specbench.models.compiling_cpu import prepared_capacities
+from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
@@ -119,14 +120,20 @@ def test_a_job_after_one_of_long_texts_reads_no_more_than_alone(pair):
 
 @compiles
 @pytest.mark.parametrize(
-    ("dtype", "gamma"), [("pair", 4), ("pair", 0), pytest.param("exact", 4, marks=pytest.mark.thorough)]
+    ("dtype", "gamma", "verifier"),
+    [
+        ("pair", 4, MaskedVerifier()),
+        ("pair", 4, BlockVerifier()),
+        ("pair", 0, None),
+        pytest.param("exact", 4, MaskedVerifier(), marks=pytest.mark.thorough),
+    ],
 )
-def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, request):
+def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, verifier, request):
     """In float64 but for roundings of 1e-14. In float32 other sums may move a token, and moved none of these."""
     pair = request.getfixturevalue(dtype)
     requests = make_requests(pair, 6)
-    compiled = decoder(pair, gamma, engine=CompiledEngine())
-    assert logs(compiled.run(requests, 1)) == logs(decoder(pair, gamma).run(requests, 1))
+    compiled = decoder(pair, gamma, verifier=verifier, engine=CompiledEngine())
+    assert logs(compiled.run(requests, 1)) == logs(decoder(pair, gamma, verifier=verifier).run(requests, 1))
 
 
 def test_weights_that_change_are_packed_again(pair):

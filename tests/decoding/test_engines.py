@@ -14,7 +14,6 @@ from specbench.decoding.engines.engine import Requirements, moves
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import ModelOutput
@@ -24,6 +23,7 @@ from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import decoder
+from tests.helpers.toy import TensorLookup
 
 
 class Ban:
@@ -56,7 +56,7 @@ def logs(completions):
 @pytest.mark.parametrize(
     ("gamma", "drafter", "verifier"),
     [
-        *itertools.product((3,), (ModelDrafter(), PromptLookupDrafter()), (MaskedVerifier(), BlockVerifier())),
+        *itertools.product((3,), (ModelDrafter(), TensorLookup()), (MaskedVerifier(), BlockVerifier())),
         (0, None, None),
     ],
     ids=["model-token", "model-block", "prompt_lookup-token", "prompt_lookup-block", "plain"],

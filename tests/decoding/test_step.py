@@ -13,7 +13,6 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding import step
 from specbench.decoding.stopwatch import Stamps
 from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, load_pair
 from specbench.rules import batched
@@ -28,6 +27,7 @@ from tests.decoding.test_engines import logs
 from tests.helpers.cases import decoder, joining
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
+from tests.helpers.toy import TensorLookup
 
 
 class Unchecked(MaskedVerifier):
@@ -41,7 +41,7 @@ class Unchecked(MaskedVerifier):
 
 WAYS = {
     "model": {"drafter": ModelDrafter(), "verifier": Unchecked(), "gamma": 3},
-    "prompt_lookup": {"drafter": PromptLookupDrafter(), "verifier": Unchecked(), "gamma": 3},
+    "prompt_lookup": {"drafter": TensorLookup(), "verifier": Unchecked(), "gamma": 3},
     "tree": {"drafter": TreeDrafter([2, 2, 1, 1]), "verifier": TreeVerifier(), "gamma": 4},
 }
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
@@ -24,13 +23,14 @@ from specbench.sampling import resolve
 from specbench.sampling.shaping import Shaping
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import MIXED, decoder
+from tests.helpers.toy import TensorLookup
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 WAYS = {
     "model": (ModelDrafter(), MaskedVerifier(), 2),
     "layer_skip": (LayerSkipDrafter(4), MaskedVerifier(), 2),
     "tree": (TreeDrafter([2, 1]), TreeVerifier(), 2),
-    "prompt_lookup": (PromptLookupDrafter(), MaskedVerifier(), 2),
+    "prompt_lookup": (TensorLookup(), MaskedVerifier(), 2),
     "plain": (None, None, 0),
 }
 SPECULATIVE = [way for way in WAYS if way != "plain"]  # whose steps are shorter: planted faults are found by it

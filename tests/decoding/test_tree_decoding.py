@@ -77,11 +77,8 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
     running = torch.full((2,), RUNNING)
     batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, running, lengths[:, None])
-    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
-    fed = torch.tensor([[8, *IDS], [6, *IDS]])
-    path = trees.paths(seen, 4)[:, :, 1:]
-    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
-    batch.rows_of_paths(torch.zeros(14, 100), tokens, trees.depths(seen) - 1)
+    seen = trees.with_root(trees.ancestors(torch.tensor([PARENTS] * 2), 3))[:, :, 1:]
+    batch.rows_of_paths(torch.zeros(14, 100), torch.tensor([IDS] * 2), seen, 3)
     (histories,) = seen_by
     along = [[], *([IDS[i] for i in p] for p in PATHS)]
     assert histories == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]

@@ -1,4 +1,4 @@
-"""The rolling index of prompt lookup drafts what a look at the whole text finds, whatever comes, moves and goes."""
+"""The indices of prompt lookup draft what a look at the whole text finds, whatever comes, moves and goes."""
 
 import pytest
 import torch
@@ -9,10 +9,11 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import ngrams
 from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.suffixes import Texts
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.helpers.by_definition import lookup
 from tests.helpers.cases import CPU, bound, decoder
-from tests.helpers.toy import toy_requests
+from tests.helpers.toy import TensorLookup, toy_requests
 
 
 def index_of(rows, capacity, longest=3, shortest=1):
@@ -30,20 +31,27 @@ def first_of(places, lengths, shortest=1):
 
 @pytest.mark.parametrize("vocabulary", [2, 5, 40, 3000])
 @pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (5, 2), (1, 1)])
-def test_the_index_finds_what_the_whole_text_has(vocabulary, longest, shortest):
+def test_both_indices_find_what_the_whole_text_has(vocabulary, longest, shortest):
     """Ragged texts that grow by 0 to 4 tokens at a time; prompts are longer and shorter than a piece, and empty."""
     generator = torch.Generator().manual_seed(vocabulary)
     tokens = torch.randint(vocabulary, (3, 400), generator=generator)
     index, rows = index_of(3, 400, longest, shortest), torch.arange(3)
     index.feed([tokens[0, :150].tolist(), tokens[1, :3].tolist(), []], range(3), [0, 0, 0])
-    lengths = index.lengths.clone()
+    on_host = [Texts(range(longest, shortest - 1, -1)) for _ in rows]
+    lengths, indexed = index.lengths.clone(), [0, 0, 0]
     matches = 0
     for _ in range(60):
         counts = torch.randint(0, 5, (3,), generator=generator)
         new = tokens.gather(1, lengths[:, None] + torch.arange(4))
         lengths += counts
         expected = lookup(tokens, lengths, longest, shortest)
-        assert torch.equal(first_of(index.append(rows, new, counts), lengths), expected)
+        places = index.append(rows, new, counts)
+        assert torch.equal(first_of(places, lengths), expected)
+        sizes = torch.where(places >= 0, torch.arange(shortest, longest + 1), 0).amax(dim=1)
+        for row, text in enumerate(on_host):
+            text.extend(tokens[row, indexed[row] : lengths[row]].tolist())
+            assert text.latest() == (int(sizes[row]), int(expected[row]))
+        indexed = lengths.tolist()
         matches += int((expected < lengths).sum())
     assert matches > 0 or vocabulary == 3000
 
@@ -110,33 +118,40 @@ def test_a_row_forgets_the_text_before():
     assert places.tolist() == [[2, -1, -1]]
 
 
-class Whole(PromptLookupDrafter):
-    """Looks at the whole text at every step."""
+def watched(kind):
+    """A drafter that compares its drafts with a look at the whole text at every step, and counts their tokens."""
 
-    def propose(self, batch, limits, streams):
-        draft = super().propose(batch, limits, streams)
-        first = lookup(batch.tokens, batch.lengths, self.longest, self.shortest)
-        counts = torch.minimum(limits, batch.lengths - first)
-        assert torch.equal(draft.num_draft_tokens, counts)
-        span = batch.span(first, draft.max_draft_tokens)
-        assert torch.equal(draft.token_ids.view(len(batch), -1)[draft.drafted], span[draft.drafted])
-        self.compared = getattr(self, "compared", 0) + int(counts.sum())
-        return draft
+    class Watched(kind):
+        compared = 0
+
+        def propose(self, batch, limits, streams):
+            draft = super().propose(batch, limits, streams)
+            first = lookup(batch.tokens, batch.lengths, self.longest, self.shortest)
+            counts = torch.minimum(limits, batch.lengths - first)
+            assert torch.equal(draft.num_draft_tokens, counts)
+            span = batch.span(first, draft.max_draft_tokens)
+            assert torch.equal(draft.token_ids.view(len(batch), -1)[draft.drafted], span[draft.drafted])
+            self.compared += int(counts.sum())
+            return draft
+
+    return Watched()
 
 
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("kind", [EagerEngine, StaticEngine], ids=["eager", "static"])
-def test_drafts_are_those_of_a_look_at_the_whole_text(toy, kind, chunk):
+@pytest.mark.parametrize("drafter", [PromptLookupDrafter, TensorLookup], ids=["host", "tensors"])
+def test_drafts_are_those_of_a_look_at_the_whole_text(toy, drafter, kind, chunk):
     """While requests end, move, and take the places of others; prompts whole and in pieces."""
-    decoding = decoder(toy, drafter=Whole(), engine=kind(prompt_chunk=chunk))
+    decoding = decoder(toy, drafter=watched(drafter), engine=kind(prompt_chunk=chunk))
     decoding.run(toy_requests((9, 1, 12, 4, 20, 7)), at_once=3)
     assert decoding.components.drafter.compared > 20
 
 
-def test_the_length_of_the_match_decides_how_many_are_drafted(pair):
+@pytest.mark.parametrize("kind", [PromptLookupDrafter, TensorLookup], ids=["host", "tensors"])
+def test_the_length_of_the_match_decides_how_many_are_drafted(pair, kind):
     """Requests of one batch then draft different numbers of tokens, 0 included, and write the plain text."""
     requests = make_requests(pair, 6, GREEDY, max_new_tokens=24, whole=True)
-    completions = decoder(pair, gamma=6, drafter=PromptLookupDrafter(longest=4, per_match=1.5)).run(requests)
+    completions = decoder(pair, gamma=6, drafter=kind(longest=4, per_match=1.5)).run(requests)
     assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
     counts = [[step.num_draft_tokens for step in completion.steps] for completion in completions]
     side_by_side = [set(column) for column in zip(*(drafts[:8] for drafts in counts), strict=True)]
@@ -153,7 +168,7 @@ def test_per_match_is_checked(value):
 
 
 def test_a_bound_drafter_has_an_index_of_its_own(pair):
-    drafter = PromptLookupDrafter()
+    drafter = TensorLookup()
     (one,), (two,) = (bound(drafter, pair).caches for _ in range(2))
     one.start([[1, 2, 1]], 20)
     assert one.state[1].tolist() == [2]

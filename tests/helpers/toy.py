@@ -7,6 +7,7 @@ import torch
 from specbench.decoding import Decoder, DecodingEngine, Request
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
+from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.tree import TreeDrafter
@@ -17,6 +18,15 @@ from specbench.rules.token.naive import NaiveVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.helpers import families
 from tests.helpers.cases import MIXED, decoder
+
+
+class TensorLookup(PromptLookupDrafter):
+    """Has its index in tensors on a CPU too, as on a GPU."""
+
+    def _attach(self, pair, target):
+        self._index = NgramIndex(self.longest, self.shortest, target.device)
+        self.caches = (self._index,)
+
 
 DRAFTS = {
     "model": (ModelDrafter, MaskedVerifier, 3),

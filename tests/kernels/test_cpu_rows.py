@@ -6,11 +6,14 @@ import math
 import pytest
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.decoding.step import _written
 from specbench.kernels import cpu_product, cpu_rows
+from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import draw, inverse_cdf, normalized, streams_of
 from specbench.sampling.batch import FULL, RUNNING
 
@@ -102,8 +105,9 @@ def rows_of(logits, generator, greedy):
     return LogitRows(logits, temperature, cutoff, rows.normalizer)
 
 
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()])
 @pytest.mark.parametrize("sampled", [True, False])
-def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
+def test_a_rule_of_chains_is_that_of_the_plain_verifier(sampled, verifier):
     """Drafts of all lengths with and without q; equal rows, greedy requests, cutoffs, rows with NaN or only -inf."""
     generator, requests, width, vocabulary = torch.Generator().manual_seed(1), 7, 4, 23
     accepted = []
@@ -123,14 +127,59 @@ def test_the_token_rule_is_that_of_the_plain_verifier(sampled):
         counts = torch.randint(0, width + 1, (requests,), generator=generator)
         draft = Draft(drafted, q if sampled else None, counts, width, padded=True)
         streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
-        plain = MaskedVerifier().verify(draft, p, streams)
+        plain = verifier.verify(draft, p, streams)
         with cpu_rows.drawing():
             assert cpu_rows.takes_rule(draft, p)
-            result = MaskedVerifier().verify(draft, p, streams)
+            result = verifier.verify(draft, p, streams)
         assert torch.equal(result.num_accepted, plain.num_accepted)
         assert torch.equal(result.token_ids, plain.token_ids)
         accepted += result.num_accepted.tolist()
     assert set(accepted) == set(range(width + 1))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_token_rule_on_trees_is_that_of_the_plain_verifier(sampled):
+    """Wide and deep trees, cut at any token; q that equals p and q that does not, greedy requests, cutoffs, NaN."""
+    generator, requests, width, vocabulary = torch.Generator().manual_seed(3), 7, 8, 11
+    accepted, tried_later = [], 0
+    for case in range(80):
+        low = -1 if case % 2 else torch.arange(width) - 3  # of a wide tree, and of a deep one
+        chance = torch.rand(requests, width, generator=generator)
+        parents = (low + (chance * (torch.arange(width) - low)).long()).clamp(min=-1)
+        p_logits = torch.randn(requests, width + 1, vocabulary, generator=generator)
+        noise = torch.randn(requests, width, vocabulary, generator=generator) * (case % 3)
+        q_logits = p_logits[torch.arange(requests)[:, None], parents + 1] + noise
+        if case % 10 == 9:
+            p_logits[2, 1, 5], p_logits[4, 0, 3] = math.nan, math.nan
+        greedy = torch.arange(requests) % 3 == 0
+        q, p = (rows_of(logits.reshape(-1, vocabulary), generator, greedy) for logits in (q_logits, p_logits))
+        drafted = draw(q, torch.rand(len(q), generator=generator, dtype=torch.float64))[0]
+        counts = torch.randint(0, width + 1, (requests,), generator=generator)
+        draft = Draft(drafted, q if sampled else None, counts, width, True, parents.flatten(), width)
+        streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
+        plain = TreeVerifier().verify(draft, p, streams)
+        with cpu_rows.drawing():
+            assert cpu_rows.takes_rule(draft, p)
+            result = TreeVerifier().verify(draft, p, streams)
+            with pytest.raises(ArgumentError, match="a tree; this verifier takes chains alone"):
+                MaskedVerifier().verify(draft, p, streams)
+        assert torch.equal(result.token_ids, plain.token_ids)
+        assert torch.equal(result.num_accepted, plain.num_accepted)
+        assert torch.equal(result.path, plain.path)
+        accepted += result.num_accepted.tolist()
+        earlier = (parents[:, :, None] == parents[:, None]) & torch.ones(width, width, dtype=torch.bool).tril(-1)
+        tried_later += int((earlier.any(dim=2).gather(1, result.path.clamp(min=0)) & (result.path >= 0)).sum())
+    assert {0, 1, 2, 3} <= set(accepted)
+    assert tried_later > 20  # accepted tokens whose earlier sibling was refused
+
+
+def test_a_path_of_more_tokens_than_depth_is_refused():
+    """It would be written behind the end of its memory."""
+    rows = LogitRows(torch.zeros(4, 5), *(torch.zeros(4, dtype=torch.float64),) * 3)  # greedy: token 0 is accepted
+    draft = Draft(torch.zeros(3).long(), None, torch.tensor([3]), 3, True, torch.tensor([-1, 0, 1]), 2)
+    streams = Streams(torch.tensor([0]), torch.tensor([0]), 4)
+    with cpu_rows.drawing(), pytest.raises(RuntimeError, match="a path of more tokens than depth"):
+        TreeVerifier().verify(draft, rows, streams)
 
 
 def test_a_batch_without_requests_is_left_to_the_plain_rule():

@@ -15,7 +15,7 @@ from specbench.rules.token import tree as tree_module
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.rules.token.tree_naive import NaiveTreeVerifier
-from specbench.sampling import RowParams, SamplingParams, logit_rows
+from specbench.sampling import RowParams, SamplingParams, logit_rows, reaching
 from tests.helpers.cases import FIXTURES, ragged_case
 from tests.helpers.tree_enumeration import all_siblings, code_error, independently, most_likely, without_replacement
 
@@ -198,7 +198,7 @@ def test_a_deeper_path_than_was_said_is_refused():
 
 def test_uniforms_of_wider_streams_are_the_same():
     streams = Streams(torch.arange(3), torch.arange(3), 2)
-    wide = streams.reaching(9)
+    wide = reaching(streams, 9)
     assert wide.width == 9
     assert torch.equal(wide.uniform(Stream.ACCEPT)[:, :2], streams.uniform(Stream.ACCEPT))
-    assert wide.reaching(4) is wide
+    assert reaching(wide, 4) is wide

@@ -9,6 +9,7 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.kernels import cpu_rows
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 
@@ -77,6 +78,8 @@ class BlockVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        if draft.parents is None and cpu_rows.takes_rule(draft, target):
+            return cpu_rows.block_rule(draft, target, streams)
         arguments.check(draft, target, streams)
         weights = prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]

@@ -36,9 +36,8 @@ class MaskedVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
-        if cpu_rows.takes_rule(draft, target):
-            accept, emit = streams.uniform(Stream.ACCEPT), streams.uniform(Stream.EMIT)[:, 0]
-            return Verification(*cpu_rows.token_rule(draft, target, accept, emit))
+        if draft.parents is None and cpu_rows.takes_rule(draft, target):
+            return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams)
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))

@@ -12,6 +12,7 @@ import torch
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.kernels import cpu_rows
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 
@@ -29,6 +30,8 @@ class TreeVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        if cpu_rows.takes_rule(draft, target):
+            return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams, trees=True)
         # In a chain the parent of a token is the one before it.
         parents = batched.offsets(draft) - 1 if draft.parents is None else draft.parents
