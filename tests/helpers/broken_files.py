@@ -178,6 +178,10 @@ TRACES: Cases = {
     **NO_FILE,
     "empty": (lambda path: path.write_bytes(b""), ("cannot be read as parquet (ArrowInvalid",)),
     "cut off": (bytes_of(lambda content: content.__delitem__(slice(-100, None))), ("cannot be read as parquet",)),
+    "column not UTF-8": (
+        bytes_of(lambda content: content.__setitem__(slice(None), content.replace(b"sample", b"\xffample"))),
+        ("cannot be read as parquet (UnicodeDecodeError",),
+    ),
     "no rows": (lambda path: pq.write_table(table().slice(0, 0), path), ("the trace is empty",)),
     "no column": (parquet(token=...), ("no column token",)),
     "column twice": (_twice, ("several columns named token",)),

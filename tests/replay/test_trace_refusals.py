@@ -138,7 +138,12 @@ def test_paths_that_are_no_traces(tmp_path):
 
 def test_samplers_that_are_the_same(tmp_path):
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    check_sampler(read_any(json_lines(tmp_path, *of_sampler(top_k=-1))), off, "x")
+    trace = read_any(json_lines(tmp_path, *of_sampler(top_k=-1)))
+    check_sampler(trace, off, "x")
+    with pytest.raises(
+        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
+    ):
+        check_sampler(trace, off | {"top_p": 0.9}, "x")
     greedy = read_any(json_lines(tmp_path, *of_sampler(temperature=0, top_p=0.5, top_k=7)))
     check_sampler(greedy, off | {"temperature": 0}, "x")  # whatever it would truncate, greedy takes the first
     with pytest.raises(ConfigError, match="temperature"):
