@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -17,7 +16,7 @@ from specbench.analysis.command import main
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown, templates
-from tests.helpers.command_lines import ROOT
+from tests.helpers.command_lines import ROOT, new_process
 from tests.helpers.made_up_rows import gamma_rows, make_row, markdown_report, table_of, write_run
 
 
@@ -34,19 +33,25 @@ def test_the_command_prints_the_table_and_the_path(
     assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
 
 
+def refused(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> str:
+    """What the command says to a run that it refuses."""
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(run)])
+    with pytest.raises(SystemExit) as stopped:
+        main("gamma_sweep", gamma_sweep.build)
+    assert stopped.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
+
+
 @pytest.mark.parametrize(("made", "message"), [(False, "no such folder"), (True, "no results.parquet")])
 def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, made: bool, message: str
 ) -> None:
     if made:
         (tmp_path / "gone").mkdir()
-    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(tmp_path / "gone")])
-    with pytest.raises(SystemExit) as stopped:
-        main("gamma_sweep", gamma_sweep.build)
-    assert stopped.value.code == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {message}")
+    error = refused(tmp_path / "gone", monkeypatch, capsys)
+    assert error.startswith(f"RUN_DIR={tmp_path / 'gone'}: {message}")
 
 
 def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
@@ -54,11 +59,7 @@ def test_a_report_that_cannot_be_written_is_a_message_and_no_traceback(
 ) -> None:
     run = write_run(tmp_path / "run", gamma_rows())
     (run / "report").write_text("in the way")
-    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(run)])
-    with pytest.raises(SystemExit) as stopped:
-        main("gamma_sweep", gamma_sweep.build)
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
+    error = refused(run, monkeypatch, capsys)
     assert error.startswith(f"cannot write to {run / 'report'} (File exists). Free space there, make it writable, or")
     assert "resume" not in error
 
@@ -137,9 +138,9 @@ def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path, monkeypa
     assert "## Where it ran" in text
 
 
-def test_reports_load_no_model_library_and_no_window_system() -> None:
+def test_reports_load_no_model_library_and_no_window_system(tmp_path: Path) -> None:
     """As the command, in a process of its own, since these tests have loaded PyTorch already."""
     code = "import sys, analysis.gamma_sweep, analysis.temperature_sweep; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = new_process(tmp_path, "-c", code).stdout.split()
     assert "matplotlib.figure" in loaded
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)

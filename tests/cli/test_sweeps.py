@@ -5,13 +5,11 @@ tests/helpers/sweep_scenarios.py puts them through it, each scenario once, those
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_lines import apart, clean_environment, once
+from tests.helpers.command_lines import apart, clean_environment, new_process, once
 
 TOGETHER = (
     ("killed", "one_second", "widened", "interrupted"),
@@ -141,23 +139,24 @@ def test_a_folder_that_turns_read_only(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_a_folder_that_goes_away(tmp_path_factory):
-    got = outcome(tmp_path_factory, "no_room")["gone"]
-    assert got["status"] == 1
-    assert "was the sweep moved?" in got["text"]
-    assert no_traceback(got["text"])
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "says"),
-    [("figures", "figures are missing (RuntimeError: broken on purpose)"), ("tracking", "not tracked in W&B")],
+    ("scenario", "name", "status", "says"),
+    [
+        ("no_room", "gone", 1, ("was the sweep moved?",)),  # the sweep's folder
+        ("beside_numbers", "figures", 0, ("figures are missing (RuntimeError: broken on purpose)", "Results: ")),
+        ("beside_numbers", "tracking", 0, ("not tracked in W&B", "Results: ")),
+        ("beside_numbers", "report", 1, ("tokens a step", "report: RuntimeError: broken on purpose")),
+        ("beside_numbers", "exits", 1, ("failed: SystemExit: 0",)),  # a component of a job calls sys.exit
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says):
-    got = outcome(tmp_path_factory, "beside_numbers")[name]
-    assert got["status"] == 0
-    assert says in got["text"]
-    assert "Results: " in got["text"]
+def test_what_goes_wrong_is_named_and_costs_no_more_than_it_must(tmp_path_factory, scenario, name, status, says):
+    """What fails beside the numbers fails no job; a report that fails hides no number, and is no success."""
+    got = outcome(tmp_path_factory, scenario)[name]
+    assert got["status"] == status
+    for words in says:
+        assert words in got["text"]
+    assert no_traceback(got["text"])
 
 
 @pytest.mark.thorough
@@ -168,15 +167,6 @@ def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path
     assert "Results: " in got["untracked"]["text"]
     assert "warning: gamma=1,verifier=masked" in got["untracked"]["text"]
     assert "its process ended before its figures and its tracking were finished" in got["untracked"]["text"]
-
-
-@pytest.mark.thorough
-def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
-    got = outcome(tmp_path_factory, "beside_numbers")["report"]
-    assert got["status"] == 1
-    assert "tokens a step" in got["text"]
-    assert "report: RuntimeError: broken on purpose" in got["text"]
-    assert no_traceback(got["text"])
 
 
 @pytest.mark.thorough
@@ -192,13 +182,6 @@ def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
     assert got["a file named latest"]["status"] == 0
     assert got["its content"] == "mine"
     assert not got["latest of a failure"]
-
-
-@pytest.mark.thorough
-def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
-    got = outcome(tmp_path_factory, "beside_numbers")["exits"]
-    assert got["status"] == 1
-    assert "failed: SystemExit: 0" in got["text"]
 
 
 NEEDS_RAY = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray: pip install 'specbench[ray]'")
@@ -233,10 +216,7 @@ def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
 def test_the_command_answers_before_it_imports_pytorch(tmp_path):
     """A mistyped command is answered in a fraction of the second that PyTorch alone takes."""
     code = "import sys, specbench.__main__; print(sorted({'torch', 'pandas', 'transformers'} & {*sys.modules}))"
-    environment = clean_environment(tmp_path)
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert new_process(tmp_path, "-c", code).stdout.strip() == "[]"
 
 
 INTERRUPTED_IMPORT = """
@@ -258,9 +238,7 @@ main()
 @pytest.mark.thorough
 def test_a_signal_while_pytorch_is_imported_ends_a_sweep_in_order(tmp_path):
     """A half of PyTorch cannot be imported again, and the end of a sweep needs it."""
-    command, environment = [sys.executable, "-c", INTERRUPTED_IMPORT], clean_environment(tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 143
+    done = new_process(tmp_path, "-c", INTERRUPTED_IMPORT, status=143)
     assert no_traceback(done.stderr)
     assert "interrupted (SIGTERM)" in done.stderr
     assert "0 of 2 jobs done, 2 not started." in done.stderr
@@ -281,6 +259,4 @@ print(len(composed))
 
 def test_a_refused_command_is_composed_no_oftener_than_it_must(tmp_path):
     """Once, for the sweep and its only job: a fifth of a second, most of what such a command takes."""
-    command, environment = [sys.executable, "-c", COUNTING], clean_environment(tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "1"
+    assert new_process(tmp_path, "-c", COUNTING).stdout.splitlines()[-1] == "1"

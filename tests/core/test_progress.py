@@ -3,6 +3,7 @@
 import inspect
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -13,12 +14,12 @@ from specbench.decoding import Decoder
 from specbench.models import Pair
 
 
-class Clock:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still between steps."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.now = 0.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+    return clock
 
 
 @pytest.fixture
@@ -29,8 +30,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_a_line_every_thirty_seconds_says_what_is_left(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    clock = Clock(monkeypatch)
+def test_a_line_every_thirty_seconds_says_what_is_left(clock: SimpleNamespace, lines: list[str]) -> None:
     for _ in progress.track(range(20), "decoding"):
         clock.now += 10
     assert lines == [
@@ -43,23 +43,20 @@ def test_a_line_every_thirty_seconds_says_what_is_left(monkeypatch: pytest.Monke
     ]
 
 
-def test_short_work_is_not_mentioned(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    clock = Clock(monkeypatch)
+def test_short_work_is_not_mentioned(clock: SimpleNamespace, lines: list[str]) -> None:
     for _ in progress.track(range(20), "decoding"):
         clock.now += 1
     assert lines == []
 
 
-def test_what_is_left_ends_with_the_limit(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    clock = Clock(monkeypatch)
+def test_what_is_left_ends_with_the_limit(clock: SimpleNamespace, lines: list[str]) -> None:
     with progress.progress("comparing settings", 12, 90.0) as advance:
         clock.now += 40
         advance(1)
     assert lines == ["job 3: 8% of comparing settings, 50 s left"]
 
 
-def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    clock = Clock(monkeypatch)
+def test_pieces_of_any_size_count(clock: SimpleNamespace, lines: list[str]) -> None:
     with progress.progress("comparing draws", 1000) as advance:
         for done in (100, 300, 600):
             clock.now += 40
@@ -67,10 +64,7 @@ def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, lines: list[s
     assert lines == ["job 3: 10% of comparing draws, 6 min left", "job 3: 40% of comparing draws, 2 min left"]
 
 
-def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
-    monkeypatch: pytest.MonkeyPatch, lines: list[str]
-) -> None:
-    clock = Clock(monkeypatch)
+def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(clock: SimpleNamespace, lines: list[str]) -> None:
     for _ in progress.track(range(2), "decoding"):
         for tokens in (10, 20, 30):
             clock.now += 20
@@ -85,9 +79,10 @@ def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
     assert not progress._Current.lines
 
 
-def test_decoding_beats_between_its_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+def test_decoding_beats_between_its_steps(
+    pair: Pair, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
     """One call of specbench.decode, whose steps take two seconds each."""
-    clock = Clock(monkeypatch)
     step = Decoder.step
     monkeypatch.setattr(progress, "LINE_SECONDS", 2)
     monkeypatch.setattr(Decoder, "step", lambda self: (step(self), setattr(clock, "now", clock.now + 2)))

@@ -1,7 +1,5 @@
 """How many CPU threads a run gets: the faster number for a large target, the number that is given, one for a small."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 from specbench.metrics import results
 from specbench.models import CachedModel, Pair, threads
 from specbench.models.threads import Threads, choose_threads
-from tests.helpers.command_lines import clean_environment
+from tests.helpers.command_lines import new_process
 from tests.helpers.small_sweeps import TWO, sweeps
 from tests.helpers.toy import toy_pair
 
@@ -94,10 +92,7 @@ main()
 
 @pytest.mark.thorough
 def test_all_jobs_of_a_sweep_have_the_threads_that_its_first_found(tmp_path: Path):
-    command = [sys.executable, "-c", BUSY_AT_FIRST, *TWO]
-    environment = clean_environment(tmp_path)
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    ended = new_process(tmp_path, "-c", BUSY_AT_FIRST, *TWO)
     rows = results.read_results(sweeps(tmp_path)[0])
     assert rows["threads"].tolist() == [1, 1]
     assert set(rows["threads_reason"]) == {"a pass over 4 tokens took 100 ms with one thread and 700 ms with 2"}

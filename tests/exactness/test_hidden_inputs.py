@@ -1,7 +1,5 @@
 """What code depends on beside its arguments is found and named: each habit planted once."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -26,7 +24,7 @@ from specbench.exactness.results import Habit
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
-from specbench.exactness.zoo.rng import SeedOfFirstRow
+from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -61,9 +59,18 @@ class Reads(TokenSteps):
         return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
 
 
-class ForgetsPosition(TokenSteps):
-    def read(self, draft, target, streams):
-        return draft, target, dataclasses.replace(streams, positions=torch.zeros_like(streams.positions))
+class EmitsAt(TokenSteps):
+    """Draws the token that it emits at a function of the right uniforms and of the streams."""
+
+    def __init__(self, uniforms):
+        self.uniforms = uniforms
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, self.uniforms(streams.uniform(Stream.EMIT)[:, 0], streams))
+
+
+READS_PLACE = EmitsAt(lambda u, _: torch.where(torch.arange(len(u)) % 3 == 0, 1 - u, u))
+READS_FIRST_SEED = EmitsAt(lambda u, streams: (u + (streams.seeds[0] % 1000) / 1000) % 1)
 
 
 class Remembers(TokenSteps):
@@ -90,57 +97,26 @@ class DrawsOnItsOwn(TokenSteps):
         return inverse_cdf(weights, torch.where(chosen, noise, streams.uniform(Stream.EMIT)[:, 0]))
 
 
-class DrawsWithNumpy(TokenSteps):
-    def emit(self, weights, draft, streams, num_accepted):
-        return inverse_cdf(weights, torch.from_numpy(np.random.rand(len(weights))))
-
-
-class ReadsPlace(TokenSteps):
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, torch.where(torch.arange(len(u)) % 3 == 0, 1 - u, u))
-
-
-class ReadsBatchSize(TokenSteps):
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, u if len(u) > 100 else 1 - u)
-
-
 class OwnNoise(TokenSteps):
     def emit(self, weights, draft, streams, num_accepted):
         return torch.multinomial(weights, 1)[:, 0]
 
 
-class FirstRowSeeds(TokenSteps):
-    """Reads the seed of the batch's first request."""
-
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, (u + (streams.seeds[0] % 1000) / 1000) % 1)
-
-
-class NeighboursUniform(TokenSteps):
-    def emit(self, weights, draft, streams, num_accepted):
-        return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0].roll(1))
+HABITS = {
+    "reads seeds": (Reads("seeds"), {SEED}),
+    "reads positions": (Reads("positions"), {POSITION}),
+    "forgets positions": (ReseededSteps(), {STREAMS}),
+    "reads the place in the batch": (READS_PLACE, {PLACE}),
+    "reads the size of the batch": (EmitsAt(lambda u, _: u if len(u) > 100 else 1 - u), {SIZE}),
+    "seed of the first request": (SeedOfFirstRow(), {COMPANY}),
+    "uniforms of the neighbour": (EmitsAt(lambda u, _: u.roll(1)), {COMPANY}),
+    "reads the first request's seed": (READS_FIRST_SEED, {SEED, COMPANY}),
+    "noise of its own": (OwnNoise(), {GENERATOR}),
+}
 
 
 @pytest.mark.cases(4)
-@pytest.mark.parametrize(
-    ("verifier", "has"),
-    [
-        (Reads("seeds"), {SEED}),
-        (Reads("positions"), {POSITION}),
-        (ForgetsPosition(), {STREAMS}),
-        (ReadsPlace(), {PLACE}),
-        (ReadsBatchSize(), {SIZE}),
-        (SeedOfFirstRow(), {COMPANY}),
-        (NeighboursUniform(), {COMPANY}),
-        (FirstRowSeeds(), {SEED, COMPANY}),
-        (OwnNoise(), {GENERATOR}),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
-)
+@pytest.mark.parametrize(("verifier", "has"), HABITS.values(), ids=HABITS)
 def test_a_habit_is_stated_where_the_evidence_excludes_the_others(verifier, has):
     assert habits_of(verifier) == has
 
@@ -167,7 +143,7 @@ def test_a_memory_is_told_as_one(name):
 @pytest.mark.parametrize("share", [1.0, 0.01])
 def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
     assert habits_of(DrawsOnItsOwn(share)) == {TWICE}
-    assert habits_of(DrawsWithNumpy()) == {TWICE}
+    assert habits_of(EmitsAt(lambda u, _: torch.from_numpy(np.random.rand(len(u))))) == {TWICE}
 
 
 def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less():
@@ -195,8 +171,8 @@ def test_other_gpus_of_the_machine_are_left_alone(monkeypatch):
 def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
     for verifier, name in (
         (Reads("seeds"), SEED),
-        (ReadsPlace(), PLACE),
-        (FirstRowSeeds(), COMPANY),
+        (READS_PLACE, PLACE),
+        (READS_FIRST_SEED, COMPANY),
         (OwnNoise(), GENERATOR),
     ):
         row = {row.name: row for row in seen(verifier)}[name]
@@ -207,14 +183,7 @@ def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
 
 def test_rounding_is_no_habit_of_another_rule():
     """What a batch of odd size draws is off by 2e-6: some of many requests come out otherwise."""
-
-    class RoundsBySize(TokenSteps):
-        def emit(self, weights, draft, streams, num_accepted):
-            u = streams.uniform(Stream.EMIT)[:, 0]
-            return inverse_cdf(weights, u * (1 - 2e-6 * (len(u) % 2)))
-
-    rows = {row.name: row for row in seen(RoundsBySize())}
-    assert not any(row.structural for row in rows.values())
+    assert not any(row.structural for row in seen(EmitsAt(lambda u, _: u * (1 - 2e-6 * (len(u) % 2)))))
 
 
 class OddSeedsBackwards(TokenSteps):

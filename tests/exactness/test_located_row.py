@@ -24,6 +24,7 @@ from specbench.sampling import inverse_cdf
 
 CPU = torch.device("cpu")
 VOCABULARY, SEED = 211, 4
+LOST = 17  # a token that is never drawn
 
 
 def located(verifier, vocabulary: int = VOCABULARY, seconds: float = 0, **options) -> LocatedRow:
@@ -122,12 +123,14 @@ def test_a_rule_of_ones_own_that_is_biased_is_measured_against_the_target():
     assert token.slack < 1e-9
 
 
-class HighIds(TokenSteps):
-    """Emits the id before the drawn one in the upper half of the vocabulary."""
+class Emits(TokenSteps):
+    """Emits a function of the token that the rule draws, of the weights and of the number of accepted tokens."""
+
+    def __init__(self, changed):
+        self.changed = changed
 
     def emit(self, weights, draft, streams, num_accepted):
-        drawn = super().emit(weights, draft, streams, num_accepted)
-        return drawn - (drawn > weights.shape[1] // 2).long()
+        return self.changed(super().emit(weights, draft, streams, num_accepted), weights, num_accepted)
 
 
 class Float32Sums(TokenSteps):
@@ -155,16 +158,6 @@ class HighThresholdBlock(BlockSteps):
         return super().accepted_length(draft, target, weights, u - 1e-6)
 
 
-class OneToken(TokenSteps):
-    """Emits the argmax where one token should be drawn."""
-
-    wrong = 17
-
-    def emit(self, weights, draft, streams, num_accepted):
-        drawn = super().emit(weights, draft, streams, num_accepted)
-        return torch.where(drawn == self.wrong, weights.argmax(dim=1), drawn)
-
-
 class OneDraft(TokenSteps):
     """Never accepts one drafted token."""
 
@@ -184,16 +177,16 @@ class BonusFromDraft(TokenSteps):
 
 
 def moved(row: torch.Tensor) -> torch.Tensor:
-    """By HighIds."""
+    """If ids in the upper half of the vocabulary are emitted as the id before."""
     ids = torch.arange(VOCABULARY)
     return torch.zeros_like(row).index_add(0, ids - (ids > VOCABULARY // 2).long(), row)
 
 
 def without(row: torch.Tensor) -> torch.Tensor:
-    """By OneToken."""
+    """If LOST is emitted as the argmax."""
     row = row.clone()
-    lost, row[OneToken.wrong] = float(row[OneToken.wrong]), 0
-    row[row.argmax()] += lost
+    mass, row[LOST] = float(row[LOST]), 0
+    row[row.argmax()] += mass
     return row
 
 
@@ -204,14 +197,20 @@ BUGS = {  # by name: the verifier, what it makes of (accept, residual, bonus), e
     "small entries of the residual are dropped": (
         DroppedResidual(), lambda a, r, b: (a, torch.where(r < 1e-3, 0.0, r), b), (51, 1e6), (0, 1),
     ),
-    "ids in the upper half": (HighIds(), lambda a, r, b: (a, moved(r), moved(b)), (1, 1e6), (1e-3, 1)),
+    "ids in the upper half": (
+        Emits(lambda drawn, weights, _: drawn - (drawn > weights.shape[1] // 2).long()),
+        lambda a, r, b: (a, moved(r), moved(b)), (1, 1e6), (1e-3, 1),
+    ),
     "thresholds that are moved": (
         HighThreshold(), lambda a, r, b: (HIGHER, r, b), (REFUSED, REFUSED), (0.999e-6, 1.001e-6),
     ),
     "thresholds of the block rule": (
         HighThresholdBlock(), lambda a, r, b: (HIGHER, r, b), (REFUSED, REFUSED), (0.999e-6, 1.001e-6),
     ),
-    "one token is never drawn": (OneToken(), lambda a, r, b: (a, without(r), without(b)), (1, 4), (0, 1)),
+    "one token is never drawn": (
+        Emits(lambda drawn, weights, _: torch.where(drawn == LOST, weights.argmax(dim=1), drawn)),
+        lambda a, r, b: (a, without(r), without(b)), (1, 4), (0, 1),
+    ),
     "one drafted token is never accepted": (
         OneDraft(), lambda a, r, b: (a * (torch.arange(VOCABULARY) != OneDraft.wrong), r, b), (1, 1e6), (0, 1),
     ),
@@ -231,18 +230,11 @@ def test_a_bug_is_measured_as_large_as_it_is(name):
     assert largest[0] <= row.largest <= largest[1]
 
 
-class Malformed(TokenSteps):
-    """Emits an id behind the vocabulary after every refusal."""
-
-    def emit(self, weights, draft, streams, num_accepted):
-        drawn = super().emit(weights, draft, streams, num_accepted)
-        return torch.where(num_accepted == 0, weights.shape[1], drawn)
-
-
 def test_what_no_rule_can_give_counts():
     first, _, q = rows()
     refusal = float((q - first).clamp(min=0).sum())
-    assert located(Malformed()).tv == pytest.approx(refusal, abs=1e-9)
+    behind_the_vocabulary = Emits(lambda drawn, weights, accepted: torch.where(accepted == 0, weights.shape[1], drawn))
+    assert located(behind_the_vocabulary).tv == pytest.approx(refusal, abs=1e-9)
 
 
 class Counting:

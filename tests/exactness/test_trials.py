@@ -21,13 +21,13 @@ from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_t
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
-from specbench.rules import batched
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import Rule
 from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
+from tests.exactness.test_exactness_mutants import AcceptedFrom
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
@@ -89,15 +89,6 @@ def test_no_number_of_calls_has_a_wrong_bound_every_time():
         assert sum(mean_at_most({0.5: calls}, calls, 1 - CONFIDENCE, seed) < 0.5 for seed in range(300)) < 16
 
 
-class NinthAccepted(TokenSteps):
-    def accepts(self, p, q, u):
-        return super().accepts(p, q, u) | (self.offsets >= 8)
-
-    def read(self, draft, target, streams):
-        self.offsets = batched.offsets(draft)
-        return draft, target, streams
-
-
 class ShortBlocks(accept.BlockEarlyStop):
     """Of the block rule for short drafts; a long one ends at its first refusal."""
 
@@ -107,7 +98,7 @@ class ShortBlocks(accept.BlockEarlyStop):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("verifier", [NinthAccepted(), ShortBlocks()], ids=lambda verifier: type(verifier).__name__)
+@pytest.mark.parametrize("verifier", [AcceptedFrom(8), ShortBlocks()], ids=lambda verifier: type(verifier).__name__)
 def test_what_goes_wrong_in_long_drafts_alone(verifier):
     _, rows, _ = trials(verifier, 100, "long drafts")
     row = rows["long drafts"]

@@ -1,7 +1,6 @@
 """A GGUF file becomes a checkpoint with the same logits, tokens and chat template, or an error in words."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from specbench.core.errors import ConfigError, ModelError, NotInstalledError
 from specbench.extras.gguf.conversion import convert
 from specbench.models import load_pair
 from tests.helpers.checkpoints import tiny
+from tests.helpers.command_lines import new_process
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
 TEXTS = ["def add(a, b):\n    return a + b", "café 🙂\t\x00end"]
@@ -192,8 +192,6 @@ def test_what_cannot_be_converted_is_said_before_anything_is_written(original, t
 
 @pytest.mark.thorough
 def test_the_command_names_what_is_wrong(tmp_path):
-    command = [sys.executable, "-m", "specbench", "convert", "none.gguf", "--out", "made"]
-    got = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert got.returncode == 2
+    got = new_process(tmp_path, "-m", "specbench", "convert", "none.gguf", "--out", "made", status=2)
     assert "FILE=none.gguf: no such file" in got.stderr
     assert not list(tmp_path.iterdir())

@@ -1,15 +1,8 @@
-"""Checkpoints with something wrong, and the words that a message about each must have.
-
-``broken_checkpoints(folder)`` makes them all; other tests may load them in their own way. Those of IN_THE_FOLDER are
-found out before anything is loaded.
-"""
+"""What breaks a checkpoint (tests/helpers/checkpoints.py), and the words that a message about each must have."""
 
 import base64
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
@@ -33,22 +26,11 @@ from tests.helpers.checkpoints import (
     remove,
     sharded,
     tensors,
-    tiny,
     tokenizer,
     write,
 )
 
-
-@dataclass(frozen=True)
-class Broken:
-    """A reason, the folder that it breaks, and what the message must say."""
-
-    reason: str
-    path: Path
-    says: tuple[str, ...]
-    in_the_folder: bool
-
-
+Cases = dict[str, tuple[Change, tuple[str, ...]]]  # by reason
 CODE = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
 DOUBLED = {"type": "Replace", "pattern": {"String": "d"}, "content": "dd"}
 SPACED = {"type": "BPEDecoder", "suffix": ""}
@@ -56,7 +38,7 @@ LONG = "a" * 10_000
 LONG_TABLE = base64.b64encode(bytes(4) + b"a" + LONG.encode()).decode()  # an index of 0 bytes, then a text of 10,001
 RUNS = "raise SystemExit('code of a checkpoint was run')"
 # Found out before anything is loaded.
-IN_THE_FOLDER: dict[str, tuple[Change, tuple[str, ...]]] = {
+IN_THE_FOLDER: Cases = {
     # The folder and its files
     "folder missing": (shutil.rmtree, ("no such folder", "Give a folder with config.json")),
     "folder is a file": (lambda f: (shutil.rmtree(f), f.write_text("")), ("a file, not a folder",)),
@@ -150,7 +132,7 @@ IN_THE_FOLDER: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
 }
 # Found out when the configuration and the tokenizer are read.
-BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
+BEFORE_WEIGHTS: Cases = {
     "hidden size a text": (config(hidden_size="x"), ("config.json describes no model", "hidden_size")),
     "context below 0": (config(max_position_embeddings=-1), ("a context of -1 tokens by config.json",)),
     "encoder and decoder": (config(model_type="bart"), ("it has an encoder", "Choose a decoder")),
@@ -252,7 +234,7 @@ BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
 }
 # Found out from the weights.
-WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
+WEIGHTS_READ: Cases = {
     "tensor dropped": (
         tensors(lambda weights: weights.pop("model.layers.0.mlp.up_proj.weight")),
         ("1 weights of the model are not in the files: model.layers.0.mlp.up_proj.weight", "same release"),
@@ -299,25 +281,3 @@ WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "stop token a text": (edit_json("generation_config.json", eos_token_id="x"), ("eos_token_id 'x' is not an id",)),
 }
-TABLES = (IN_THE_FOLDER, BEFORE_WEIGHTS, WEIGHTS_READ)
-
-
-def reasons() -> list[str]:
-    """The names of all checkpoints below."""
-    return [reason for table in TABLES for reason in table]
-
-
-def broken_checkpoints(folder: Path, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Broken]:
-    """Makes a checkpoint for each reason, in a folder of its own.
-
-    Args:
-        chosen: which reasons.
-    """
-    whole = tiny(folder / "whole")
-    for table in TABLES:
-        for number, (reason, (change, says)) in enumerate(table.items()):
-            if chosen(reason):
-                path = folder / f"{TABLES.index(table)}-{number}"
-                shutil.copytree(whole, path)
-                change(path)
-                yield Broken(reason, path, says, table is IN_THE_FOLDER)

@@ -1,16 +1,11 @@
-"""Prompt files and traces with something wrong, and the words that a message about each must have.
-
-``broken_prompts(folder)`` and ``broken_traces(folder)`` make them all; other tests may read them in their own way.
-"""
+"""Prompt files and traces with something wrong: how to make each, and the words that a message about it must have."""
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,16 +18,8 @@ DIGITS = "9" * 5000
 HALF = "\\ud800"  # as JSON writes half of a surrogate pair
 
 
-@dataclass(frozen=True)
-class BrokenFile:
-    """A reason, the file, and what the message must say."""
-
-    reason: str
-    path: Path
-    says: tuple[str, ...]
-
-
 Make = Callable[[Path], Any]
+Cases = dict[str, tuple[Make, tuple[str, ...]]]  # by reason
 
 
 def lines(*written: str | bytes | dict[str, Any]) -> Make:
@@ -52,7 +39,7 @@ def sparse(path: Path) -> None:
 
 
 # What is no file of lines at all, for prompts and traces alike.
-NO_FILE: dict[str, tuple[Make, tuple[str, ...]]] = {
+NO_FILE: Cases = {
     "missing": (lambda path: None, ("no such file",)),
     "folder": (os.mkdir, ("a folder",)),
     "pipe": (os.mkfifo, ("a named pipe, not a file",)),
@@ -71,7 +58,7 @@ def _own(key: str, value: Any) -> Make:
 
 
 _PRINTABLE = "Use a text of 1 to 200 printable characters, or a whole number"
-PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
+PROMPTS: Cases = {
     **NO_FILE,
     "empty": (lines(), ("no prompts in the file",)),
     "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
@@ -115,7 +102,7 @@ PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
 }
 
 TEXT = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-2.0]}
-TRACE_LINES: dict[str, tuple[Make, tuple[str, ...]]] = {
+TRACE_LINES: Cases = {
     **NO_FILE,
     "empty": (lines(), ("the trace is empty",)),
     "header alone": (lines(HEADER), ("the trace is empty",)),
@@ -187,10 +174,14 @@ def _twice(path: Path) -> None:
 
 
 _STRUCT = pa.array([{"x": 1}] * 3)
-TRACES: dict[str, tuple[Make, tuple[str, ...]]] = {
+TRACES: Cases = {
     **NO_FILE,
     "empty": (lambda path: path.write_bytes(b""), ("cannot be read as parquet (ArrowInvalid",)),
     "cut off": (bytes_of(lambda content: content.__delitem__(slice(-100, None))), ("cannot be read as parquet",)),
+    "column not UTF-8": (
+        bytes_of(lambda content: content.__setitem__(slice(None), content.replace(b"sample", b"\xffample"))),
+        ("cannot be read as parquet (UnicodeDecodeError",),
+    ),
     "no rows": (lambda path: pq.write_table(table().slice(0, 0), path), ("the trace is empty",)),
     "no column": (parquet(token=...), ("no column token",)),
     "column twice": (_twice, ("several columns named token",)),
@@ -217,35 +208,3 @@ TRACES: dict[str, tuple[Make, tuple[str, ...]]] = {
     "log_p a text": (parquet(log_p=pa.array(["-1", "x", "-1"])), ("log_p holds other values than float",)),
     "overlap a struct": (parquet(overlap=_STRUCT), ("overlap holds other values than float",)),
 }
-
-
-def broken_prompts(folder: Path) -> Iterator[BrokenFile]:
-    """A prompt file for each reason."""
-    yield from _made(PROMPTS, folder, "prompts-{}.jsonl")
-
-
-def broken_traces(folder: Path) -> Iterator[BrokenFile]:
-    """A trace for each reason, in parquet and in JSON lines."""
-    yield from _made(TRACES, folder, "trace-{}.parquet")
-    yield from _made(TRACE_LINES, folder, "trace-{}.jsonl")
-
-
-def _made(cases: dict[str, tuple[Make, tuple[str, ...]]], folder: Path, name: str) -> Iterator[BrokenFile]:
-    for number, (reason, (make, says)) in enumerate(cases.items()):
-        path = folder / name.format(number)
-        make(path)
-        yield BrokenFile(reason, path, says)
-
-
-def damaged_traces(folder: Path, count: int) -> Iterator[Path]:
-    """Traces with a few bytes changed at random (seeded), some of which can still be read."""
-    random = np.random.default_rng(0)
-    pq.write_table(table(), folder / "good.parquet")
-    content = (folder / "good.parquet").read_bytes()
-    for number in range(count):
-        changed = bytearray(content)
-        for at in random.integers(0, len(content), size=random.integers(1, 9)):
-            changed[at] = random.integers(0, 256)
-        path = folder / f"damaged-{number}.parquet"
-        path.write_bytes(changed)
-        yield path

@@ -78,6 +78,14 @@ def clean_environment(home: Path, hide_gpus: bool = False) -> dict[str, str]:
     return {**kept, **ours, **({"CUDA_VISIBLE_DEVICES": ""} if hide_gpus else {})}
 
 
+def new_process(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments in ``folder``, which is its home too, to an end with this exit status."""
+    command, environment = [sys.executable, *arguments], clean_environment(folder)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that ``make`` filled, once for all pytest-xdist workers: the first makes it, the others wait.
 

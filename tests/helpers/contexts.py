@@ -17,10 +17,10 @@ def run_context(kind: type[RunContext] = RunContext, **changes: Any) -> RunConte
 
 
 def model_context(pair: Pair, kind: type[ModelContext] = ModelContext, **changes: Any) -> ModelContext:
-    """A run on the CPU with a pair and its draft model."""
+    """A run on the CPU with a pair and its draft model, or another drafter."""
     target = CachedModel(pair.target, pair.vocab_size, "target")
-    models = {"pair": pair, "target": target, "drafter": ModelDrafter().bind(pair, target)}
-    return kind(**_settings(models | changes))
+    drafter = changes.get("drafter") or ModelDrafter().bind(pair, target)
+    return kind(**_settings({"pair": pair, "target": target, **changes, "drafter": drafter}))
 
 
 def _settings(changes: dict[str, Any]) -> dict[str, Any]:

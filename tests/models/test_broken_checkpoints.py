@@ -1,34 +1,45 @@
 """Broken checkpoints: one clear message each, before anything is loaded where that can be known."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.core.errors import SpecbenchError
 from specbench.models import load_pair
 from specbench.models.checkpoint import locate
-from tests.helpers.broken_checkpoints import Broken, broken_checkpoints, reasons
+from tests.helpers.broken_checkpoints import BEFORE_WEIGHTS, IN_THE_FOLDER, WEIGHTS_READ
+from tests.helpers.checkpoints import tiny
+
+CASES = [
+    pytest.param(*case, table is IN_THE_FOLDER, id=reason)
+    for table in (IN_THE_FOLDER, BEFORE_WEIGHTS, WEIGHTS_READ)
+    for reason, case in table.items()
+]
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory) -> dict[str, Broken]:
-    """All of them, by reason."""
-    return {checkpoint.reason: checkpoint for checkpoint in broken_checkpoints(tmp_path_factory.mktemp("broken"))}
+def whole(tmp_path_factory) -> Path:
+    return tiny(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("reason", reasons())
-def test_a_broken_checkpoint_is_refused_in_words(reason, broken, monkeypatch):
-    case = broken[reason]
-    if case.in_the_folder:
+@pytest.mark.parametrize(("change", "says", "in_the_folder"), CASES)
+def test_a_broken_checkpoint_is_refused_in_words(change, says, in_the_folder, whole, tmp_path, monkeypatch):
+    path = tmp_path / "broken"
+    shutil.copytree(whole, path)
+    change(path)
+    if in_the_folder:
         monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: pytest.fail("something was loaded"))
         monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
         with pytest.raises(SpecbenchError) as located:
-            locate("pair.target", str(case.path))
+            locate("pair.target", str(path))
     with pytest.raises(SpecbenchError) as caught:
-        load_pair(str(case.path), "embedded:draft", device="cpu")
+        load_pair(str(path), "embedded:draft", device="cpu")
     message = str(caught.value)
-    for words in case.says:
+    for words in says:
         assert words in message
     assert message.startswith(("pair.target", "pair.chat"))
     assert message.endswith(".")
     assert "\n" not in message
-    assert not case.in_the_folder or str(located.value) == message
+    assert not in_the_folder or str(located.value) == message

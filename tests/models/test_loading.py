@@ -74,14 +74,6 @@ def test_swapped_tokens_are_named(tmp_path):
         load_pair("embedded:target", str(folder), device="cpu")
 
 
-def test_vocabularies_are_compared_before_models_load(tmp_path, monkeypatch):
-    folder = tiny(tmp_path)
-    tokenizer(lambda content: content["model"]["vocab"].update({"zzzz": 4096}))(folder)
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
-    with pytest.raises(ModelError, match="different vocabularies"):
-        load_pair("embedded:target", str(folder), device="cpu")
-
-
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "one-word", "a/b/c"])
 def test_a_missing_folder_is_refused(name):
     with pytest.raises(ConfigError, match=r"pair.draft=.*no such folder"):

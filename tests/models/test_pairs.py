@@ -14,15 +14,15 @@ from specbench.decoding import Completion
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.models import CachedModel, Pair, load_pair
+from specbench.models import Pair, load_pair
 from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.scoring import score_texts
 from specbench.protocols.settings import check_fixed_lengths, check_survival
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.helpers.cases import bound, decoder
+from tests.helpers.contexts import model_context
 
 PROMPTS = ["def add(a, b):\n", "import os\nimport "]
 
@@ -33,12 +33,8 @@ def alone() -> Pair:
 
 
 def context_of(pair: Pair, drafter, sampling: SamplingParams) -> ModelContext:
-    return ModelContext(
-        verifier=MaskedVerifier(), verifier_name="masked", sampling=sampling, gamma=3, batch_size=2, seed=0,
-        device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair,
-        target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(drafter, pair),
-        requests=make_requests(pair, 2, sampling),
-    )  # fmt: skip
+    requests = make_requests(pair, 2, sampling)
+    return model_context(pair, drafter=bound(drafter, pair), sampling=sampling, requests=requests)
 
 
 def test_a_pair_is_shown_in_one_line(alone, pair):

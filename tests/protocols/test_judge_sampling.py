@@ -178,24 +178,22 @@ def test_what_cannot_be_judged_is_refused():
         JudgeProtocol(tolerance=math.nan)
 
 
-def test_an_engine_that_returns_too_few_texts_is_named():
-    class Short(engines.Engine):
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (slice(1, None), "3 completions for 4 requests"),
+        # Texts of different prompts would be compared.
+        (slice(None, None, -1), "made up 1 returned the text of another request than that for prompt"),
+    ],
+    ids=["too few", "another order"],
+)
+def test_an_engine_that_returns_other_texts_than_it_should_is_named(kept, message):
+    class Returns(engines.Engine):
         def complete(self, requests: Any, mode: Mode) -> Any:
-            return super().complete(requests, mode)[1:]
+            return super().complete(requests, mode)[kept]
 
-    with pytest.raises(SpecbenchError, match="3 completions for 4 requests"):
-        judged(Short())
-
-
-def test_an_engine_that_returns_texts_in_another_order_is_named():
-    """Texts of different prompts would be compared."""
-
-    class Reversed(engines.Engine):
-        def complete(self, requests: Any, mode: Mode) -> Any:
-            return super().complete(requests, mode)[::-1]
-
-    with pytest.raises(SpecbenchError, match="made up 1 returned the text of another request than that for prompt"):
-        judged(Reversed())
+    with pytest.raises(SpecbenchError, match=message):
+        judged(Returns())
 
 
 @pytest.mark.usefixtures("unchecked")

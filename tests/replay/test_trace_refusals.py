@@ -1,7 +1,6 @@
 """What a trace may not hold, and what its message says: the key, the place, and what to do."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,10 @@ from tests.replay.test_trace import GOOD, HEADER, json_lines, rows, written
 
 def entry(**changes: Any) -> list[Any]:
     return [HEADER, "", GOOD | changes]  # an empty line: the bad one is line 3 of the file
+
+
+def of_sampler(**sampler: Any) -> list[Any]:
+    return [HEADER | {"sampler": HEADER["sampler"] | sampler}, GOOD]
 
 
 @pytest.mark.parametrize(
@@ -37,16 +40,13 @@ def entry(**changes: Any) -> list[Any]:
         (entry(max_new_tokens=0), "line 3: max_new_tokens 0 is no number of at least the text's 1"),
         (entry(max_new_tokens="9"), "line 3: max_new_tokens '9'"),
         ([HEADER, GOOD, GOOD], "prompt 'a', sample 0, occurs twice, again in line 3. Number the samples"),
-        (
-            [HEADER | {"sampler": HEADER["sampler"] | {"temperature": -1}}, GOOD],
-            "temperature -1 is not a number from 0",
-        ),
-        ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("nan")}}, GOOD], "temperature nan"),
-        ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("inf")}}, GOOD], "temperature is infinite"),
-        ([HEADER | {"sampler": HEADER["sampler"] | {"top_p": True}}, GOOD], "top_p True"),
+        (of_sampler(temperature=-1), "temperature -1 is not a number from 0"),
+        (of_sampler(temperature=float("nan")), "temperature nan"),
+        (of_sampler(temperature=float("inf")), "temperature is infinite"),
+        (of_sampler(top_p=True), "top_p True"),
         ([GOOD], "the first line does not name the format"),
         ([HEADER | {"sampler": {"temperature": 1}}, GOOD], "the first line does not name the format"),
-        ([HEADER | {"sampler": HEADER["sampler"] | {"top_k": "x"}}, GOOD], "no set of numbers"),
+        (of_sampler(top_k="x"), "no set of numbers"),
         ([HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}], "line 2 lacks"),
         ([HEADER, GOOD | {"target_logprobs": [-1.0, -2.0]}], "line 2: lists of different lengths"),
         ([HEADER, GOOD | {"target_logprobs": [None]}], "line 2: no log-probability for token 5"),
@@ -136,15 +136,15 @@ def test_paths_that_are_no_traces(tmp_path):
             read_any(path)
 
 
-def of_sampler(tmp_path: Path, **sampler: float) -> Path:
-    lines = [HEADER | {"sampler": HEADER["sampler"] | sampler}, GOOD]
-    return json_lines(tmp_path, *lines)
-
-
 def test_samplers_that_are_the_same(tmp_path):
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    check_sampler(read_any(of_sampler(tmp_path, top_k=-1)), off, "x")
-    greedy = read_any(of_sampler(tmp_path, temperature=0, top_p=0.5, top_k=7))
+    trace = read_any(json_lines(tmp_path, *of_sampler(top_k=-1)))
+    check_sampler(trace, off, "x")
+    with pytest.raises(
+        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
+    ):
+        check_sampler(trace, off | {"top_p": 0.9}, "x")
+    greedy = read_any(json_lines(tmp_path, *of_sampler(temperature=0, top_p=0.5, top_k=7)))
     check_sampler(greedy, off | {"temperature": 0}, "x")  # whatever it would truncate, greedy takes the first
     with pytest.raises(ConfigError, match="temperature"):
         check_sampler(greedy, off, "x")

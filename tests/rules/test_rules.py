@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,6 +40,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Capabilities, Limits, Verifier, capabilities
 from specbench.sampling import SamplingParams, inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, FLAWED, every_fixture, ragged_case
+from tests.helpers.command_lines import new_process
 from tests.helpers.markov_pair import markov_pair, trace_of_tokens
 
 A = 0.6
@@ -124,10 +123,9 @@ def test_the_capabilities_of_a_verifier_have_defaults():
     assert held_against(MaskedVerifier()) is get_rule("token")
 
 
-def test_what_is_known_of_rules_needs_no_torch():
+def test_what_is_known_of_rules_needs_no_torch(tmp_path):
     code = "import sys, specbench.rules, specbench.replay.renewal; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert new_process(tmp_path, "-c", code).stdout.strip() == "False"
 
 
 def test_every_registered_rule_has_formulas_and_a_paper():

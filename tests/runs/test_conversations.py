@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request
-from specbench.models import CachedModel, Pair, load_pair
+from specbench.models import Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.scoring import score_texts
@@ -24,7 +24,7 @@ from specbench.runs.conversations import all_turns
 from specbench.runs.samplings import all_samplings
 from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cases import in_float64
+from tests.helpers.cases import decoder, in_float64
 from tests.helpers.checkpoints import EMBEDDED, tiny
 from tests.helpers.contexts import model_context
 
@@ -40,9 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def plain_decoder(pair: Pair) -> Decoder:
-    return Decoder(
-        CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids, None, pair.tokenizer
-    )
+    return decoder(pair, gamma=0)
 
 
 def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREEDY, **settings: Any) -> list[Request]:

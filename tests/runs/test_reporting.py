@@ -1,7 +1,5 @@
 """Which module reports on an experiment."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,11 +7,11 @@ import pytest
 
 from specbench.runs import ending
 from specbench.runs.ending import tell
-from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.reporting import analysis_module, analysis_of, fitting
-from specbench.runs.state import JobState, Status, write_state
-from tests.helpers.command_lines import ROOT, clean_environment
+from specbench.runs.state import JobState, Status
+from tests.helpers.command_lines import ROOT, new_process
 from tests.helpers.made_up_rows import frame, make_row, write_run
+from tests.helpers.small_sweeps import planned_sweep
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/exp").glob("*.yaml"))
 
@@ -62,12 +60,8 @@ def test_a_sweep_of_ones_own_has_the_report_of_what_it_varies(varied, exp):
 
 def adhoc(folder, rows):
     """A sweep of one's own that is done."""
-    jobs = [PlannedJob(row.job, f"id{row.job}", f"gamma={row.gamma}", [f"gamma={row.gamma}"]) for row in rows]
-    run = write_run(folder, rows)
-    write_plan(run, Plan("adhoc", "2026-01-01", "/here", None, jobs))
-    for row in rows:
-        write_state(run / str(row.job), JobState(f"id{row.job}", status=Status.DONE))
-    return run
+    states = [JobState(f"id{row.job}", Status.DONE) for row in rows]
+    return planned_sweep(write_run(folder, rows), *states, exp="adhoc")
 
 
 def test_a_sweep_of_ones_own_ends_with_its_report(tmp_path, monkeypatch, capsys):
@@ -98,11 +92,7 @@ def test_a_users_own_analysis_is_left_alone(tmp_path):
     (tmp_path / "analysis").mkdir()
     for name in ("__init__", "metrics"):
         (tmp_path / f"analysis/{name}.py").write_text("raise RuntimeError('not this one')")
-    command = [sys.executable, "-m", "specbench.analysis.metrics", "gone"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
+    done = new_process(tmp_path, "-m", "specbench.analysis.metrics", "gone", status=2)
     assert done.stderr.startswith("RUN_DIR=gone: ")
 
 

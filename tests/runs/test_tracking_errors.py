@@ -216,34 +216,27 @@ def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
     assert "WANDB_ERROR_REPORTING" not in environment
 
 
+UNREACHABLE = """
+keep = init
+def init(**options):
+    if options["mode"] == "online":
+        open(f"{record}.tried", "a").write("x")
+        raise ConnectionError("no answer")
+    return keep(**options)
+"""
+
+
 def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    record = wandb(
-        """
-        keep = init
-        def init(**options):
-            if options["mode"] == "online":
-                raise ConnectionError("no route to host")
-            return keep(**options)
-        """
-    )
-    kept = rf"no route to host; kept offline, `wandb sync {tmp_path}/job/wandb/offline-run-\*`"
+    record = wandb(UNREACHABLE)
+    kept = rf"no answer; kept offline, `wandb sync {tmp_path}/job/wandb/offline-run-\*`"
     assert re.search(kept, log(tmp_path / "job", "online"))
     assert [options["mode"] for options, _, _ in read(record)] == ["offline"]
 
 
 @pytest.mark.parametrize(("long", "tries"), [(0.0, 1), (1000.0, 2)], ids=["after a wait", "at once"])
 def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, monkeypatch, long, tries):
-    record = wandb(
-        """
-        keep = init
-        def init(**options):
-            if options["mode"] == "online":
-                open(f"{record}.tried", "a").write("x")
-                raise ConnectionError("no answer")
-            return keep(**options)
-        """
-    )
+    record = wandb(UNREACHABLE)
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr(runs, "LONG_WAIT", long)
     monkeypatch.setattr(runs, "_waited", {})

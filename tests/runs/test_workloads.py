@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from specbench.runs.config import ColumnsConfig, WorkloadConfig
 from specbench.runs.workloads import Prompt, Workload, load_workload, sources
 from specbench.runs.workloads.prompts import PLACEHOLDERS
 from specbench.runs.workloads.selection import shuffled
-from tests.helpers.command_lines import clean_environment
+from tests.helpers.command_lines import new_process
 
 ROWS = [
     {"question_id": 7, "category": "math", "turns": ["one", "two"], "temperature": 0.5},
@@ -325,11 +323,7 @@ def test_spec_bench_has_the_categories_of_its_own_table():
 
 def test_a_missing_file_is_found_before_anything_heavy_is_imported(tmp_path):
     code = "import sys; from specbench.__main__ import main\ntry: main()\nfinally: print(*sys.modules, sep=chr(10))"
-    command = [sys.executable, "-c", code, "workload=file", "workload.path=none.jsonl"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
+    ended = new_process(tmp_path, "-c", code, "workload=file", "workload.path=none.jsonl", status=1)
     assert "workload.path=none.jsonl: cannot be read (no such file). Give a UTF-8 file" in ended.stderr
     assert not {"torch", "transformers", "pyarrow", "pandas"} & set(ended.stdout.split())
     assert not list(tmp_path.glob("outputs"))
