@@ -347,9 +347,7 @@ class Rounds(OtherGreedy):
         return dataclasses.replace(whole, request=request, mode=mode, token_ids=(whole.token_ids or ())[2:])
 
 
-@pytest.mark.parametrize(
-    ("ids", "overrun", "cause"), [(True, 0, CHUNKING), (True, 1, CHUNKING), (False, 0, NO_IDS)]
-)
+@pytest.mark.parametrize(("ids", "overrun", "cause"), [(True, 0, CHUNKING), (True, 1, CHUNKING), (False, 0, NO_IDS)])
 def test_forks_are_examined_by_token_ids_alone(ids, overrun, cause):
     """The same text may be other tokens: an engine that takes no ids cannot show that a fork is rounding.
 
