@@ -15,11 +15,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
-from specbench.models import cpu_model, packed
+from specbench.models import cpu_model, packed, recompiling
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
-SHAPES = 64  # kinds of passes that models of one process may be compiled for
+SHAPES = 64  # kinds of passes that a model may be compiled for
 LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
 
 prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
@@ -65,19 +65,9 @@ def _compiled(model: nn.Module) -> Callable[..., Any]:
         options: dict[str, Any] = {"guard_filter_fn": _kept, "size_asserts": False, "alignment_asserts": False}
         if not os.environ.get("CXX"):
             options["cpp.cxx"] = (cpu_product.find_compiler(),)
-        # By fullgraph it is an error if a part cannot be compiled, or if a pass is of a kind beyond the limit.
-        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options, **_limit())
+        # By fullgraph it is an error if a part cannot be compiled.
+        _compiled_calls[model] = recompiling.compiled(call, SHAPES, fullgraph=True, options=options)
     return _compiled_calls[model]
-
-
-def _limit() -> dict[str, Any]:
-    """Returns the limit of kinds as an argument of torch.compile. PyTorch 2.11 has no such argument: there the limit is
-    set for the process."""
-    limit = max(SHAPES, torch._dynamo.config.recompile_limit)
-    if "recompile_limit" in inspect.signature(torch.compile).parameters:
-        return {"recompile_limit": limit}
-    torch._dynamo.config.recompile_limit = limit  # ty: ignore[invalid-assignment]
-    return {}
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from specbench.core.machine import ranks
 from specbench.extras.compiled import joined, products
 from specbench.kernels import dependent
+from specbench.models import recompiling
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
@@ -34,12 +33,10 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
         "deterministic": ranks.launched(),
         "triton.enable_pdl": early and dependent.possible(cached.device),
     }
-    compiled = torch.compile(layers, dynamic=False, options=options)
+    compiled = recompiling.compiled(layers, _SHAPES, dynamic=False, options=options)
 
     def forward(**inputs: Any) -> Any:
-        # Beyond the limit PyTorch would go on without compiling, and say nothing.
-        limits = torch._dynamo.config.patch(recompile_limit=_SHAPES, fail_on_recompile_limit_hit=True)
-        with products.ours(), limits:
+        with products.ours():
             return compiled(**inputs)
 
     cached.fixed_forward = forward
