@@ -106,6 +106,16 @@ def test_a_model_is_compiled_for_many_kinds_of_passes_and_a_user_s_function_for_
         assert not torch._dynamo.config.fail_on_recompile_limit_hit
 
 
+@compiles
+def test_a_pass_before_there_is_a_cache_leaves_later_passes_their_cache(pair):
+    """A prompt of one token feeds nothing before its first step, which so allocates the cache."""
+    toy = toy_pair(pair)
+    for lengths in ((1,), (5,)):
+        requests = toy_requests(lengths)
+        compiled = toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(requests)
+        assert logs(compiled) == logs(toy_decoder(toy, gamma=0).run(requests))
+
+
 def test_models_are_compiled_for_more_kinds_of_passes_than_a_run_has(pair, monkeypatch):
     limits = []
     monkeypatch.setattr(recompiling, "compiled", lambda function, kinds, **_: limits.append(kinds) or function)
