@@ -40,6 +40,7 @@ def build(run_dir: Path) -> Report:
     random_weights = rows["target"].str.startswith("random:").any()
     return page(
         run_dir,
+        rows,
         "decode_speed",
         shown,
         warning=words("decode_speed.random_weights") if random_weights else "",

@@ -172,6 +172,7 @@ def build_sweep(
     }
     return page(
         run_dir,
+        results,
         name,
         shown,
         headlines=headlines(results),

@@ -37,6 +37,7 @@ def build(run_dir: Path) -> Report:
     }
     return page(
         run_dir,
+        rows,
         "drafters",
         shown,
         rows=rows,

@@ -23,7 +23,8 @@ from .page import Shown, page
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
-    certificates = {int(job): read_certificate(run_dir, job) for job in read_rows(run_dir)["job"]}
+    run_rows = read_rows(run_dir)
+    certificates = {int(job): read_certificate(run_dir, job) for job in run_rows["job"]}
     rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
     joint = read_jobs(run_dir, "joint_cells.parquet")
@@ -35,7 +36,7 @@ def build(run_dir: Path) -> Report:
             end = f"_{job}" if several else ""
             certificate["joint_name"] = f"joint_{file_name(certificate['verifier'])}{end}"
             shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], certificate["name"])
-    return page(run_dir, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
+    return page(run_dir, run_rows, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
 
 
 def read_certificate(run_dir: Path, job: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def build(run_dir: Path) -> Report:
         "table": Table("table", table, table, left=("verifier", "caught by")),
         "sensitivity": plots.sensitivity(short),
     }
-    return page(run_dir, "flawed_zoo", shown, table=table)
+    return page(run_dir, rows, "flawed_zoo", shown, table=table)
 
 
 def sensitivity_table(tests: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame) -> pd.DataFrame:

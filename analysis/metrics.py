@@ -25,13 +25,13 @@ LEFT = ("definition", "formula", "owner")
 Names = tuple[str, ...]  # of definitions
 
 
-def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
-    """Name, gamma and step log of each decoding run of a sweep.
+def named_runs(run_dir: Path, rows: pd.DataFrame) -> list[tuple[str, int, pd.DataFrame]]:
+    """Name, gamma and step log of each decoding run of a sweep, whose rows are given.
 
     Raises:
         ConfigError: none of its jobs left a step log.
     """
-    rows, steps = with_settings(read_rows(run_dir)), read_table(run_dir, STEPS, remedy="Give a run of protocol=decode.")
+    rows, steps = with_settings(rows), read_table(run_dir, STEPS, remedy="Give a run of protocol=decode.")
     settings = distinguishing_columns(rows, "job")
     runs = []
     for _, row in rows[rows["job"].isin(steps["job"])].iterrows():
@@ -45,8 +45,8 @@ def build(run_dir: Path) -> Report:
 
     Runs that no definition tells apart are shown as one. Definitions without a value are left out.
     """
-    names, numbers = defaultdict[str, list[str]](list), {}
-    for name, gamma, steps in named_runs(run_dir):
+    rows, names, numbers = read_rows(run_dir), defaultdict[str, list[str]](list), {}
+    for name, gamma, steps in named_runs(run_dir, rows):
         metrics, positions = all_metrics(steps, gamma), _positions(gamma, steps)
         key = f"{metrics.to_json()} {positions.to_json()}"
         names[key].append(name)
@@ -63,6 +63,7 @@ def build(run_dir: Path) -> Report:
     distinct = values.drop_duplicates().index  # of definitions that agree on every run the first
     return page(
         run_dir,
+        rows,
         "metrics",
         shown,
         positions=[(place, name) for place, (name, _) in by_position.items()],

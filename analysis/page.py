@@ -27,14 +27,13 @@ from specbench.rules import rules_followed
 from specbench.runs.plan import commands
 from specbench.runs.status import SweepStatus
 
-from .folder import read_rows
-
 PAGES = Path(__file__).with_name("pages")
 Shown = Table | Figure | None  # what a page places; None is left out
 
 
 def page(
     run_dir: Path | None,
+    run_rows: pd.DataFrame | None,
     name: str,
     shown: Mapping[str, Shown],
     rules: Iterable[str] = (),
@@ -50,6 +49,7 @@ def page(
 
     Args:
         run_dir: the sweep's folder; None for a report that is of no sweep.
+        run_rows: all rows of the sweep, of :func:`analysis.folder.read_rows`; None likewise.
         name: of the experiment.
         shown: tables and figures by name.
         rules: further rules that were run, by name.
@@ -60,10 +60,9 @@ def page(
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    status, followed, synthetic = None, list[str](), ""
-    if run_dir is not None:
-        status, rows = SweepStatus.of(run_dir), read_rows(run_dir)
-        followed, synthetic = rules_followed(rows["verifier"]), templates.words("shared.synthetic", rows)
+    status, followed, synthetic = None if run_dir is None else SweepStatus.of(run_dir), list[str](), ""
+    if run_rows is not None:
+        followed, synthetic = rules_followed(run_rows["verifier"]), templates.words("shared.synthetic", run_rows)
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
     for level, heading, texts in (*templates.parts(f"{name}.page", **values), *_of_sweep(status, name)):
         if level == "h1":

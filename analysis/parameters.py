@@ -40,7 +40,8 @@ def build(run_dir: Path) -> Report:
         **latency(results, ["series"]),
         "acceptance_by_sampler": plots.acceptance_by_sampler(results, bases),
     }
-    return page(run_dir, "parameters", shown, results=results, comparisons=list(compared(results, varied)), bases=bases)
+    comparisons = list(compared(results, varied))
+    return page(run_dir, results, "parameters", shown, results=results, comparisons=comparisons, bases=bases)
 
 
 def settings(results: pd.DataFrame) -> list[str]:

@@ -45,6 +45,7 @@ def build(run_dir: Path) -> Report:
     }
     return page(
         run_dir,
+        rows,
         "predicted_speedup",
         shown,
         rows=rows,

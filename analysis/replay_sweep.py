@@ -56,6 +56,7 @@ def build(run_dir: Path) -> Report:
     }
     return page(
         run_dir,
+        rows,
         "replay_sweep",
         shown,
         points["rule"],

@@ -32,6 +32,7 @@ def build(run_dir: Path) -> Report:
     by_job = fixtures.groupby(["job", "verifier"], as_index=False)[COUNTS].sum() if len(fixtures) else fixtures
     return page(
         run_dir,
+        results,
         "verifier_agreement",
         {"table": shown},
         compared["rule"] if len(compared) else (),

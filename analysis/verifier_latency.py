@@ -41,6 +41,7 @@ def build(run_dir: Path) -> Report:
     with_law = timed["rule"].isin([info.name for info in RULES.values() if info.has_law])
     return page(
         run_dir,
+        results,
         "verifier_latency",
         shown,
         timed["rule"],

@@ -40,7 +40,7 @@ class ConfigError(SpecbenchError):
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):
         super().__init__(f"{key}={value}: {problem}. {remedy}")
-        self.key, self.value = key, value
+        self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
 
 
 class OutageError(ConfigError):

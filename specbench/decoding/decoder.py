@@ -221,7 +221,7 @@ class Decoder:
         if ended:
             if self.components.drafter is not None:
                 self.components.drafter.ended([self._rows[row].token_ids for row in ended])
-            moved = self.engine.retire(ended, [row for row in ended if self._rows[row].characters is not None])
+            moved = self.engine.retire(ended, [row for row in ended if self._rows[row].hidden is not None])
             running = {row: completion for row, completion in self._rows.items() if not completion.finished}
             self._rows = {moved.get(row, row): completion for row, completion in running.items()}
         if not self._rows:  # the steps under way have no running request

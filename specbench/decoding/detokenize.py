@@ -60,24 +60,31 @@ class TextStream:
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
         self._window = list(prompt[-CONTEXT:])
         self._before = len(self._window)  # tokens of the window whose text was returned
-        self._returned = len(self._whole(self._decoded(self._window)))
+        self._returned = self._whole(self._decoded(self._window))
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Takes the next tokens, and returns the characters that they complete."""
         self._window += token_ids
-        text = self._decoded(self._window)
-        whole = self._whole(text)
-        new = whole[self._returned :]
-        self._returned = max(self._returned, len(whole))
-        if new and len(whole) == len(text):  # nothing is pending: the window can begin later
+        text = self._pending()
+        new = self._whole(text)
+        self._returned += new
+        if new and len(new) == len(text):  # nothing is pending: the window can begin later
             self._window = self._window[self._before :]
             self._before = len(self._window)
-            self._returned = len(self._decoded(self._window))
+            self._returned = self._decoded(self._window)
         return new
 
     def rest(self) -> str:
         """Returns the rest at the end of the text: bytes that are no complete character."""
-        return self._decoded(self._window)[self._returned :]
+        return self._pending()
+
+    def _pending(self) -> str:
+        """The text of the window after what was returned."""
+        text = self._decoded(self._window)
+        if not text.startswith(self._returned):  # decoders of bytes write a mark for each byte of a broken run
+            self._window, self._before, self._returned = self._window[self._before :], 0, ""
+            text = self._decoded(self._window)
+        return text[len(self._returned) :]
 
     def _decoded(self, token_ids: list[int]) -> str:
         return text_of(self._tokenizer, token_ids, self._skips) if token_ids else ""

@@ -110,7 +110,7 @@ class Completion:
         finished: "stop" or "length" once it is.
         stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
             or the length did, as in vLLM.
-        characters: the number of characters of the text that are shown, if a stop string ended it.
+        hidden: complete characters at the end of the tokens' text that are not shown, if a stop string ended it.
         tokenizer: decodes its tokens.
         search: for its stop strings, if it has any.
         started: when the decoder admitted the request, in seconds of time.perf_counter(), as are the two below.
@@ -123,7 +123,7 @@ class Completion:
     steps: list[Step] = field(default_factory=list)
     finished: str = ""
     stop_reason: int | str | None = None
-    characters: int | None = None
+    hidden: int | None = None
     tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
     search: StopSearch | None = field(default=None, repr=False, compare=False)
     started: float = field(default=0.0, repr=False, compare=False)
@@ -148,13 +148,11 @@ class Completion:
         Raises:
             ArgumentError: the decoder has no tokenizer.
         """
-        by_token = self.finished == "stop" and self.characters is None
-        hidden = by_token and not self.request.sampling.include_stop_str_in_output
-        stream, tokens = self._stream(), self.token_ids[:-1] if hidden else self.token_ids
-        # Token by token, as stop strings are searched: a decoder of bytes may write other characters for all at once.
-        pieces = [[token] for token in tokens] if self.search else [tokens]
-        whole = "".join(map(stream.feed, pieces)) + stream.rest()
-        return whole[: self.characters]
+        by_token = self.finished == "stop" and self.hidden is None
+        dropped = by_token and not self.request.sampling.include_stop_str_in_output
+        stream = self._stream()
+        whole = stream.feed(self.token_ids[:-1] if dropped else self.token_ids)
+        return whole + stream.rest() if self.hidden is None else whole[: len(whole) - self.hidden]
 
     def record(self, step: RequestStep, verifier: Verifier | None, read: float) -> None:
         """Adds what a step emitted, and ends the continuation if it ended there.
@@ -177,7 +175,7 @@ class Completion:
         # A stop token is no text, in which there could be a stop string.
         if self.search and (match := self.search.feed(tokens[:-1] if by_token else tokens)):
             tokens = tokens[: match.tokens - len(self.token_ids)]
-            self.finished, self.stop_reason, self.characters = "stop", match.text, match.characters
+            self.finished, self.stop_reason, self.hidden = "stop", match.text, match.hidden
         self.token_ids.extend(tokens)
         self.steps.append(Step(name, number, step.num_draft_tokens, step.num_accepted, len(tokens), step.draft_depth))
         if self.first_token is None:

@@ -21,12 +21,12 @@ class StopMatch:
     Attributes:
         text: the stop string.
         tokens: of the continuation, up to the token that completed it.
-        characters: of the continuation that are shown.
+        hidden: complete characters at the end of the text of these tokens that are not shown.
     """
 
     text: str
     tokens: int
-    characters: int
+    hidden: int
 
 
 class StopSearch:
@@ -40,7 +40,7 @@ class StopSearch:
 
     def __init__(self, stream: TextStream, sampling: SamplingParams):
         self._stream, self._sampling = stream, sampling
-        self._tokens, self._characters = 0, 0
+        self._tokens = 0
         self._tail = ""  # the last characters, at most the longest stop string's length less one
         self._longest = max(map(len, sampling.stop)) - 1
 
@@ -52,10 +52,8 @@ class StopSearch:
             text = self._tail + new
             if self._tokens > self._sampling.min_tokens and (match := self._first_in(text)):
                 stop, end = match
-                first = self._characters - len(self._tail)
                 shown = end if self._sampling.include_stop_str_in_output else end - len(stop)
-                return StopMatch(stop, self._tokens, first + shown)
-            self._characters += len(new)
+                return StopMatch(stop, self._tokens, len(text) - shown)
             self._tail = text[len(text) - self._longest :] if self._longest < len(text) else text
         return None
 

@@ -15,11 +15,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
-from specbench.models import cpu_model, packed
+from specbench.models import cpu_model, packed, recompiling
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
-SHAPES = 64  # kinds of passes that models of one process may be compiled for
+SHAPES = 64  # kinds of passes that a model may be compiled for
+_OF_FIRST_LAYER = (".layers[0].keys", ".layers[0].is_initialized")
 LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
 
 prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
@@ -65,32 +66,23 @@ def _compiled(model: nn.Module) -> Callable[..., Any]:
         options: dict[str, Any] = {"guard_filter_fn": _kept, "size_asserts": False, "alignment_asserts": False}
         if not os.environ.get("CXX"):
             options["cpp.cxx"] = (cpu_product.find_compiler(),)
-        # By fullgraph it is an error if a part cannot be compiled, or if a pass is of a kind beyond the limit.
-        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options, **_limit())
+        # By fullgraph it is an error if a part cannot be compiled.
+        _compiled_calls[model] = recompiling.compiled(call, SHAPES, fullgraph=True, options=options)
     return _compiled_calls[model]
-
-
-def _limit() -> dict[str, Any]:
-    """Returns the limit of kinds as an argument of torch.compile. PyTorch 2.11 has no such argument: there the limit is
-    set for the process."""
-    limit = max(SHAPES, torch._dynamo.config.recompile_limit)
-    if "recompile_limit" in inspect.signature(torch.compile).parameters:
-        return {"recompile_limit": limit}
-    torch._dynamo.config.recompile_limit = limit  # ty: ignore[invalid-assignment]
-    return {}
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:
     """Keeps the conditions on what differs from pass to pass, among the conditions PyTorch would check in each pass.
 
     Those are the inputs and PyTorch's own state, which has no name. Modules, a model and the layers of its cache stay
-    as they are; their thousand conditions take longer than a draft's pass.
+    as they are; their thousand conditions take longer than a draft's pass. All layers of a cache are allocated in one
+    pass, so that the first tells for all whether they are.
     """
     return [_differs(guard.name) for guard in guards]
 
 
 def _differs(name: str) -> bool:
-    of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
+    of_layers = "['past_key_values'].layers" in name and not name.endswith(_OF_FIRST_LAYER)
     return not name or (name.startswith("inputs") and not of_layers)
 
 

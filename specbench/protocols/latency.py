@@ -234,10 +234,9 @@ def _check_ids(spec: CaseSpec) -> None:
     except ConfigError as error:
         if spec.sampler == PLAIN:
             raise
-        name = error.key.removeprefix("sampler.")
-        problem, _, remedy = str(error).removeprefix(f"{error.key}={error.value}: ").rstrip(".").partition(". ")
-        remedy = f"{remedy}, or leave that sampler out of protocol.grid."
-        raise ConfigError(f"protocol.samplers.{spec.sampler}.{name}", error.value, problem, remedy) from None
+        key = error.key.replace("sampler", f"protocol.samplers.{spec.sampler}", 1)
+        remedy = f"{error.remedy.removesuffix('.')}, or leave that sampler out of protocol.grid."
+        raise ConfigError(key, error.value, error.problem, remedy) from None
 
 
 def _headline(rows: list[LatencyRow]) -> str:

@@ -169,7 +169,7 @@ def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> di
             "token_ids": text.token_ids,
             "finished": text.finished,
             "stop_reason": text.stop_reason,
-            "characters": text.characters,
+            "hidden": text.hidden,
             **dict(zip(("first_token", "ended"), seconds_of(text), strict=True)),
             "steps": [list(vars(step).values())[2:] for step in text.steps],
         }

@@ -22,7 +22,7 @@ from specbench.analysis import (
 )
 from specbench.analysis.decoding import telling
 from specbench.analysis.folder import read_rows
-from specbench.metrics import theory
+from specbench.metrics import results, theory
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
@@ -220,11 +220,17 @@ def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_pa
 
 
 @pytest.mark.parametrize("module", [drafters, parameters, vocabularies, temperature_sweep])
-def test_every_report_cites_the_rules_of_its_verifiers_and_warns_of_synthetic_rows(module: Any, tmp_path: Path) -> None:
+def test_every_report_cites_the_rules_of_its_verifiers_and_warns_of_synthetic_rows(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that are read once."""
     rows = [make_row(job=i, verifier=name, synthetic=i == 1) for i, name in enumerate(("naive", "block", "masked"))]
-    report = module.build(write_run(tmp_path, rows, empirical=False))
+    run, reads, read = write_run(tmp_path, rows, empirical=False), list[Path](), results.read_rows
+    monkeypatch.setattr(results, "read_rows", lambda run_dir: reads.append(run_dir) or read(run_dir))
+    report = module.build(run)
     assert report.rules == ("token", "block")
     assert report.warning.startswith("1 of 3 runs are synthetic")
+    assert reads == [run]
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,13 @@ def test_parts_that_stand_out_stay_parts() -> None:
 def test_what_a_page_shows_has_a_place_and_every_place_is_known() -> None:
     values = {"positions": [], "opposed": [], "definitions": []}
     table = Table("values", pd.DataFrame({"a": ["1"]}))
-    report = page(None, "metrics", {"values": table}, **values)
+    report = page(None, None, "metrics", {"values": table}, **values)
     assert report.question == "What would others have called these numbers?"
     assert report.sections[0].blocks[0].caption == "Every definition's value for each run."
-    assert "Values" not in [section.heading for section in page(None, "metrics", {"values": None}, **values).sections]
+    assert "Values" not in [
+        section.heading for section in page(None, None, "metrics", {"values": None}, **values).sections
+    ]
     with pytest.raises(ArgumentError, match=r"metrics\.md: 'values' is no table or figure"):
-        page(None, "metrics", {}, **values)
+        page(None, None, "metrics", {}, **values)
     with pytest.raises(ArgumentError, match=r"metrics\.md: has no place for 'more'"):
-        page(None, "metrics", {"values": table, "more": table}, **values)
+        page(None, None, "metrics", {"values": table, "more": table}, **values)

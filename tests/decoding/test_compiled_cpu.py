@@ -1,5 +1,6 @@
 """engine=compiled on a CPU writes the texts and step logs of the eager engine, and names what it lacks."""
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -15,9 +16,10 @@ from specbench.decoding.engines import EagerEngine, Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
+from specbench.extras.compiled.compiling import compile_model
 from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
-from specbench.models import CachedModel, compiling_cpu, packed
+from specbench.models import CachedModel, compiling_cpu, packed, recompiling
 from specbench.models.compiling_cpu import prepared_capacities
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -84,25 +86,43 @@ def test_a_later_job_finds_its_models_compiled(pair):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0
 
 
-def test_models_are_compiled_for_many_kinds_of_passes_and_a_user_s_functions_for_as_few_as_before(monkeypatch):
-    """PyTorch 2.11 has no limit of one function."""
+@compiles
+def test_a_model_is_compiled_for_many_kinds_of_passes_and_a_user_s_function_for_as_few_as_before():
+    def kinds_of(function, most):
+        """How many kinds of inputs it is compiled for before it fails or goes on without compiling."""
+        torch._dynamo.utils.counters.clear()
+        with contextlib.suppress(torch._dynamo.exc.FailOnRecompileLimitHit):
+            for size in range(most):
+                function(torch.zeros(size + 2))
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    with torch._dynamo.config.patch(recompile_limit=2):  # monkeypatch would take the limit away
+        options = {"dynamic": False, "backend": "eager"}  # functions of different lines: code keeps what is compiled
+        ours = recompiling.compiled(lambda x: x + 1, 5, **options)
+        users = torch.compile(lambda x: x + 1, **options)
+        assert (kinds_of(ours, 5), kinds_of(users, 5)) == (5, 2)
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            ours(torch.zeros(100))
+        assert torch._dynamo.config.recompile_limit == 2
+        assert not torch._dynamo.config.fail_on_recompile_limit_hit
+
+
+@compiles
+def test_a_pass_before_there_is_a_cache_leaves_later_passes_their_cache(pair):
+    """A prompt of one token feeds nothing before its first step, which so allocates the cache."""
+    toy = toy_pair(pair)
+    for lengths in ((1,), (5,)):
+        requests = toy_requests(lengths)
+        compiled = toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(requests)
+        assert logs(compiled) == logs(toy_decoder(toy, gamma=0).run(requests))
+
+
+def test_models_are_compiled_for_more_kinds_of_passes_than_a_run_has(pair, monkeypatch):
     limits = []
-
-    def of_one_function(function, *, recompile_limit=None, **_):
-        limits.append(recompile_limit)
-        return function
-
-    def of_the_process(function, *, fullgraph, options):
-        limits.append(torch._dynamo.config.recompile_limit)
-        return function
-
-    with torch._dynamo.config.patch(recompile_limit=8):  # monkeypatch would take the limit away
-        monkeypatch.setattr(torch, "compile", of_one_function)
-        compiling_cpu._compiled(torch.nn.Linear(1, 1))
-        assert torch._dynamo.config.recompile_limit == 8
-        monkeypatch.setattr(torch, "compile", of_the_process)
-        compiling_cpu._compiled(torch.nn.Linear(1, 1))
-    assert limits == [compiling_cpu.SHAPES] * 2
+    monkeypatch.setattr(recompiling, "compiled", lambda function, kinds, **_: limits.append(kinds) or function)
+    compiling_cpu._compiled(torch.nn.Linear(1, 1))
+    compile_model(CachedModel(toy_pair(pair).target, 61, "target"), early=False)
+    assert limits == [64, 256]
 
 
 def test_a_job_after_one_of_long_texts_reads_no_more_than_alone(pair):

@@ -1,4 +1,6 @@
-"""Tokens that the tokenizer cannot decode end in a message, from every place that shows their text."""
+"""Texts are their tokens' as the tokenizer decodes them; tokens that it cannot decode end in a message."""
+
+import itertools
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -6,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specbench.core.errors import ModelError
 from specbench.core.sampling_params import SamplingParams
-from specbench.decoding.detokenize import text_of
+from specbench.decoding.detokenize import TextStream, text_of
 from specbench.decoding.requests import Completion, Request
 from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.protocols.decode import text_row
@@ -34,21 +36,48 @@ def test_prompts_and_continuations_are_decoded_alike(panicking, prompt, token):
         text_row(panicking, completion)
 
 
-@pytest.mark.parametrize("include", [False, True])
-@pytest.mark.parametrize(
-    ("tokens", "seen"), [([0, 3, 4], "A\ufffd"), ([0, 1, 2, 3, 4], "Aé\ufffd\ufffd"), ([0, 1, 2, 4], "Aé")]
-)
-def test_a_stopped_text_holds_the_characters_that_were_searched(tokens, seen, include):
-    """A decoder of bytes writes a mark for each byte of a broken run, those of complete characters among them."""
+@pytest.fixture(scope="module")
+def of_bytes():
+    """A tokenizer that writes a mark for each byte of a broken run, those of complete characters among them."""
     tokenizer = Tokenizer(models.BPE({"<0x41>": 0, "<0xC3>": 1, "<0xA9>": 2, "<0xE2>": 3, "b": 4}, []))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # ty: ignore
-    sampling = SamplingParams(stop=["b"], include_stop_str_in_output=include)
-    request = Request("p", (), 0, sampling, len(tokens))
-    completion = Completion(request, tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def recorded(tokenizer, tokens, stop, include=False):
+    """The continuation whose steps emitted these tokens, one each."""
+    sampling = SamplingParams(stop=[stop], include_stop_str_in_output=include)
+    completion = Completion(Request("p", (), 0, sampling, len(tokens)), tokenizer=tokenizer)
     for token in tokens:
         completion.record(RequestStep(0, 0, 1, 0, RUNNING, FINITE, [token]), None, 0.0)
+    return completion
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("tokens", [[0, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 4]])
+def test_a_stopped_text_is_the_text_of_its_tokens(of_bytes, tokens, include):
+    completion, whole = recorded(of_bytes, tokens, "b", include), of_bytes.decode(tokens)
     assert completion.stop_reason == "b"
-    assert completion.text == seen + "b" * include
+    assert completion.text == (whole if include else whole.removesuffix("b"))
+
+
+def test_a_stop_string_that_never_comes_changes_no_text(of_bytes):
+    for tokens in itertools.product(range(5), repeat=5):
+        assert recorded(of_bytes, tokens, "never").text == of_bytes.decode(list(tokens))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fed", "told"),
+    [
+        ([], [[1], [2], [3], [4]], ["", "\u00e9", "", "\ufffdb"]),
+        ([1, 2], [[3], [4]], ["", "\ufffdb"]),
+        ([1, 2], [[3, 4, 1], [2]], ["\ufffdb", "\u00e9"]),
+    ],
+)
+def test_a_broken_byte_is_one_mark_whatever_was_told_before(of_bytes, prompt, fed, told):
+    stream = TextStream(of_bytes, prompt, True)
+    assert [stream.feed(tokens) for tokens in fed] == told
+    assert not stream.rest()
 
 
 def test_an_interrupt_is_no_failure_of_the_tokenizer():

@@ -2,10 +2,15 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from specbench.decoding.engines.graph import GraphEngine
 from specbench.extras.compiled import joined, products
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel
@@ -45,6 +50,24 @@ def test_joined_products_leave_the_layers_of_a_model_alone():
     assert all(own[name] is replaced[name] for name in own)
     product = layers.model.layers[0].self_attn.q_proj.product
     assert model.model.layers[0].self_attn.q_proj.weight.data_ptr() == product.weight.data_ptr()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_captured_step_keeps_weights_that_were_moved(monkeypatch):
+    """A CUDA graph reads them where they were when it was captured, and has no reference to them."""
+    for name in ("CUDAGraph", "current_stream", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    model = made("llama")
+    cached, engine = CachedModel(model, VOCABULARY, "target"), GraphEngine()
+    engine.components = SimpleNamespace(target=cached, caches=[cached])
+    engine._stream, engine._pool, engine._weights = MagicMock(), None, {}
+    engine._capture(lambda: None, "a step")
+    weights = [StorageWeakRef(weight.untyped_storage()) for weight in model.parameters()]
+    joined.join(with_own_layers(model))
+    assert not any(weight.expired() for weight in weights)
+    del engine
+    gc.collect()
+    assert any(weight.expired() for weight in weights)
 
 
 def test_a_copy_keeps_what_was_replaced_in_it():

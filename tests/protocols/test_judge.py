@@ -329,10 +329,10 @@ def test_at_temperature_0_nothing_is_drawn():
 class Rounds(OtherGreedy):
     """Forks at temperature 0 as rounding would; its own ids of a prompt are numbers of characters."""
 
-    def __init__(self, ids: bool):
+    def __init__(self, ids: bool, overrun: int = 0):
         super().__init__()
         self.asked: list[TextRequest] = []
-        self.tells = ids
+        self.tells, self.overrun = ids, overrun
         self.unsupported = frozenset({"logprobs"})  # so that no margin says what the fork is
 
     def encode(self, text: str) -> tuple[int, ...] | None:
@@ -342,14 +342,18 @@ class Rounds(OtherGreedy):
         if "to its fork" not in request.prompt_id:
             return super().one(request, mode)
         self.asked.append(request)
-        whole = super().one(dataclasses.replace(request, token_ids=None, max_new_tokens=3), Mode.SPECULATIVE)
+        length = 3 + self.overrun
+        whole = super().one(dataclasses.replace(request, token_ids=None, max_new_tokens=length), Mode.SPECULATIVE)
         return dataclasses.replace(whole, request=request, mode=mode, token_ids=(whole.token_ids or ())[2:])
 
 
-@pytest.mark.parametrize(("ids", "cause"), [(True, CHUNKING), (False, NO_IDS)])
-def test_forks_are_examined_by_token_ids_alone(ids, cause):
-    """The same text may be other tokens: an engine that takes no ids cannot show that a fork is rounding."""
-    source = Rounds(ids)
+@pytest.mark.parametrize(("ids", "overrun", "cause"), [(True, 0, CHUNKING), (True, 1, CHUNKING), (False, 0, NO_IDS)])
+def test_forks_are_examined_by_token_ids_alone(ids, overrun, cause):
+    """The same text may be other tokens: an engine that takes no ids cannot show that a fork is rounding.
+
+    An engine that overruns its limit shows it by the first token.
+    """
+    source = Rounds(ids, overrun)
     outcome = judged(source, texts=2)
     forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative" and row.position is not None]
     assert forks
@@ -360,6 +364,29 @@ def test_forks_are_examined_by_token_ids_alone(ids, cause):
         assert request.token_ids[: len(plain_ids)] == plain_ids
         assert len(request.token_ids) == len(plain_ids) + 2  # of the speculative text, up to the fork
     assert bool(source.asked) == ids
+
+
+class OverrunsGreedy(engines.OneTooMany):
+    """Goes on with a text that it is given as token ids, so that plainly it adds the very token that is too many."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        if request.token_ids is None:
+            return super().one(request, mode)
+        before = len(request.token_ids) - len(self.encode(request.prompt))
+        whole = super().one(
+            dataclasses.replace(request, token_ids=None, max_new_tokens=before + request.max_new_tokens), mode
+        )
+        return dataclasses.replace(whole, request=request, token_ids=(whole.token_ids or ())[before:])
+
+
+def test_a_token_after_the_limit_is_no_rounding():
+    outcome = judged(OverrunsGreedy(), texts=2)
+    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative"]
+    assert {(fork.position, fork.cause) for fork in forks} == {(QUICK["greedy_length"] + 1, UNKNOWN)}
+    assert verdicts(outcome)[1:3] == [CANNOT_TELL, REFUTED]
 
 
 @pytest.mark.parametrize(

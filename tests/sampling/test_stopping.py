@@ -56,7 +56,7 @@ def found_in(pieces, sampling, blocks, prompt=()):
     for size in blocks:
         if stop := search.feed(list(itertools.islice(tokens, size))):
             whole = TextStream(tokenizer, [], True).feed(list(range(1, stop.tokens + 1)))
-            return stop.text, stop.tokens, whole[: stop.characters]
+            return stop.text, stop.tokens, whole[: len(whole) - stop.hidden]
     return None
 
 

@@ -26,6 +26,7 @@ from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.models import CachedModel, Features, RowCache
+from specbench.models.weights import local
 from specbench.rules.verifier import capabilities
 from specbench.sampling.batch import Batch
 
@@ -71,6 +72,7 @@ class GraphEngine(StaticEngine):
         super()._attach(components, stopwatch)
         self._graphs: dict[tuple[object, ...], dict[int, Captured]] = {}  # by shaping, last used last, and size
         self._of_layout: tuple[object, ...] = ()
+        self._weights: dict[int, Tensor] = {}  # by address, those that graphs read
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(self._device)
         self._buffers: dict[int, list[Tensor]] = {}
@@ -82,6 +84,7 @@ class GraphEngine(StaticEngine):
         if self.layout != self._of_layout:
             self._graphs.clear()
             self._fixed_prompts.forget()
+            self._weights.clear()
             self._of_layout = self.layout
             # PyTorch does not reuse a pool whose graphs are all gone while one of their tensors is left.
             self._pool = torch.cuda.graph_pool_handle()
@@ -170,6 +173,10 @@ class GraphEngine(StaticEngine):
             raise ModelError(
                 f"engine={self.name}: {what} cannot be captured in a CUDA graph: {_place(error)}. Use engine=eager."
             ) from error
+        # Another engine of the same models may join their layers, which moves the weights (extras/compiled/joined.py).
+        models = [cache.model for cache in self.components.caches if isinstance(cache, CachedModel)]
+        weights = [local(weight).detach() for model in models for weight in model.parameters()]
+        self._weights |= {weight.data_ptr(): weight for weight in weights}
         return graph, result
 
     def step(self, longest: int) -> ReadReport:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from specbench.core.machine import ranks
 from specbench.extras.compiled import joined, products
 from specbench.kernels import dependent
+from specbench.models import recompiling
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
@@ -47,11 +46,4 @@ def compile_fixed(function: Callable[..., Any], early: bool) -> Callable[..., An
         early: see :func:`compile_model`.
     """
     options: dict[str, Any] = {"deterministic": ranks.launched(), "triton.enable_pdl": early}
-    compiled = torch.compile(function, dynamic=False, options=options)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # Beyond the limit PyTorch would go on without compiling, and say nothing.
-        with torch._dynamo.config.patch(recompile_limit=_SHAPES, fail_on_recompile_limit_hit=True):
-            return compiled(*args, **kwargs)
-
-    return call
+    return recompiling.compiled(function, _SHAPES, dynamic=False, options=options)

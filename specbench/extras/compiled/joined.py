@@ -3,7 +3,8 @@
 A step of few tokens waits for weights, and a small matrix cannot keep all of a GPU busy while it is read: at one
 token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (experiments/decode_speed.md). Layers are
 replaced in an engine's own copy of a model (models/layer_copies.py). The weights of both become views of one matrix: no
-memory is added, and checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
+memory is added, and checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same. Graphs that other engines
+captured before keep the old weights for as long as these graphs are kept.
 
 Layers of a sharded model are joined on each rank: layers cut by their outputs are given the same whole input,
 and each of their outputs is this rank's own. So the product of the joined shards has what each would have computed.

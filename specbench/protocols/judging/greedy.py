@@ -130,7 +130,8 @@ def _examined(
     if one.token_ids is None or other.token_ids is None:
         return dataclasses.replace(fork, cause=NO_IDS)
     place, cause = fork.tokens - 1, UNKNOWN
-    if place < len(other.token_ids) and not _counts_continuation(sampler.sampling):
+    # Tokens after the limit are no matter of rounding; the check of limits refutes them.
+    if place < min(len(other.token_ids), other.request.max_new_tokens) and not _counts_continuation(sampler.sampling):
         cause = _next_token(sampler, one.request, other.token_ids[: place + 1])
     if cause != CHUNKING and margins is not None and place < min(len(one.token_ids), len(other.token_ids)):
         lead = margins.lead(one, place, other)
@@ -204,7 +205,7 @@ def _next_token(sampler: Sampler, request: TextRequest, text: Sequence[int]) -> 
         raise
     except SpecbenchError:
         return UNKNOWN
-    return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN
+    return CHUNKING if (following.token_ids or ())[:1] == (text[-1],) else UNKNOWN  # it may overrun the limit of 1
 
 
 def _finding(forks: list[EngineFork], itself: list[EngineFork], other_characters: Sequence[str]) -> Finding:

@@ -10,6 +10,8 @@ Read in the source (include/flashinfer/sampling.cuh, ChainSpeculativeSampling; i
   rejects a token of equal probabilities.
 - after such a rejection p - q can be 0 everywhere; no index is found, and ``last_valid_id``, which this kernel (unlike
   the others in the file) never initialises, is emitted: whatever shared memory held.
+- a target row that bans every token gives the same at temperatures above 0, where other verifiers return padding. At
+  temperature 0 it gives token 0, its argmax, which the adapter's row is one-hot at.
 - one uniform of 24 to 32 bits picks the recovered token from a cumulative sum over the whole row.
 - the row's index in the batch is the Philox subsequence, also where each request has its own seed.
 - ``output_accepted_token_num`` goes on counting after the first rejection; the number emitted is the other output.

@@ -10,7 +10,7 @@ Read in the source:
   accepts a token of target probability 0. (q = 0 cannot have been drafted; 0 / 0 is NaN, which is refused.)
 - the residual is divided by its sum without a look at it: where p equals q but for rounding and a ratio falls below r,
   the sum can be 0, and torch.multinomial raises on NaN. Only with an ensemble weight does it fall back to p.
-- it raises likewise for a target row that bans every token, where other verifiers return padding.
+- torch.multinomial raises likewise for a target row that bans every token, where other verifiers return padding.
 - fp32 uniforms have 24 bits, so ratios are resolved to 6e-8.
 - ``n_matches`` stays on the device and is compared and indexed with on the host: several waits a request.
 - greedy requests and drafts without logits do not reach this function: ``_assisted_decoding`` compares the draft with

@@ -11,6 +11,7 @@ Read in the source:
   (rejection_random_sample_kernel): u = 0, once in 2^53, accepts a token of target probability 0.
 - the recovered token is the argmax of max(p - q, 0) / noise (sample_recovered_tokens_kernel). Where p equals q all
   scores are 0 and it would be token 0; only a ratio that rounds below u gets there.
+- a target row that bans every token gives token 0, its argmax, where other verifiers return padding.
 - ``generate_uniform_probs`` and ``sample_recovered_tokens`` draw from the default generator for every request, and
   then overwrite the draws of requests with a generator of their own.
 - the engine keeps q from drafting as fp32 probabilities of vocabulary size, from logits that were divided by the

@@ -11,6 +11,7 @@ Read in the source:
 - accepted where ``log p > log u + log q`` in fp32 (_rejection_kernel). Where p equals q, a u next to 1 is absorbed by
   log q and the token rejected, about once in 2^24 for a likely token and more often for an unlikely one; the residual
   is then -inf everywhere, and token 0 is emitted whatever p says (_resample_kernel).
+- a target row that bans every token gives token 0, its argmax, where other verifiers return padding.
 - u is 31 bits from Philox and never below 4.7e-10, so a token with p/q below that is never accepted.
 - block verification accepts where ``u <= h``; one seed a step (spec_step_seed) keeps its uniforms apart.
 - noise has fp32 resolution (murmur3_uniform32), a hash of seed, position and token instead of Philox.
