@@ -20,7 +20,6 @@ from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
 SHAPES = 64  # kinds of passes that a model may be compiled for
-_OF_FIRST_LAYER = (".layers[0].keys", ".layers[0].is_initialized")
 LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
 
 prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
@@ -51,6 +50,8 @@ def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
+    if not all(layer.is_initialized for layer in inputs["past_key_values"].layers):
+        model(**inputs)  # allocates them: compiled code that does would do so in every pass of its shape (_kept)
     widths = {"input_ids": 1, "position_ids": 1, "attention_mask": 2}
     for name, dim in widths.items():
         torch._dynamo.maybe_mark_dynamic(inputs[name], dim)
@@ -75,14 +76,13 @@ def _kept(guards: Sequence[Any]) -> list[bool]:
     """Keeps the conditions on what differs from pass to pass, among the conditions PyTorch would check in each pass.
 
     Those are the inputs and PyTorch's own state, which has no name. Modules, a model and the layers of its cache stay
-    as they are; their thousand conditions take longer than a draft's pass. All layers of a cache are allocated in one
-    pass, so that the first tells for all whether they are.
+    as they are; their thousand conditions take longer than a draft's pass.
     """
     return [_differs(guard.name) for guard in guards]
 
 
 def _differs(name: str) -> bool:
-    of_layers = "['past_key_values'].layers" in name and not name.endswith(_OF_FIRST_LAYER)
+    of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
     return not name or (name.startswith("inputs") and not of_layers)
 
 

@@ -108,13 +108,15 @@ def test_a_model_is_compiled_for_many_kinds_of_passes_and_a_user_s_function_for_
 
 
 @compiles
-def test_a_pass_before_there_is_a_cache_leaves_later_passes_their_cache(pair):
-    """A prompt of one token feeds nothing before its first step, which so allocates the cache."""
+@pytest.mark.parametrize("gamma", [0, 2])
+def test_a_pass_before_there_is_a_cache_leaves_later_passes_their_cache(pair, gamma):
+    """A prompt of one token feeds nothing before its first step, which therefore allocates the cache: of a draft with
+    the target's first layers, their part first."""
     toy = toy_pair(pair)
     for lengths in ((1,), (5,)):
         requests = toy_requests(lengths)
-        compiled = toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(requests)
-        assert logs(compiled) == logs(toy_decoder(toy, gamma=0).run(requests))
+        compiled = toy_decoder(toy, "layer_skip", CompiledEngine(), gamma).run(requests)
+        assert logs(compiled) == logs(toy_decoder(toy, "layer_skip", gamma=gamma).run(requests))
 
 
 def test_models_are_compiled_for_more_kinds_of_passes_than_a_run_has(pair, monkeypatch):

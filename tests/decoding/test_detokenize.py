@@ -67,16 +67,16 @@ def test_a_stop_string_that_never_comes_changes_no_text(of_bytes):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "fed", "told"),
+    ("prompt", "fed", "texts"),
     [
         ([], [[1], [2], [3], [4]], ["", "\u00e9", "", "\ufffdb"]),
         ([1, 2], [[3], [4]], ["", "\ufffdb"]),
         ([1, 2], [[3, 4, 1], [2]], ["\ufffdb", "\u00e9"]),
     ],
 )
-def test_a_broken_byte_is_one_mark_whatever_was_told_before(of_bytes, prompt, fed, told):
+def test_a_broken_byte_is_one_mark_whatever_was_told_before(of_bytes, prompt, fed, texts):
     stream = TextStream(of_bytes, prompt, True)
-    assert [stream.feed(tokens) for tokens in fed] == told
+    assert [stream.feed(tokens) for tokens in fed] == texts
     assert not stream.rest()
 
 
