@@ -207,7 +207,7 @@ class Draft:
 
     @cached_property
     def ancestors(self) -> Bool[Tensor, "B gamma gamma"]:
-        """Of a padded tree: which tokens are on the path to each token (:func:`specbench.core.trees.ancestors`)."""
+        """Of a padded tree: which tokens are on the path to each token (core/trees.py)."""
         assert self.parents is not None
         return trees.ancestors(self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens), self.longest)
 

@@ -122,7 +122,7 @@ class Batch:
         Args:
             logits: as in :meth:`rows`.
             drafted: the draft tokens so far.
-            seen: which of them are on the way to each place (:func:`specbench.core.trees.ancestors`).
+            seen: which of them are on the way to each place (core/trees.py).
             depth: the most draft tokens on the way to a place.
         """
         width = seen.shape[1]
