@@ -173,7 +173,7 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
     sweep = planned_sweep(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
     write_rows(sweep / "0" / RESULTS, [make_row(job=0)], RESULT_SCHEMA)
     values = {"positions": [], "opposed": [], "definitions": []}
-    text = markdown.render(page(sweep, "metrics", {"values": None}, **values))
+    text = markdown.render(page(sweep, read_rows(sweep), "metrics", {"values": None}, **values))
     title, warning, question, *_ = text.split("\n\n")
     assert title.startswith("# ")
     assert warning == "**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**"
@@ -182,7 +182,7 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
     assert f"python -m specbench resume={markdown.escape(str(sweep))}" in text
     write_state(sweep / "1", JobState("b", Status.DONE))
     write_rows(sweep / "1" / RESULTS, [make_row(job=1)], RESULT_SCHEMA)
-    text = markdown.render(page(sweep, "metrics", {"values": None}, **values))
+    text = markdown.render(page(sweep, read_rows(sweep), "metrics", {"values": None}, **values))
     assert "part of its sweep" not in text
     assert "missing" not in text
     assert "\npython -m specbench gamma=0,1\n" in text
