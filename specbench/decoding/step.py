@@ -9,28 +9,27 @@ its arguments or takes no padded drafts.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.core import arguments, trees
 from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
-from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
+from specbench.core.types import Draft, LogitRows, Verification
+from specbench.decoding.commit import commit, logits_in_doubt
+from specbench.decoding.step_result import PHASES, StepResult
 from specbench.decoding.stopwatch import Stamps
 from specbench.drafters import Drafter, Observation
-from specbench.kernels import cpu_rows
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities, verify
 from specbench.sampling import draw, normalized, reaching, streams_of
-from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.sampling.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class StepComponents:
         drafter: proposes; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most.
-        commit: None for :func:`commit`; an engine that compiles its models gives the compiled form.
+        commit: the compiled form of commit() of commit.py, of an engine that compiles; None for the function itself.
     """
 
     target: CachedModel
@@ -217,93 +216,10 @@ def _commit(
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
         differ = components.target.compare_ranks(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
     texts = (batch.tokens, batch.lengths, batch.limits, batch.finished, batch.stop_ids)
-    read = [
-        (name, read.logits, more)
-        for name, read, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, rows, 1))
-        if read is not None and len(read) > 0 and not _surely_finite(read)
-    ]
-    committed = (components.commit or commit)(texts, emitted, accepted, draft.num_draft_tokens, read, differ)
+    logits = (logits_in_doubt(draft.rows), logits_in_doubt(rows))
+    committed = (components.commit or commit)(texts, emitted, accepted, draft.num_draft_tokens, *logits, differ)
     tokens, lengths, num_emitted, finished, bad = committed
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
     return after, StepResult(emitted, *numbers, stamps=stamps.tensor())
-
-
-def commit(
-    texts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    emitted: Int64[Tensor, "B width"],
-    accepted: Int64[Tensor, " B"],
-    counts: Int64[Tensor, " B"],
-    read: Sequence[tuple[int, Shaped[Tensor, "_ _"], int]],
-    differ: Bool[Tensor, " B"] | None,
-) -> tuple[Tensor, ...]:
-    """Returns the texts with the emitted tokens, their lengths, the number of new tokens, Batch.finished, and ``bad``.
-
-    Operations on tensors alone, so that torch.compile makes few kernels of them.
-
-    Args:
-        texts: of Batch: tokens, lengths, limits, finished and stop_ids.
-        counts: drafted tokens of each request.
-        read: logits that may be NaN or +inf: the value of StepResult.bad for them, the logits, and how many rows a
-            request has more than drafted tokens.
-        differ: whether ranks differ; None if there is one.
-    """
-    bad = torch.full_like(counts, FINITE)
-    for name, logits, more in read:
-        width = len(logits) // len(counts)
-        used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-        finite = (_largest(logits) < torch.inf).view(-1, width)
-        bad = torch.where((~finite & used).any(dim=1), name, bad)
-    if differ is not None:
-        bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
-    write = cpu_rows.commit if cpu_rows.drawing.on else _written
-    return (*write(*texts, emitted, accepted, bad), bad)
-
-
-def _surely_finite(rows: LogitRows) -> bool:
-    """Returns whether normalisers that a CPU knows already rule out NaN and +inf.
-
-    Other rows are read, also those from which nothing was sampled, and the logits of tokens that a mask bans. A row of
-    -inf alone is no error: a grammar may have come to its end.
-    """
-    normalizer = rows.log_normalizer
-    if normalizer is None or not normalizer.is_cpu:
-        return False
-    return cpu_rows.below_infinity(normalizer) if cpu_rows.drawing.on else bool((normalizer < torch.inf).all())
-
-
-def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
-    """Returns the largest number of each row, or NaN; by pieces, since PyTorch leaves a GPU idle with few outputs."""
-    return rows.unflatten(1, (math.gcd(rows.shape[1], 256), -1)).amax(dim=2).amax(dim=1)
-
-
-def _written(
-    texts: Int64[Tensor, "B capacity"],
-    lengths: Int64[Tensor, " B"],
-    limits: Int64[Tensor, " B"],
-    finished: Int64[Tensor, " B"],
-    stop_ids: Int64[Tensor, "B stops"],
-    emitted: Int64[Tensor, "B width"],
-    accepted: Int64[Tensor, " B"],
-    bad: Int64[Tensor, " B"],
-) -> tuple[Int64[Tensor, "B capacity"], Int64[Tensor, " B"], Int64[Tensor, " B"], Int64[Tensor, " B"]]:
-    """Returns the texts with the emitted tokens up to the first stop token.
-
-    Returns:
-        The texts, their lengths, the number of tokens that each received, and Batch.finished.
-    """
-    running = finished == RUNNING
-    places = torch.arange(emitted.shape[1], device=emitted.device)
-    block = (places <= accepted[:, None]) & running[:, None]
-    stops = block & (emitted[:, :, None] == stop_ids[:, None]).any(dim=2)
-    written = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
-    num_emitted = written.sum(dim=1)
-    longer = lengths + num_emitted
-    ended = torch.where(longer >= limits, FULL, RUNNING)
-    ended = torch.where(stops.any(dim=1), STOPPED, ended)
-    nothing = written & (emitted == PADDING)  # behind a stop token nothing need be left to draw
-    ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
-    columns = lengths[:, None] + places
-    tokens = torch.where(written & ~nothing, emitted, texts.gather(1, columns))
-    return texts.scatter(1, columns, tokens), longer, num_emitted, torch.where(running, ended, finished)

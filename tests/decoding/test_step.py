@@ -11,6 +11,7 @@ from specbench.core import arguments
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding import step
+from specbench.decoding.commit import _written
 from specbench.decoding.stopwatch import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
@@ -154,7 +155,7 @@ def test_behind_a_stop_token_nothing_need_be_left_to_draw():
     texts, stop_ids = torch.zeros(2, 9).long(), torch.tensor([[7, PADDING]] * 2)
     lengths, limits, finished = torch.tensor([3, 3]), torch.tensor([8, 8]), torch.full((2,), RUNNING)
     emitted, accepted = torch.tensor([[5, 7, PADDING], [5, PADDING, PADDING]]), torch.tensor([2, 1])
-    _, longer, num_emitted, ended = step._written(
+    _, longer, num_emitted, ended = _written(
         texts, lengths, limits, finished, stop_ids, emitted, accepted, torch.zeros(2).long()
     )
     assert ended.tolist() == [STOPPED, FAILED]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specbench.core.types import PADDING
-from specbench.decoding.step import commit
+from specbench.decoding.commit import commit
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, RANKS_DIFFER
 from specbench.extras.compiled.compiling import compile_fixed
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
@@ -33,7 +33,7 @@ def block():
     draft[3 * GAMMA, 9], target[4 * (GAMMA + 1) + GAMMA, 63] = torch.nan, torch.inf
     target[7 * (GAMMA + 1) + GAMMA, 1] = torch.nan  # a row that no token was drafted for
     counts = torch.tensor([GAMMA] * 7 + [1])
-    return texts, emitted, accepted, counts, [(BAD_DRAFT, draft, 0), (BAD_TARGET, target, 1)], torch.arange(8) == 6
+    return texts, emitted, accepted, counts, draft, target, torch.arange(8) == 6
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -11,10 +11,11 @@ from typing import ClassVar
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
+from specbench.decoding.commit import commit
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import Captured, GraphEngine
-from specbench.decoding.step import StepComponents, commit
+from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 
 
