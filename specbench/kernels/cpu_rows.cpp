@@ -92,12 +92,12 @@ bool below_infinity(const Tensor values) {
 // Rows of logits with what makes distributions of them, as LogitRows has them.
 struct Rows {
   const float* logits;
-  int64_t stride, size;
+  int64_t count, stride, size;
   const Tensor &temperature, &cutoff, &normalizer;
 
   Rows(const Tensor& logits, const Tensor& temperature, const Tensor& cutoff, const Tensor& normalizer)
-      : logits(numbers<float>(logits)), stride(logits.stride(0)), size(logits.size(1)), temperature(temperature),
-        cutoff(cutoff), normalizer(normalizer) {}
+      : logits(numbers<float>(logits)), count(logits.size(0)), stride(logits.stride(0)), size(logits.size(1)),
+        temperature(temperature), cutoff(cutoff), normalizer(normalizer) {}
 
   // Returns the probability of the tokens from `begin` to `end`.
   void probs(int64_t row, int64_t begin, int64_t end, double* result) const {
@@ -116,6 +116,13 @@ struct Rows {
       const double mass = highest_of(its, size) == -INFINITY ? NAN : 1.0;  // all tokens at -inf are banned ones
       for (int64_t i = begin; i < end; i++) result[i - begin] = i == largest ? mass : 0.0;
     }
+  }
+
+  // Returns what `token` was drawn from: a row, or all of the probability on it if there are no rows.
+  void probs_or_one_hot(int64_t row, int64_t token, std::vector<double>& result) const {
+    if (count > 0) return probs(row, 0, size, result.data());
+    std::fill(result.begin(), result.end(), 0.0);
+    result[token] = 1.0;
   }
 };
 
@@ -163,11 +170,7 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
       }
       if (!refused) p.probs(row, 0, size, left.data());
       refused = true;
-      std::fill(subtracted.begin(), subtracted.end(), 0.0);
-      if (samples)
-        q.probs(request * width + i, 0, size, subtracted.data());
-      else
-        subtracted[its[i]] = 1.0;
+      q.probs_or_one_hot(request * width + i, its[i], subtracted);
       for (int64_t j = 0; j < size; j++) {
         const double rest = left[j] - mass * subtracted[j];
         subtracted[j] = rest < 0 ? 0.0 : rest;
@@ -210,11 +213,7 @@ std::tuple<Tensor, Tensor> block_rule(
     const auto leave_residual = [&](int64_t i) {  // max(pi_i p - q, 0), or p behind the whole draft
       p.probs(request * (width + 1) + i, 0, size, left.data());
       if (i == count) return;
-      std::fill(subtracted.begin(), subtracted.end(), 0.0);
-      if (samples)
-        q.probs(request * width + i, 0, size, subtracted.data());
-      else
-        subtracted[its[i]] = 1.0;
+      q.probs_or_one_hot(request * width + i, its[i], subtracted);
       for (int64_t j = 0; j < size; j++) {
         const double rest = pi[i] * left[j] - subtracted[j];
         left[j] = rest < 0 ? 0.0 : rest;
@@ -241,7 +240,7 @@ std::tuple<Tensor, Tensor> block_rule(
   return {tokens, accepted};
 }
 
-// Writes the emitted tokens up to the first stop token behind the texts; the plain twin is in specbench/decoding/step.py.
+// Writes the emitted tokens up to the first stop token behind the texts; the plain twin is in specbench/decoding/commit.py.
 // Returns the texts, their lengths, the numbers of tokens written and how each request ended, as Batch has it.
 std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
     const Tensor texts, const Tensor lengths, const Tensor limits, const Tensor finished, const Tensor stop_ids,

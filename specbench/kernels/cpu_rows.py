@@ -64,11 +64,16 @@ def below_infinity(normalizers: Float64[Tensor, " n"]) -> bool:
     return torch.ops.specbench_cpu.below_infinity(normalizers.contiguous())
 
 
-def takes_rule(draft: Draft, target: LogitRows) -> bool:
-    """Returns whether the library verifies this: rows with known normalisers, and one padded draft or more."""
+def takes_rule(draft: Draft, target: LogitRows, trees: bool = False) -> bool:
+    """Returns whether the library verifies this: rows with known normalisers, and one padded draft or more.
+
+    Args:
+        trees: whether the rule is one of trees too.
+    """
     rows = (target,) if draft.rows is None else (target, draft.rows)
     known = all(takes(its) and its.log_normalizer is not None for its in rows)
-    return known and draft.padded and draft.max_draft_tokens > 0 and len(draft.num_draft_tokens) > 0
+    padded = draft.padded and draft.max_draft_tokens > 0 and len(draft.num_draft_tokens) > 0
+    return known and padded and (trees or draft.parents is None)
 
 
 def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
@@ -90,7 +95,7 @@ def _verified(draft: Draft, target: LogitRows, streams: Streams) -> tuple[Tensor
 
 
 def commit(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns what a step leaves; arguments and results are those of ``_written`` of specbench/decoding/step.py."""
+    """Returns what a step leaves; arguments and results are those of ``_written`` of specbench/decoding/commit.py."""
     return torch.ops.specbench_cpu.commit(*(tensor.contiguous() for tensor in tensors))
 
 

@@ -9,7 +9,7 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows
-from specbench.decoding.step import _written
+from specbench.decoding.commit import _written
 from specbench.kernels import cpu_product, cpu_rows
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -159,7 +159,8 @@ def test_the_token_rule_on_trees_is_that_of_the_plain_verifier(sampled):
         streams = Streams(torch.arange(requests) + case, torch.arange(requests), width + 1)
         plain = TreeVerifier().verify(draft, p, streams)
         with cpu_rows.drawing():
-            assert cpu_rows.takes_rule(draft, p)
+            assert cpu_rows.takes_rule(draft, p, trees=True)
+            assert not cpu_rows.takes_rule(draft, p)
             result = TreeVerifier().verify(draft, p, streams)
             with pytest.raises(ArgumentError, match="a tree; this verifier takes chains alone"):
                 MaskedVerifier().verify(draft, p, streams)

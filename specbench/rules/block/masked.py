@@ -78,7 +78,7 @@ class BlockVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
-        if draft.parents is None and cpu_rows.takes_rule(draft, target):
+        if cpu_rows.takes_rule(draft, target):
             return cpu_rows.block_rule(draft, target, streams)
         arguments.check(draft, target, streams)
         weights = prefix_weights(draft, target)

@@ -30,7 +30,7 @@ class TreeVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
-        if cpu_rows.takes_rule(draft, target):
+        if cpu_rows.takes_rule(draft, target, trees=True):
             return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams, trees=True)
         # In a chain the parent of a token is the one before it.
