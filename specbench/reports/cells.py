@@ -55,13 +55,13 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "draft share": lambda row: number(row["seconds_draft"] / row["seconds"], ".1%"),
     "check TV": lambda row: number(row["check_tv"], ".3f"),
     "check TV / q99": lambda row: f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-    "noise mean / q99": lambda row: (
-        NONE
-        if pd.isna(row["check_tv"])
-        else f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
-    ),
+    "noise mean / q99": lambda row: NONE if pd.isna(row["check_tv"]) else _noise(row),
     "p": lambda row: number(row["check_p_value"], ".3f"),
 }
+
+
+def _noise(row: pd.Series) -> str:
+    return f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
 
 
 def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
