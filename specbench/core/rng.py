@@ -132,6 +132,10 @@ class Streams:
         """The uniforms in (0, 1) of a stream at every offset of the block."""
         return self._table[stream]
 
+    def reaching(self, width: int) -> Streams:
+        """The same streams for at least this many offsets: a tree has more tokens than a chain as deep."""
+        return self if width <= self.width else Streams(self.seeds, self.positions, width)
+
     def select(self, requests: Int64[Tensor, " m"]) -> Streams:
         """The streams of some requests."""
         made = None if self.made is None else self.made[:, requests]

@@ -66,5 +66,5 @@ def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width
 
 
 def reaching(streams: Streams, width: int) -> Streams:
-    """Returns the same streams for at least this many offsets: a tree has more tokens than a chain as deep."""
+    """Returns ``streams.reaching(width)``, its numbers by the operation of :func:`streams_of`."""
     return streams if width <= streams.width else streams_of(streams.seeds, streams.positions, width)

@@ -192,9 +192,10 @@ def test_trees_that_are_none_are_refused(changes, verifier, message):
         (verifier or TreeVerifier()).verify(tree, target, streams)
 
 
-def test_uniforms_of_wider_streams_are_the_same():
+@pytest.mark.parametrize("reach", [Streams.reaching, reaching])
+def test_uniforms_of_wider_streams_are_the_same(reach):
     streams = Streams(torch.arange(3), torch.arange(3), 2)
-    wide = reaching(streams, 9)
+    wide = reach(streams, 9)
     assert wide.width == 9
     assert torch.equal(wide.uniform(Stream.ACCEPT)[:, :2], streams.uniform(Stream.ACCEPT))
-    assert reaching(wide, 4) is wide
+    assert reach(wide, 4) is wide
