@@ -169,7 +169,7 @@ def score(
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.with_root(draft.ancestors)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
-    rows = batch.rows_of_paths(output.logits.flatten(0, 1), drafted, seen[:, :, 1:], draft.longest)
+    rows = batch.rows_of_tree(output.logits.flatten(0, 1), drafted, seen[:, :, 1:], draft.longest)
     return normalized(rows), output.features
 
 

@@ -123,7 +123,7 @@ class TreeDrafter(ModelDrafter):
         on_path = seen[:, :1, :0]  # the tokens on the path to each token whose children are drawn
         for level, branches in enumerate(shape.branches):
             start, end = shape.first[level], shape.first[level + 1]
-            q = batch.rows_of_paths(logits.flatten(0, 1), tokens, on_path, level)
+            q = batch.rows_of_tree(logits.flatten(0, 1), tokens, on_path, level)
             if self._bound_model.lacks_tokens:
                 limits = cut_empty(q, limits, level)
             drawn, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))

@@ -110,30 +110,42 @@ class Batch:
         """Returns the largest value if the host can read it without waiting (:func:`known_max`), else ``bound``."""
         return bound if self.fixed else known_max(values, bound)
 
-    def rows_of_paths(
+    def rows_of_tree(
         self,
         logits: Shaped[Tensor, "n V"],
         drafted: Int64[Tensor, "B m"],
         seen: Bool[Tensor, "B places m"],
         depth: int,
     ) -> LogitRows:
-        """Returns the distributions at places of a tree, each of which has a history of its own.
+        """Returns the distributions at places of a tree, as :meth:`rows_of_paths` does; paths only if they are needed.
 
         Args:
-            logits: as in :meth:`rows`.
             drafted: the draft tokens so far.
             seen: which of them are on the way to each place (core/trees.py).
             depth: the most draft tokens on the way to a place.
         """
-        width = seen.shape[1]
         if not self.params.looks_back:
-            return logit_rows(logits, self.params, width=width)
-        owner = torch.arange(len(self), device=seen.device).repeat_interleave(width)
-        places, offset = torch.arange(len(owner), device=seen.device), trees.depths(seen).flatten()
-        path = drafted.gather(1, trees.paths(seen, depth).flatten(1)).view(len(owner), depth)
-        texts, prompt_lengths, lengths = self.tokens[owner], self.prompt_lengths[owner], self.lengths[owner]
-        history = History(texts, prompt_lengths, lengths, path, places, offset)
-        return logit_rows(logits, self.params.select(owner), history, in_place=True)
+            return logit_rows(logits, self.params, width=seen.shape[1])
+        path = drafted.gather(1, trees.paths(seen, depth).flatten(1)).view(*seen.shape[:2], depth)
+        return self.rows_of_paths(logits, path, trees.depths(seen))
+
+    def rows_of_paths(
+        self, logits: Shaped[Tensor, "n V"], path: Int64[Tensor, "B m depth"], offset: Int64[Tensor, "B m"]
+    ) -> LogitRows:
+        """Returns the distributions at m places of a tree, each of which has a history of its own.
+
+        Args:
+            logits: as in :meth:`rows`.
+            path: the draft tokens on the way to each place; entries at or beyond its offset are not read.
+            offset: the number of draft tokens on the way to each place.
+        """
+        owner = torch.arange(len(self), device=path.device).repeat_interleave(path.shape[1])
+        params, history = self.params.select(owner), None
+        if params.looks_back:
+            places = torch.arange(len(owner), device=path.device)
+            texts, prompt_lengths, lengths = self.tokens[owner], self.prompt_lengths[owner], self.lengths[owner]
+            history = History(texts, prompt_lengths, lengths, path.flatten(0, 1), places, offset.flatten())
+        return logit_rows(logits, params, history, in_place=True)
 
     def select(self, rows: Int64[Tensor, " m"] | slice) -> Batch:
         """Returns the given requests, in that order; those of a slice in the same memory."""
