@@ -21,6 +21,7 @@ from specbench.kernels import dependent
 from specbench.kernels.tiles import INTERPRETED, LOG2_E, exp2
 
 MINUS_INF = tl.constexpr(float("-inf"))
+FEWEST_ROWS = tl.constexpr(16)  # that a matrix product takes
 SPLITS_AT_ONCE = tl.constexpr(16)  # parts that the second kernel adds up at a time
 
 
@@ -30,6 +31,26 @@ def _dot(a, b):
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _scores(q, keys):
+    """q @ keys.T; of fewer rows than matrix products take, each number is multiplied and added by itself."""
+    if q.shape[0] < FEWEST_ROWS:
+        products = tl.sum(q[:, None, :] * keys[None, :, :], axis=2)
+    else:
+        products = _dot(q, tl.trans(keys))
+    return products
+
+
+@triton.jit
+def _weighted(weights, values):
+    """weights @ values, as _scores multiplies."""
+    if weights.shape[0] < FEWEST_ROWS:
+        sums = tl.sum(weights[:, :, None] * values[None, :, :], axis=1)
+    else:
+        sums = _dot(weights, values)
+    return sums
 
 
 @triton.jit
@@ -55,7 +76,7 @@ def _attend(
     """One tile of keys: the largest exponent, the sum of weights and the weighted values [rows] so far."""
     j = start + tl.arange(0, KEYS)
     keys = _load(k, k_stride, j, end, KEY_DIM, KEY_LANES, MASKED)
-    scores = _dot(q, tl.trans(keys)) * scale
+    scores = _scores(q, keys) * scale
     if SOFTCAP:  # softcap * tanh(score / softcap); scale holds the division, so that no tanh is needed
         scores = (1.0 - 2.0 / (exp2(scores * (2.0 * LOG2_E)) + 1.0)) * (softcap * LOG2_E)
     if MASKED:
@@ -74,7 +95,8 @@ def _attend(
     weights = exp2(scores - base[:, None])
     kept = exp2(most - base)
     values = _load(v, v_stride, j, end, VALUE_DIM, VALUE_LANES, MASKED)
-    return largest, total * kept + tl.sum(weights, axis=1), acc * kept[:, None] + _dot(weights.to(values.dtype), values)
+    added = _weighted(weights.to(values.dtype), values)
+    return largest, total * kept + tl.sum(weights, axis=1), acc * kept[:, None] + added
 
 
 @triton.jit(do_not_specialize=["n", "visible", "window", "split", "splits", "row_tiles"])

@@ -10,12 +10,13 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.trees import MOST_NODES, check_window
 from specbench.kernels import dependent
-from specbench.kernels.attention import combine_kernel, split_kernel
+from specbench.kernels.attention import FEWEST_ROWS, combine_kernel, split_kernel
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
 from specbench.kernels.tiles import LOG2_E
 
 ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
-ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers
+ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers;
+FEW_OF_FLOAT32 = 2  # and up to this many are faster without matrix products
 TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once
 STAGES = 3  # tiles on their way while one is worked on,
 STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
@@ -149,10 +150,12 @@ def _(query, key, value, places, sinks, scale, window, softcap, split):
 
 
 def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
-    """Rows of a request and key head, and how many of them a program has; 16 is the least that a product takes."""
+    """Rows of a request and key head, and how many of them a program has."""
     rows = query.shape[2] * query.shape[1] // key.shape[1]
+    if query.dtype == torch.float32 and rows <= FEW_OF_FLOAT32:
+        return rows, rows
     most = ROWS_OF_FLOAT32 if query.dtype == torch.float32 else ROWS
-    return rows, max(16, min(most, triton.next_power_of_2(rows)))
+    return rows, max(FEWEST_ROWS.value, min(most, triton.next_power_of_2(rows)))
 
 
 def _output(query: Tensor, value: Tensor) -> Tensor:
