@@ -16,7 +16,9 @@ from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 from specbench.kernels.product import few_kernel, row_kernel, rows_kernel
 
 MOST_ROWS = 64
-ROWS_OF_FLOAT32 = 8  # up to this many rows are multiplied without matrix units, which round float32
+ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which round float32;
+FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
+SMALL = 2048  # more with matrices of up to this many outputs
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
@@ -64,7 +66,7 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
     """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md)."""
     if itemsize > 2:
-        return rows <= ROWS_OF_FLOAT32
+        return rows <= (ROWS_OF_FLOAT32 if outputs <= SMALL else FEW_OF_FLOAT32)
     return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
@@ -120,7 +122,8 @@ def linear(
     if count == 1:
         run(row_kernel, programs, *tensors, parts, counters, *sizes, SPLITS=use.splits, **options)
     elif x.dtype == torch.float32 and count <= ROWS_OF_FLOAT32 and use.splits == 1:
-        run(few_kernel, programs, *tensors, count, outputs, inputs, ROWS=ROWS_OF_FLOAT32, **options)
+        lanes = FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
+        run(few_kernel, programs, *tensors, count, outputs, inputs, ROWS=lanes, **options)
     else:
         run(rows_kernel, programs, *tensors, parts, counters, count, *sizes, ROWS=most, SPLITS=use.splits, **options)
     return out

@@ -83,14 +83,18 @@ def test_only_where_they_are_asked_for(launched):
 def test_many_rows_are_left_to_pytorch(launched):
     layer = OwnLinear(nn.Linear(16, 8, device=DEVICE))
     with ours(), torch.no_grad():
-        for rows in (1, 8, 9):
+        for rows in (1, 16, 17):
             x = torch.randn(1, rows, 16, device=DEVICE)  # of one request: all of its tokens are rows
             torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
-    assert launched == [1, 8], "of float32"
+    assert launched == [1, 16], "of float32"
     assert launch_product.worth(32, 8, 16)
     assert not launch_product.worth(33, 8, 16)
     assert launch_product.worth(64, 16384, 2048), "but those of a large matrix"
     assert not launch_product.worth(65, 16384, 2048)
+    assert launch_product.worth(8, 8192, 16, itemsize=4)
+    assert launch_product.worth(16, 2048, 16, itemsize=4)
+    assert not launch_product.worth(9, 2056, 16, itemsize=4)
+    assert not launch_product.worth(17, 8, 16, itemsize=4)
 
 
 def test_what_cannot_be_replaced_is_left_alone(launched):

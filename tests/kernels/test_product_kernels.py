@@ -10,7 +10,16 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_product
-from specbench.kernels.launch_product import MOST_ROWS, ROWS_OF_FLOAT32, Tiles, counters, linear, takes, tiles
+from specbench.kernels.launch_product import (
+    FEW_OF_FLOAT32,
+    MOST_ROWS,
+    ROWS_OF_FLOAT32,
+    Tiles,
+    counters,
+    linear,
+    takes,
+    tiles,
+)
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
@@ -31,7 +40,9 @@ CASES = {
     "more than one tile of rows has": (17, 40, 136, SMALL),
     "most rows": (MOST_ROWS, 70, 128, None),
     "one output": (2, 1, 8, None),
-    "a few": (ROWS_OF_FLOAT32, 37, 520, None),
+    "a few": (FEW_OF_FLOAT32, 37, 520, None),
+    "more than a few": (FEW_OF_FLOAT32 + 3, 37, 520, None),
+    "most of float32": (ROWS_OF_FLOAT32, 12, 264, None),
     "a few, as of many outputs": (2, *MANY),
     "parts by themselves": (2, 130, 1024, None),
 }
@@ -90,22 +101,23 @@ def test_the_last_part_to_come_adds_up(rows, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("most", "dtype", "shared"),
+    ("most", "end", "dtype", "shared"),
     [
-        (MOST_ROWS, torch.bfloat16, SMALL),
-        (MOST_ROWS, torch.bfloat16, DEEP),
-        (MOST_ROWS, torch.float32, DEEP),
-        (ROWS_OF_FLOAT32, torch.float32, None),
+        (MOST_ROWS, 5, torch.bfloat16, SMALL),
+        (MOST_ROWS, 5, torch.bfloat16, DEEP),
+        (MOST_ROWS, 5, torch.float32, DEEP),
+        (FEW_OF_FLOAT32, 5, torch.float32, None),
+        (ROWS_OF_FLOAT32, 3 + FEW_OF_FLOAT32 + 1, torch.float32, None),
     ],
 )
-def test_rows_do_not_depend_on_others(most, dtype, shared):
+def test_rows_do_not_depend_on_others(most, end, dtype, shared):
     """A text does not depend on the texts that are decoded beside it."""
     x, weight, _ = operands(most, 40, 264, dtype)
     zeros = counters(weight)
-    alone = linear(x[3:5], weight, None, zeros, shared=shared)
-    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
-    x[:3], x[5:] = torch.nan, torch.inf
-    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
+    alone = linear(x[3:end], weight, None, zeros, shared=shared)
+    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:end], alone)
+    x[:3], x[end:] = torch.nan, torch.inf
+    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:end], alone)
 
 
 def test_which_kernel_multiplies(monkeypatch):
@@ -113,7 +125,7 @@ def test_which_kernel_multiplies(monkeypatch):
     kernels, run = [], launch_product.run
     noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
     monkeypatch.setattr(launch_product, "run", noted)
-    for rows, dtype in (*((rows, torch.float32) for rows in (1, 2, 8, 9)), (2, torch.float16)):
+    for rows, dtype in (*((rows, torch.float32) for rows in (1, 2, 16, 17)), (2, torch.float16)):
         x, weight, _ = operands(rows, 16, 64, dtype)
         linear(x, weight, None, counters(weight))
     few, many = launch_product.few_kernel, launch_product.rows_kernel
