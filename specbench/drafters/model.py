@@ -67,6 +67,7 @@ class ModelDrafter(Drafter):
         if native := self._bound_model.native_draft(batch):
             return _drafted_in_one_call(native, batch, counts, uniforms, policy)
         drafted, all_rows = torch.zeros((len(batch), most), dtype=torch.int64, device=device), []
+        uniforms = uniforms.T.contiguous()  # kernels read those of a place side by side
         for i in range(most):
             if i == 0:
                 logits = self._logits_after(batch)
@@ -78,7 +79,7 @@ class ModelDrafter(Drafter):
             if self._bound_model.lacks_tokens:
                 counts = cut_empty(q, counts, i)
             counts = cut_before(policy, q, counts, i)
-            tokens, rows = draw(q, uniforms[:, i])
+            tokens, rows = draw(q, uniforms[i])
             all_rows.append(rows)
             # A row with NaN has no token to feed. The verifier reads its normaliser, and the decoder reports the model.
             torch.clamp(tokens, min=0, out=drafted[:, i])

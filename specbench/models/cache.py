@@ -149,6 +149,7 @@ class RaggedCache(Cache):
 
     Args:
         num_layers: attention layers of the model.
+        device: of the rows and positions of passes.
 
     Attributes:
         rows, capacity: allocated requests, and positions of each.
@@ -158,8 +159,9 @@ class RaggedCache(Cache):
         source: the fed row of each of ``at_rows``, if texts begin; None if they are extended.
     """
 
-    def __init__(self, num_layers: int):
+    def __init__(self, num_layers: int, device: torch.device | str = "cpu"):
         self.rows = self.capacity = self.visible = 0
+        self._all_rows = torch.zeros(0, dtype=torch.int64, device=device)
         self.at_rows: Int64[Tensor, " ..."] = torch.zeros((0, 1), dtype=torch.int64)
         self.write_at: Int64[Tensor, "B n"] = torch.zeros((0, 0), dtype=torch.int64)
         self.read_rows: slice | Int64[Tensor, " m"] = slice(0)
@@ -180,13 +182,14 @@ class RaggedCache(Cache):
         """
         self.write_at, self.source, self.visible = write_at, None, visible
         self.read_rows = slice(len(write_at)) if rows is None else rows
-        self.at_rows = (torch.arange(len(write_at), device=write_at.device) if rows is None else rows)[:, None]
+        self.at_rows = (self._all_rows[: len(write_at)] if rows is None else rows)[:, None]
 
     def grow(self, rows: int, capacity: int) -> None:
         """Allocates memory for numbers of requests and positions; cached tokens stay."""
         more = (0, 0, 0, capacity - self.capacity, 0, 0, 0, rows - self.rows)
         self.layers = [layer.plain() if isinstance(layer, PackedLayer) else layer for layer in self.layers]
         self.rows, self.capacity = rows, capacity
+        self._all_rows = torch.arange(rows, device=self._all_rows.device)
         for layer in self._written():
             layer.keys, layer.values = (torch.nn.functional.pad(states, more) for states in (layer.keys, layer.values))
 
@@ -220,7 +223,7 @@ class RaggedCache(Cache):
 
     def shift(self, source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
         """Copies some positions of each leading row to others; all are read before any is written."""
-        rows = torch.arange(len(source), device=source.device)[:, None]
+        rows = self._all_rows[: len(source), None]
         for layer in self._written():
             layer.shift(rows, source, goal)
 

@@ -61,7 +61,7 @@ class CachedModel(CausalModel, RowCache):
         self.name = name
         self.compare_ranks: Callable[..., Tensor] | None = vars(model).get(COMPARE_RANKS)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
-        self._cache = RaggedCache(self._num_layers)
+        self._cache = RaggedCache(self._num_layers, self.device)
         self._reserved = (0, 0)
         self.least_width = 1
         self.layout = 0
@@ -92,7 +92,7 @@ class CachedModel(CausalModel, RowCache):
         """
         rows = len(prompts)
         if rows > self._cache.rows or capacity > self._cache.capacity:
-            self._cache = RaggedCache(self._num_layers)  # frees the memory of the last one
+            self._cache = RaggedCache(self._num_layers, self.device)  # frees the memory of the last one
             self._grow(max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
         self._lengths.zero_()
         hidden = self.place(prompts, range(rows), features)

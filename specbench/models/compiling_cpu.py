@@ -45,7 +45,7 @@ def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
         return
     layers = with_own_layers(cached.model)
     packed.install(layers)
-    cached.fixed_forward = functools.partial(_packed_call, layers, _compiled(cached.model))
+    cached.fixed_forward = cached.placed(functools.partial(_packed_call, layers, _compiled(cached.model)))
     cached.least_width = LEAST_WIDTH
 
 

@@ -93,5 +93,5 @@ class EarlyExit(CachedModel):
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
         """See :class:`CachedModel`; with a cache of its own, for texts that are scored outside of decoding."""
-        self._cache = RaggedCache(self._num_layers)
+        self._cache = RaggedCache(self._num_layers, self.device)
         return super().start(prompts, capacity, features)

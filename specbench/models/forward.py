@@ -66,8 +66,8 @@ class CausalModel:
         dtype: of the logits; None is the model's.
 
     Attributes:
-        fixed_forward: what passes of fixed shapes call in place of ``model``, such as its compiled form; None for
-            ``model`` itself.
+        fixed_forward: what passes of fixed shapes call in place of ``placed(model)``, such as its compiled form; None
+            for that itself.
         context: the longest sequence that it can hold.
     """
 
@@ -79,11 +79,27 @@ class CausalModel:
         self._takes_places = attention.install(model)
         rope.hold(model)
         self.fixed_forward: Callable[..., Any] | None = None
+        self._placed = self.placed(model)
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the logits."""
         return self._dtype or self.model.dtype
+
+    def placed(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that tells a model where its tokens stand: with it torch.compile makes fewer kernels."""
+        takes_places, last_place = self._takes_places, self.context - 1
+
+        def forward(
+            lengths: Tensor, positions: Tensor, ancestors: Tensor | None, past_key_values: RaggedCache, **inputs: Any
+        ) -> Any:
+            at = places(lengths, positions, ancestors)
+            mask = at if takes_places else seen(at, past_key_values.visible, None)[:, None]
+            # Padding may lie beyond the context, where learned position embeddings have no row.
+            where = {"attention_mask": mask, "position_ids": positions.clamp(max=last_place)}
+            return model(past_key_values=past_key_values, use_cache=True, **where, **inputs)
+
+        return forward
 
     def _forward(
         self,
@@ -101,20 +117,12 @@ class CausalModel:
             trees.check_window(self._window, ancestors.shape[2])  # of the whole tree, whichever level is fed
             lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
-        at = places(lengths, positions, ancestors)
         # All layers are requested: only then does transformers count from the embeddings in every supported release. In
         # a list of layers it does since 5.23.
         options = {"output_hidden_states": True} if features else {}
         with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
-            output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
-                input_ids=token_ids,
-                attention_mask=at if self._takes_places else seen(at, cache.visible, None)[:, None],
-                # Padding may lie beyond the context, where learned position embeddings have no row.
-                position_ids=positions.clamp(max=self.context - 1),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1 if last else 0,
-                **options,
+            output = ((self.fixed_forward if fixed else None) or self._placed)(
+                lengths, positions, ancestors, cache, input_ids=token_ids, logits_to_keep=1 if last else 0, **options
             )
         hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
         return ModelOutput(self._without_padding(output.logits), hidden)

@@ -151,7 +151,7 @@ def test_compiled_steps_have_them_too(toy):
     for compiled in (False, True):
         cached = CachedModel(copy.deepcopy(toy.target), toy.vocab_size, "target")
         if compiled:
-            cached.fixed_forward = torch.compile(cached.model, backend="eager", dynamic=False)
+            cached.fixed_forward = torch.compile(cached.placed(cached.model), backend="eager", dynamic=False)
         for features in ((), ("last", 1), (), ("last", 1)):
             cached.start([[1, 2, 3], [4, 5]], 16)
             cached.show(2)

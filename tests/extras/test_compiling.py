@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from specbench.core.types import PADDING
 from specbench.decoding.commit import commit
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, RANKS_DIFFER
-from specbench.extras.compiled.compiling import compile_fixed
+from specbench.extras.compiled.compiling import OuterProducts, compile_fixed
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
 
 GAMMA, VOCABULARY = 2, 64
@@ -44,3 +45,14 @@ def test_a_compiled_commit_writes_what_a_plain_one_does(block):
     with torch.inference_mode():
         compiled = compile_fixed(commit, early=False)(*block)
     assert all(map(torch.equal, compiled, plain))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("terms", [1, 2])
+def test_products_of_one_term_become_multiplications(terms, batch):
+    left, right = torch.randn(*batch, 3, terms), torch.randn(*batch, terms, 5)
+    made = make_fx(lambda a, b: a @ b, tracing_mode="fake")(left, right)
+    OuterProducts()(made.graph)
+    made.recompile()
+    assert ("aten.mul" in made.code) == (terms == 1)
+    assert torch.equal(made(left, right), left @ right)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph
+
 from specbench.core.machine import ranks
 from specbench.extras.compiled import joined, products
 from specbench.kernels import dependent
@@ -30,20 +34,38 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
     joined.join(layers)
     products.install_sums(layers)
     products.install(layers)
-    compiled = compile_fixed(layers, early and dependent.possible(cached.device))
+    early = early and dependent.possible(cached.device)
+    compiled = compile_fixed(cached.placed(layers), early, post_grad_custom_pre_pass=OuterProducts())
 
-    def forward(**inputs: Any) -> Any:
+    def forward(*where: Any, **inputs: Any) -> Any:
         with products.ours():
-            return compiled(**inputs)
+            return compiled(*where, **inputs)
 
     cached.fixed_forward = forward
 
 
-def compile_fixed(function: Callable[..., Any], early: bool) -> Callable[..., Any]:
+class OuterProducts(CustomGraphPass):
+    """Multiplies number by number where a sum of a product has a single term, as in rotary angles.
+
+    A library's product would be a kernel by itself, with copies of what it reads. The result is the same.
+    """
+
+    def __call__(self, graph: Graph) -> None:
+        for product in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+            for node in graph.find_nodes(op="call_function", target=product):
+                if node.args[0].meta["val"].shape[-1] == 1:
+                    node.target = torch.ops.aten.mul.Tensor
+
+    def uuid(self) -> str:
+        return "specbench outer products 1"
+
+
+def compile_fixed(function: Callable[..., Any], early: bool, **options: Any) -> Callable[..., Any]:
     """Returns what calls the compiled form of a function, which is compiled for each new shape.
 
     Args:
         early: see :func:`compile_model`.
+        options: of torch.compile, more of them.
     """
-    options: dict[str, Any] = {"deterministic": ranks.launched(), "triton.enable_pdl": early}
+    options |= {"deterministic": ranks.launched(), "triton.enable_pdl": early}
     return recompiling.compiled(function, _SHAPES, dynamic=False, options=options)

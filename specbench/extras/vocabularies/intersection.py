@@ -93,6 +93,10 @@ class IntersectionModel(CachedModel):
     def fixed_forward(self, forward: Callable[..., Any] | None) -> None:
         self._inner.fixed_forward = forward
 
+    def placed(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """See :class:`specbench.models.forward.CausalModel`."""
+        return self._inner.placed(model)
+
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
         self._inner.start([], 0)
         self._lengths.zero_()
