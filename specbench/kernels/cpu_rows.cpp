@@ -126,15 +126,18 @@ struct Rows {
   }
 };
 
-void check_ids(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
-  STD_TORCH_CHECK(count <= width && std::all_of(drafted, drafted + count, [&](int64_t x) { return 0 <= x && x < size; }),
-                  "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens");
+// What is wrong with a draft, by the order of the messages in cpu_rows.py. Nothing here throws: on some machines an exception
+// out of this library ended the process.
+enum { FITS, BAD_TOKENS, LONG_PATH };
+
+bool are_tokens(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
+  return count <= width && std::all_of(drafted, drafted + count, [&](int64_t x) { return 0 <= x && x < size; });
 }
 
 // The token rule for padded trees, or for chains if there are no parents; a draft without rows is deterministic. No path has
-// more than `depth` tokens. Returns the emitted tokens, the numbers of accepted ones and their paths. The plain twins are
-// rules/token/masked.py and rules/token/tree.py.
-std::tuple<Tensor, Tensor, Tensor> token_rule(
+// more than `depth` tokens. Returns the emitted tokens, the numbers of accepted ones, their paths, and what is wrong. The
+// plain twins are rules/token/masked.py and rules/token/tree.py.
+std::tuple<Tensor, Tensor, Tensor, int64_t> token_rule(
     const Tensor parents, int64_t depth, const Tensor drafted, const Tensor counts, const Tensor q_logits,
     const Tensor q_temperature, const Tensor q_cutoff, const Tensor q_normalizer, const Tensor p_logits,
     const Tensor p_temperature, const Tensor p_cutoff, const Tensor p_normalizer, const Tensor accept,
@@ -150,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
     int64_t *emitted = numbers<int64_t>(tokens) + request * (depth + 1), *path = numbers<int64_t>(paths) + request * depth;
     std::fill_n(emitted, depth + 1, PADDING);
     std::fill_n(path, depth, PADDING);
-    check_ids(its, count, width, size);
+    if (!are_tokens(its, count, width, size)) return {tokens, accepted, paths, BAD_TOKENS};
     int64_t length = 0, last = -1, row = request * (width + 1);  // of the path, and the row of p behind it
     double mass = 1.0;    // of p there that refused tokens have left
     bool refused = false;  // whether `left` has it
@@ -160,7 +163,7 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
       if (!refused) p.probs(row, its[i], its[i] + 1, &p_of_token);
       if (samples) q.probs(request * width + i, its[i], its[i] + 1, &q_of_token);
       if (numbers<double>(accept)[request * accept.stride(0) + i] * q_of_token * mass < p_of_token) {
-        STD_TORCH_CHECK(length < depth, "draft: a path of more tokens than depth");
+        if (length == depth) return {tokens, accepted, paths, LONG_PATH};
         path[length] = last = i;
         emitted[length++] = its[i];
         row = request * (width + 1) + i + 1;
@@ -184,12 +187,13 @@ std::tuple<Tensor, Tensor, Tensor> token_rule(
     emitted[length] = place(left.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
     numbers<int64_t>(accepted)[request] = length;
   }
-  return {tokens, accepted, paths};
+  return {tokens, accepted, paths, FITS};
 }
 
 // The block rule for padded chains. The plain twin is rules/block/masked.py; rules/block/__init__.py defines pi, S, h and tau.
-// Lengths are tried from the longest down. S_i is at most pi_i, and so is h_i, so that most rows need not be read.
-std::tuple<Tensor, Tensor> block_rule(
+// Lengths are tried from the longest down. S_i is at most pi_i, and so is h_i, so that most rows need not be read. Returns what
+// token_rule does, without paths.
+std::tuple<Tensor, Tensor, int64_t> block_rule(
     const Tensor drafted, const Tensor counts, const Tensor q_logits, const Tensor q_temperature, const Tensor q_cutoff,
     const Tensor q_normalizer, const Tensor p_logits, const Tensor p_temperature, const Tensor p_cutoff,
     const Tensor p_normalizer, const Tensor accept, const Tensor emit) {
@@ -200,7 +204,7 @@ std::tuple<Tensor, Tensor> block_rule(
   std::vector<double> left(size), subtracted(size), pi(width + 1, 1.0), p_drafted(width);
   for (int64_t request = 0; request < requests; request++) {
     const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
-    check_ids(its, count, width, size);
+    if (!are_tokens(its, count, width, size)) return {tokens, accepted, BAD_TOKENS};
     int64_t end = 0;  // of the block: before a row without a distribution, in which no token can follow
     for (; end < count; end++) {
       double q_of_token = 1.0;
@@ -237,7 +241,7 @@ std::tuple<Tensor, Tensor> block_rule(
     emitted[tau] = place(left.data(), size, numbers<double>(emit)[request * emit.stride(0)]);
     numbers<int64_t>(accepted)[request] = tau;
   }
-  return {tokens, accepted};
+  return {tokens, accepted, FITS};
 }
 
 // Writes the emitted tokens up to the first stop token behind the texts; the plain twin is in specbench/decoding/commit.py.
@@ -269,13 +273,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit(
 }
 
 // Copies cached tokens of each leading row to places before them in packed keys and values, as PackedLayer of
-// specbench/models/cache.py has them. Sources and goals ascend.
-void shift(Tensor keys, Tensor values, const Tensor source, const Tensor goal) {
+// specbench/models/cache.py has them. Sources and goals ascend. Returns the index of the first that cannot be, or -1.
+int64_t shift(Tensor keys, Tensor values, const Tensor source, const Tensor goal) {
   const int64_t n = source.size(1), heads = keys.size(1), size = keys.size(3), columns = keys.size(4);
   const int64_t key_blocks = keys.size(2), value_blocks = values.size(2), tokens = values.size(3);
   for (int64_t i = 0; i < source.size(0) * n; i++) {
     const int64_t from = numbers<int64_t>(source)[i], to = numbers<int64_t>(goal)[i];
-    STD_TORCH_CHECK(0 <= to && to <= from && from < tokens, "shift: from ", from, " to ", to, " of ", tokens, " tokens");
+    if (to < 0 || to > from || from >= tokens) return i;
     for (int64_t head = i / n * heads; from != to && head < (i / n + 1) * heads; head++) {
       float* key = numbers<float>(keys) + head * key_blocks * size * columns;
       float* value = numbers<float>(values) + head * value_blocks * tokens * columns;
@@ -285,10 +289,11 @@ void shift(Tensor keys, Tensor values, const Tensor source, const Tensor goal) {
         std::copy_n(value + (block * tokens + from) * columns, columns, value + (block * tokens + to) * columns);
     }
   }
+  return -1;
 }
 
-Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
-  STD_TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "specbench::cpu_product: contiguous tensors needed");
+Tensor product(const Tensor given, const Tensor weight, int64_t outputs) {
+  const Tensor x = torch::stable::contiguous(given);
   Tensor y = torch::stable::new_empty(x, {x.size(0), outputs});
   const ScalarType type = weight.scalar_type();
   const int64_t bytes = type == ScalarType::Char ? 1 : type == ScalarType::BFloat16 ? 2 : 4;
@@ -301,7 +306,7 @@ Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
 STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
   library.def("product(Tensor x, Tensor weight, int outputs) -> Tensor");
   library.def("draw(Tensor logits, Tensor temperature, Tensor cutoff, Tensor u) -> (Tensor, Tensor)");
-  library.def("shift(Tensor(a!) keys, Tensor(b!) values, Tensor source, Tensor goal) -> ()");
+  library.def("shift(Tensor(a!) keys, Tensor(b!) values, Tensor source, Tensor goal) -> int");
   library.def("inverse_cdf(Tensor weights, Tensor u) -> Tensor");
   library.def("uniforms(Tensor seeds, Tensor positions, int streams, int width) -> Tensor");
   library.def("free_tokens(Tensor limits, Tensor lengths, Tensor gammas, Tensor finished) -> Tensor");
@@ -312,11 +317,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
   library.def(
       "token_rule(Tensor parents, int depth, Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor "
       "q_cutoff, Tensor q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor "
-      "accept, Tensor emit) -> (Tensor, Tensor, Tensor)");
+      "accept, Tensor emit) -> (Tensor, Tensor, Tensor, int)");
   library.def(
       "block_rule(Tensor drafted, Tensor counts, Tensor q_logits, Tensor q_temperature, Tensor q_cutoff, Tensor "
       "q_normalizer, Tensor p_logits, Tensor p_temperature, Tensor p_cutoff, Tensor p_normalizer, Tensor accept, Tensor "
-      "emit) -> (Tensor, Tensor)");
+      "emit) -> (Tensor, Tensor, int)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specbench_cpu, CPU, library) {

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.switch import Switch
 from specbench.core.types import Draft, LogitRows, Verification
@@ -17,6 +18,11 @@ from specbench.core.types import Draft, LogitRows, Verification
 drawing = Switch()  # inside, samplers draw by the library; cpu_product.load() first
 _NO_DRAW = torch.zeros(0, dtype=torch.float64)
 _NO_PARENTS = torch.zeros(0, dtype=torch.int64)
+_PROBLEMS = (
+    "",
+    "draft: a token outside of the vocabulary, or more tokens than max_draft_tokens",
+    "draft: a path of more tokens than depth",
+)
 _NO_ROWS = (torch.zeros((0, 1)), _NO_DRAW, _NO_DRAW, _NO_DRAW)
 
 
@@ -77,15 +83,32 @@ def takes_rule(draft: Draft, target: LogitRows, trees: bool = False) -> bool:
 
 
 def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-    """Returns what the token rule emits; see rules/token/masked.py and tree.py."""
+    """Returns what the token rule emits; see rules/token/masked.py and tree.py.
+
+    Raises:
+        ArgumentError: token ids, numbers of tokens or a path that do not fit the draft.
+    """
     tree = (_NO_PARENTS if draft.parents is None else draft.parents, draft.longest)
-    tokens, accepted, path = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
+    verified = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
+    tokens, accepted, path, problem = verified
+    _check(problem)
     return Verification(tokens, accepted, None if draft.parents is None else path)
 
 
 def block_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-    """Returns what the block rule emits for chains; see rules/block/masked.py."""
-    return Verification(*torch.ops.specbench_cpu.block_rule(*_verified(draft, target, streams)))
+    """Returns what the block rule emits for chains; see rules/block/masked.py.
+
+    Raises:
+        ArgumentError: token ids or numbers of tokens that do not fit the draft.
+    """
+    tokens, accepted, problem = torch.ops.specbench_cpu.block_rule(*_verified(draft, target, streams))
+    _check(problem)
+    return Verification(tokens, accepted)
+
+
+def _check(problem: int) -> None:
+    if problem:
+        raise ArgumentError(_PROBLEMS[problem])
 
 
 def _verified(draft: Draft, target: LogitRows, streams: Streams) -> tuple[Tensor | None, ...]:

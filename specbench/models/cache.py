@@ -15,6 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specbench.core.errors import ArgumentError
+
 
 class RaggedLayer(CacheLayerMixin):
     """Keys and values [rows, kv_heads, capacity, head_dim] of one layer; finite everywhere, so that no NaN is read."""
@@ -115,8 +117,15 @@ class PackedLayer(RaggedLayer):
         return key_states, value_states
 
     def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
-        """See :class:`RaggedLayer`. No goal is behind its source, and both ascend, as on a path of a tree."""
-        torch.ops.specbench_cpu.shift(self.keys, self.values, source, goal)
+        """See :class:`RaggedLayer`. No goal is behind its source, and both ascend, as on a path of a tree.
+
+        Raises:
+            ArgumentError: a position outside of the memory, or a goal behind its source.
+        """
+        wrong = torch.ops.specbench_cpu.shift(self.keys, self.values, source, goal)
+        if wrong >= 0:
+            places = f"from {int(source.flatten()[wrong])} to {int(goal.flatten()[wrong])}"
+            raise ArgumentError(f"path: a cached token cannot move {places} of {self.values.shape[3]}")
 
     def _packed(
         self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]

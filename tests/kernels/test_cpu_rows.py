@@ -179,8 +179,19 @@ def test_a_path_of_more_tokens_than_depth_is_refused():
     rows = LogitRows(torch.zeros(4, 5), *(torch.zeros(4, dtype=torch.float64),) * 3)  # greedy: token 0 is accepted
     draft = Draft(torch.zeros(3).long(), None, torch.tensor([3]), 3, True, torch.tensor([-1, 0, 1]), 2)
     streams = Streams(torch.tensor([0]), torch.tensor([0]), 4)
-    with cpu_rows.drawing(), pytest.raises(RuntimeError, match="a path of more tokens than depth"):
+    with cpu_rows.drawing(), pytest.raises(ArgumentError, match="a path of more tokens than depth"):
         TreeVerifier().verify(draft, rows, streams)
+
+
+@pytest.mark.parametrize(("drafted", "count"), [((0, 5), 2), ((-1, 0), 1), ((0, 0), 3)])
+@pytest.mark.parametrize("verifier", [MaskedVerifier, TreeVerifier, BlockVerifier])
+def test_a_draft_that_does_not_fit_is_refused(verifier, drafted, count):
+    """Its rows would be read outside of their memory. An exception out of C++ ended the process on one machine."""
+    rows = LogitRows(torch.zeros(3, 5), *(torch.zeros(3, dtype=torch.float64),) * 3)
+    draft = Draft(torch.tensor(drafted), None, torch.tensor([count]), 2, True)
+    streams = Streams(torch.tensor([0]), torch.tensor([0]), 3)
+    with cpu_rows.drawing(), pytest.raises(ArgumentError, match="a token outside of the vocabulary, or more tokens"):
+        verifier().verify(draft, rows, streams)
 
 
 def test_a_batch_without_requests_is_left_to_the_plain_rule():

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.kernels import cpu_product
 from specbench.models.cache import PackedLayer, RaggedCache
 
@@ -28,5 +29,5 @@ def test_tokens_move_in_packed_layers_as_in_plain_ones():
         assert torch.equal(layer.plain().keys, expected.keys)
         assert torch.equal(layer.plain().values, expected.values)
     for source, goal in (([16], [0]), ([3], [4]), ([-1], [-1])):
-        with pytest.raises(RuntimeError, match="shift: from"):
+        with pytest.raises(ArgumentError, match=f"from {source[0]} to {goal[0]} of 16"):
             cache.shift(torch.tensor([source]), torch.tensor([goal]))
