@@ -130,7 +130,7 @@ struct Rows {
 // out of this library ended the process.
 enum { FITS, BAD_TOKENS, LONG_PATH };
 
-bool are_tokens(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
+bool fits(const int64_t* drafted, int64_t count, int64_t width, int64_t size) {
   return count <= width && std::all_of(drafted, drafted + count, [&](int64_t x) { return 0 <= x && x < size; });
 }
 
@@ -153,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor, int64_t> token_rule(
     int64_t *emitted = numbers<int64_t>(tokens) + request * (depth + 1), *path = numbers<int64_t>(paths) + request * depth;
     std::fill_n(emitted, depth + 1, PADDING);
     std::fill_n(path, depth, PADDING);
-    if (!are_tokens(its, count, width, size)) return {tokens, accepted, paths, BAD_TOKENS};
+    if (!fits(its, count, width, size)) return {tokens, accepted, paths, BAD_TOKENS};
     int64_t length = 0, last = -1, row = request * (width + 1);  // of the path, and the row of p behind it
     double mass = 1.0;    // of p there that refused tokens have left
     bool refused = false;  // whether `left` has it
@@ -204,7 +204,7 @@ std::tuple<Tensor, Tensor, int64_t> block_rule(
   std::vector<double> left(size), subtracted(size), pi(width + 1, 1.0), p_drafted(width);
   for (int64_t request = 0; request < requests; request++) {
     const int64_t *its = numbers<int64_t>(drafted) + request * width, count = numbers<int64_t>(counts)[request];
-    if (!are_tokens(its, count, width, size)) return {tokens, accepted, BAD_TOKENS};
+    if (!fits(its, count, width, size)) return {tokens, accepted, BAD_TOKENS};
     int64_t end = 0;  // of the block: before a row without a distribution, in which no token can follow
     for (; end < count; end++) {
       double q_of_token = 1.0;

@@ -89,8 +89,7 @@ def token_rule(draft: Draft, target: LogitRows, streams: Streams) -> Verificatio
         ArgumentError: token ids, numbers of tokens or a path that do not fit the draft.
     """
     tree = (_NO_PARENTS if draft.parents is None else draft.parents, draft.longest)
-    verified = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
-    tokens, accepted, path, problem = verified
+    tokens, accepted, path, problem = torch.ops.specbench_cpu.token_rule(*tree, *_verified(draft, target, streams))
     _check(problem)
     return Verification(tokens, accepted, None if draft.parents is None else path)
 
