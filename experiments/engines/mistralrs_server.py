@@ -17,10 +17,10 @@ import shutil
 import tempfile
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
+from completions import serve
 from mistralrs import Architecture, ChatCompletionRequest, ModelDType, Runner, Which
 
 SET = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "max_tokens")  # as OpenAI names them
@@ -29,7 +29,9 @@ OFF = {"n": 1, "repetition_penalty": 1.0, "seed": None, "return_token_ids": None
 
 
 class Engine:
-    """A runner that samples one text at a time: it panics on several in a batch of its CPU attention."""
+    """A runner that completions.py serves. It samples one text at a time: it panics on several in a batch on a CPU."""
+
+    name, version = "mistral.rs", version("mistralrs")
 
     def __init__(self, target: str, draft: str | None, gamma: int):
         self.folder = tempfile.TemporaryDirectory()  # the engine reads the copies once
@@ -55,6 +57,9 @@ class Engine:
 
     def encode(self, text: str) -> list[int]:
         return self.runner.tokenize_text(text, False, None)
+
+    def reply(self, body: dict) -> dict:
+        return self.complete(**options_of(body))
 
     def complete(self, prompt: str | list[int], stop: list[str] | None = None, **options) -> dict:
         """Returns one choice of OpenAI's, with token ids. Raises ValueError for a request that breaks the engine."""
@@ -100,39 +105,6 @@ def bare(tokenizer: dict) -> dict:
     return tokenizer | {"post_processor": None}
 
 
-class Handler(BaseHTTPRequestHandler):
-    engine: Engine
-
-    def do_GET(self):
-        replies = {
-            "/v1/models": {"data": [{"id": "target", "owned_by": "mistral.rs"}]},
-            "/version": {"version": version("mistralrs")},
-        }
-        self.reply(200, replies[self.path]) if self.path in replies else self.reply(404, {"error": "no such page"})
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        try:
-            if self.path == "/tokenize":
-                self.reply(200, {"tokens": self.engine.encode(body["prompt"])})
-            else:
-                self.reply(200, {"choices": [self.engine.complete(**options_of(body))]})
-        except ValueError as error:
-            self.reply(400, {"error": str(error)})
-        except BaseException as error:  # a panic is no Exception; the engine starts itself anew
-            self.reply(503, {"error": f"{type(error).__name__}: {error}"[:500]})
-
-    def reply(self, status: int, content: dict):
-        text = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args):
-        pass
-
-
 def options_of(body: dict) -> dict:
     """Arguments of Engine.complete. Raises ValueError for a parameter that the engine cannot set."""
     options = {name: body[name] for name in SET if name in body} | {"prompt": body["prompt"]}
@@ -169,8 +141,7 @@ def main() -> None:
     if args.command == "count":
         count(args.target, args.draft_model, args.gamma, args.texts)
     else:
-        Handler.engine = Engine(args.target, args.draft, args.gamma)
-        ThreadingHTTPServer(("127.0.0.1", args.port), Handler).serve_forever()
+        serve(Engine(args.target, args.draft, args.gamma), args.port)
 
 
 if __name__ == "__main__":
