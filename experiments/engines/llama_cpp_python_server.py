@@ -1,6 +1,6 @@
 """llama-cpp-python with prompt lookup, behind OpenAI's completions: its own server returns no token ids.
 
-pip install llama-cpp-python==0.3.36  # builds llama.cpp
+pip install llama-cpp-python==0.3.36                              # builds llama.cpp
 python experiments/engines/llama_cpp_python_server.py TARGET.gguf --lookup 4 --port 8000
 python experiments/engines/llama_cpp_python_server.py TARGET.gguf --port 8001
 
