@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
@@ -151,8 +150,8 @@ def together_with(context: ModelContext, config: Config, job: JobInfo) -> Togeth
 
 def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:
     """The context of another job, which has a verifier and a gamma of its own, and the models of this one."""
-    verifier, gamma = build("verifier", OmegaConf.create(job.together["verifier"])), job.together["gamma"]
-    name = component_name("verifier", job.choices["verifier"], job.together["verifier"], job.overrides)
+    verifier, gamma = build("verifier", job.together["verifier"]), job.together["gamma"]
+    name = component_name("verifier", job.together["verifier"], job)
     drafter = build("drafter", config.drafter)
     check_fit(drafter, verifier, gamma)
     other = dataclasses.replace(context, verifier=verifier, verifier_name=name, gamma=gamma, title=job.label)

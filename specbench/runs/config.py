@@ -1,6 +1,7 @@
 """What jobs are composed of: the schema of conf/config.yaml, and the yamls, each read once a command.
 
-By the schema unknown keys and wrong types fail while Hydra composes, before anything is loaded.
+By the schema unknown keys and wrong types fail while Hydra composes, before anything is loaded. What Hydra composed
+becomes a ``Config``: a job's settings with everything filled in, of which OmegaConf is no part any more.
 
 Nothing here imports PyTorch, so that what is wrong with a command is said at once.
 """
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra._internal.config_repository import ConfigRepository
@@ -20,8 +23,10 @@ from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import write_text
 from specbench.core.machine.files import is_name
 from specbench.core.sampling_params import SamplingParams, yaml_schema
+from specbench.runs.state import SETTINGS
 
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
@@ -154,14 +159,14 @@ class Yamls(ConfigRepository):
         return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
 
 
-def resolved(config: Any) -> dict[str, Any]:
-    """The configuration with everything filled in.
+def typed(composed: Any) -> Any:
+    """What Hydra composed, a ``Config`` or a part of one, with everything filled in.
 
     Raises:
         ConfigError: a value that is missing, or an interpolation that leads nowhere.
     """
     try:
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # ty: ignore
+        return OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
         key = str(error.full_key)
         raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
@@ -169,6 +174,29 @@ def resolved(config: Any) -> dict[str, Any]:
         raise ConfigError(
             str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation."
         ) from error
+
+
+def _escaped(value: Any) -> Any:
+    """A value with everything filled in, as OmegaConf reads it: ``${`` in a text is no interpolation."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    if isinstance(value, dict):
+        return {key: _escaped(member) for key, member in value.items()}
+    return list(map(_escaped, value)) if isinstance(value, list) else value
+
+
+def write_settings(folder: Path, config: Config) -> None:
+    """Writes a job's configuration to its folder. Raises WriteError."""
+    write_text(folder / SETTINGS, OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config)))))
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What :func:`write_settings` wrote; empty if there is nothing that can be read."""
+    try:
+        settings = OmegaConf.to_container(OmegaConf.load(folder / SETTINGS), resolve=True)
+    except Exception:  # no file, or a damaged one, of which PyYAML and OmegaConf say many things
+        return {}
+    return {str(key): value for key, value in settings.items()} if isinstance(settings, dict) else {}
 
 
 def is_category(name: object) -> bool:
