@@ -20,6 +20,7 @@ from specbench.core.machine.signals import interruptible
 from specbench.core.rng import seed_global_generators
 from specbench.metrics.run_row import NO_DRAFT, RunRow
 from specbench.protocols import MeasurementProtocol, Outcome, RunContext
+from specbench.protocols.protocol import options_of
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.rules.verifier import capabilities
 from specbench.runs.choices import build, build_source
@@ -168,7 +169,7 @@ def _measured(composed: Any, job: JobInfo, device_name: str, tracked: TrackedRun
         ignored = unused(protocol)
         if tracked is not None:
             describe(tracked, job, context, ignored)
-            times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
+            times = options_of(protocol).times  # which a process that sends curves would disturb
             if not times if config.tracking.live is None else config.tracking.live:
                 tracked.begin()
         outcome: Outcome = protocol.run(context)
