@@ -251,7 +251,7 @@ def test_an_index_quotes_answers_and_warns_beside_them(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps, one of them without rows and one without an analysis: a line each."""
-    monkeypatch.setattr("specbench.runs.collection.analysis_of", lambda exp, _: {"gamma_sweep": Stub}.get(exp))
+    monkeypatch.setattr("specbench.runs.reporting.analysis_of", lambda exp, _: {"gamma_sweep": Stub}.get(exp))
     outputs = tmp_path / "outputs"
     write_run(outputs / "gamma_sweep" / "1", [make_row(hardware="<b>CPU</b>")], empirical=False)
     (outputs / "gamma_sweep" / "latest").symlink_to("1")
