@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench.metrics import theory
 from specbench.metrics.intervals import Estimate
+from specbench.reports.plots.estimates import draw_points
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
 from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, panels, style, with_legend
 
@@ -267,9 +268,7 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
 def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
     for series in _series(results, axis):
         x = series.rows[axis] + _shift(results, axis) * series.place
-        y, low, high = (series.rows[value + suffix].astype(float) for suffix in ("", "_low", "_high"))
-        axes.plot(x, y, label=series.name, **series.look.line)
-        axes.vlines(x, low, high, color=series.look.colour, linewidth=1)
+        draw_points(axes, x, series.rows, value, series.name, **series.look.line)
     ticks = np.unique(results[axis])
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(AXIS_LABELS[axis])
