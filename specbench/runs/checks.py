@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from operator import attrgetter
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Override
@@ -21,17 +20,11 @@ from specbench.core.checks import LARGEST_COUNT
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
-from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
+from specbench.core.sampling_params import LARGEST_SEED, SamplingParams
 from specbench.runs.config import (
-    DTYPES,
     EMBEDDED,
     GROUPS,
-    LARGEST_BATCH,
-    LARGEST_GAMMA,
-    MOST_THREADS,
     OPEN_GROUPS,
-    PARALLEL,
-    VOCABULARIES,
     WORKLOAD_FILES,
     Config,
     WorkloadConfig,
@@ -46,16 +39,6 @@ REFUSED = {
     "hydra/sweeper": ("sweeps are planned on disk before they start, which other sweepers do not do", "Leave it out."),
     "hydra.output_subdir": ("a job's configuration is config.yaml in its folder", "Leave it out."),
 }
-RANGES = (
-    ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
-    ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
-    ("max_new_tokens", 1, LARGEST_LENGTH, "Use 1 or more."),
-    ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
-    ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
-    ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),
-    ("workload.per_category", 0, LARGEST_COUNT, "Use 0 for all prompts of each category."),
-    ("tracking.texts", 0, LARGEST_COUNT, "Use 0 for no texts."),
-)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -157,26 +140,14 @@ def check_job(config: Config) -> None:
     Raises:
         ConfigError: the first that is wrong.
     """
-    for key, low, high, remedy in RANGES:
-        value = attrgetter(key)(config)
-        if not low <= value <= high:
-            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
-            raise ConfigError(key, value, problem, remedy)
+    _check_values("", config)
     _check_workload(config.workload)
-    sampler, pair, dtypes = config.sampler, config.pair, f"Use auto, {', '.join(DTYPES)}."
+    sampler, pair = config.sampler, config.pair
     SamplingParams.from_mapping({**vars(sampler), "processors": ()}).check_length(config.max_new_tokens)
     for processor in sampler.processors:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
-    for key, value, choices, problem, remedy in (
-        ("dtype", config.dtype, ("auto", *DTYPES), "not a dtype", dtypes),
-        ("pair.draft_dtype", pair.draft_dtype or "auto", ("auto", *DTYPES), "not a dtype", dtypes),
-        ("parallel", config.parallel, PARALLEL, "not known", f"Use {' or '.join(PARALLEL)}."),
-        ("pair.vocabularies", pair.vocabularies, VOCABULARIES, "not known", f"Use {' or '.join(VOCABULARIES)}."),
-    ):
-        if value not in choices:
-            raise ConfigError(key, value, problem, remedy)
     if pair.draft is None and pair.draft_dtype is not None:
         remedy = "Leave it out, or give pair.draft."
         raise ConfigError("pair.draft_dtype", pair.draft_dtype, "there is no pair.draft", remedy)
@@ -190,6 +161,20 @@ def check_job(config: Config) -> None:
             remedy = f"Choose one of conf/{group}/*.yaml, or give {group}._target_=module.Class."
             raise ConfigError(group, node, "no _target_", remedy)
     check_parallel(config.parallel, config.device)
+
+
+def _check_values(group: str, settings: Any) -> None:
+    """Raises ConfigError for a value outside of what its field takes (config.py)."""
+    for member in fields(settings):
+        key, value, limits = f"{group}{member.name}", getattr(settings, member.name), member.metadata
+        if is_dataclass(value):
+            _check_values(f"{key}.", value)
+        low, high = limits.get("range", (value, value))
+        if "range" in limits and not low <= value <= high:
+            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
+            raise ConfigError(key, value, problem, limits["remedy"])
+        if "choices" in limits and value not in limits["choices"]:
+            raise ConfigError(key, value, limits["problem"], limits["remedy"])
 
 
 def check_times(config: Config, hydra: DictConfig) -> None:

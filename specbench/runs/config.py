@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,21 +22,19 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.core.checks import LARGEST_COUNT
 from specbench.core.errors import ConfigError
 from specbench.core.machine.disk import write_text
 from specbench.core.machine.files import is_name
-from specbench.core.sampling_params import SamplingParams, yaml_schema
+from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams, yaml_schema
 from specbench.runs.state import SETTINGS
 
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
-MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
-PARALLEL = ("none", "tensor")
 AUTO = "auto"
 EMBEDDED = "embedded:"  # before the name of a workload's file of this package
 WORKLOAD_FILES = "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set."
-VOCABULARIES = ("same", "different")  # as models/loading.py knows them
 # Groups whose yamls name a class (_target_), which may be a user's own, and its arguments.
 OPEN_GROUPS = ("drafter", "verifier", "engine", "protocol", "source")
 GROUPS = {
@@ -53,18 +51,34 @@ GROUPS = {
 NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 
 
+def _number(default: int, low: int, high: int, remedy: str) -> Any:
+    """A field that takes whole numbers from ``low`` to ``high`` (checks.check_job); ``remedy`` says what to write."""
+    return field(default=default, metadata={"range": (low, high), "remedy": remedy})
+
+
+def _choice(default: str | None, choices: Sequence[str | None], problem: str, remedy: str) -> Any:
+    """A field that takes one of some values (checks.check_job); the others are said to be ``problem``."""
+    return field(default=default, metadata={"choices": choices, "problem": problem, "remedy": remedy})
+
+
+def _dtype(default: str | None) -> Any:
+    """A field that takes the name of a number format, or None if that is the default."""
+    own = () if default is not None else (None,)
+    return _choice(default, ("auto", *DTYPES, *own), "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+
+
 @dataclass
 class PairConfig:
     name: str = MISSING
     target: str = MISSING
     draft: str | None = None
-    draft_dtype: str | None = None
+    draft_dtype: str | None = _dtype(None)
     chat: bool | None = field(default=None, metadata=NAMED)
     system: str | None = field(default=None, metadata=NAMED)
     thinking: bool | None = field(default=None, metadata=NAMED)
     thinking_tokens: list[str] | None = field(default=None, metadata=NAMED)
     download: bool = False
-    vocabularies: str = "same"
+    vocabularies: str = _choice("same", ("same", "different"), "not known", "Use same or different.")
 
 
 if TYPE_CHECKING:
@@ -94,8 +108,8 @@ class WorkloadConfig:
     where: list[str] = field(default_factory=list)
     shuffle: int | None = None
     pool: Any = None  # a mapping; Hydra puts null in the place of one that a yaml gives only if it is typed so
-    per_category: int = 0
-    limit: int = 0
+    per_category: int = _number(0, 0, LARGEST_COUNT, "Use 0 for all prompts of each category.")
+    limit: int = _number(0, 0, LARGEST_COUNT, "Use 0 for all prompts.")
     parameters: bool = True
 
 
@@ -104,7 +118,7 @@ class TrackingConfig:
     mode: str = "offline"
     project: str = "specbench"
     entity: str | None = None
-    texts: int = 8
+    texts: int = _number(8, 0, LARGEST_COUNT, "Use 0 for no texts.")
     live: bool | None = None
 
 
@@ -121,14 +135,14 @@ class Config:
     protocol: dict[str, Any] = MISSING
     source: Any = None  # a mapping; Any, so that null may take its place
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    gamma: int = 4
-    batch_size: int = 1
-    max_new_tokens: int = 64
-    seed: int = 0
+    gamma: int = _number(4, 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20.")
+    batch_size: int = _number(1, 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}.")
+    max_new_tokens: int = _number(64, 1, LARGEST_LENGTH, "Use 1 or more.")
+    seed: int = _number(0, 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}.")
     device: str = "auto"
-    dtype: str = "auto"
-    parallel: str = "none"
-    threads: int = 0
+    dtype: str = _dtype("auto")
+    parallel: str = _choice("none", ("none", "tensor"), "not known", "Use none or tensor.")
+    threads: int = _number(0, 0, 1024, "Use 0 to have it chosen.")
     share_machine: bool = False
 
 
