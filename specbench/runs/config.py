@@ -173,14 +173,14 @@ class Yamls(ConfigRepository):
         return pickle.loads(self.results[config_path])  # noqa: S301  # of this process
 
 
-def typed(composed: Any) -> Any:
-    """What Hydra composed, a ``Config`` or a part of one, with everything filled in.
+def as_config(composed: Any) -> Config:
+    """What Hydra composed, with everything filled in.
 
     Raises:
         ConfigError: a value that is missing, or an interpolation that leads nowhere.
     """
     try:
-        return OmegaConf.to_object(composed)
+        return OmegaConf.to_object(composed)  # ty: ignore[invalid-explicit-return]
     except MissingMandatoryValue as error:
         key = str(error.full_key)
         raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error

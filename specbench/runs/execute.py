@@ -24,7 +24,7 @@ from specbench.protocols.protocol import options_of
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.rules.verifier import capabilities
 from specbench.runs.choices import build, build_source
-from specbench.runs.config import Config, typed, write_settings
+from specbench.runs.config import Config, as_config, write_settings
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, rules_of_job
 from specbench.runs.job_row import component_name, draw_figures, settings_columns, write_tables
@@ -59,7 +59,7 @@ def run_job(composed: Any, job: JobInfo) -> None:
     """
     ranks.begin(f"job {job.number}")
     if not ranks.is_rank0():
-        follow(lambda: _measured(composed, job, device_of_rank(composed.device), None))
+        follow(lambda: _measured(as_config(composed), job, None, None))
         return
     try:
         with interruptible(), locked_job(job.folder):
@@ -91,7 +91,7 @@ def _attempt(composed: Any, job: JobInfo, before: JobState) -> None:
     name_job(f"job {job.number}" if jobs > 1 else "")
     if jobs > 1:
         say(f"job {job.number} ({job.label}) begins; {jobs} jobs in all")
-    tracked = job_run(typed(composed.tracking), job, state)
+    tracked = job_run(job, state)
     try:
         _run(composed, job, state, tracked)
     finally:
@@ -100,11 +100,13 @@ def _attempt(composed: Any, job: JobInfo, before: JobState) -> None:
 
 def _run(composed: Any, job: JobInfo, state: JobState, tracked: TrackedRun) -> None:
     try:
+        config: Config = as_config(composed)
+        tracked.settings = config.tracking
         with (
             watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
-            pinned(device_of_rank(composed.device), job.folder.parent, job.beside) as device,
+            pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
         ):
-            outcome = _measured(composed, job, device, tracked)
+            outcome = _measured(config, job, device, tracked)
         confirm()
         done = state.ending(Status.DONE, verdict=outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
@@ -157,15 +159,19 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
         say(f"job {job.number}: {problem}", style="red")
 
 
-def _measured(composed: Any, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
-    """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
-    config: Config = typed(composed)
+def _measured(config: Config, job: JobInfo, device: str | None, tracked: TrackedRun | None) -> Outcome:
+    """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing.
+
+    Args:
+        device: None takes that of the configuration.
+    """
     if tracked is not None:
         write_settings(job.folder, config)
         tracked.config |= dataclasses.asdict(config)
     sharing = job.plan.sharing_rounds(job.number) if job.plan else []  # it may decode with their verifiers too
     with rules_of_job(dataclasses.asdict(config), *(other.together for other in sharing)):
-        protocol, context = _built(config, job, device_name, Journal(None if tracked is None else job.folder))
+        journal = Journal(None if tracked is None else job.folder)
+        protocol, context = _built(config, job, device or device_of_rank(config.device), journal)
         ignored = unused(protocol)
         if tracked is not None:
             describe(tracked, job, context, ignored)

@@ -129,7 +129,7 @@ class Planner:
         choices = choices_of(composed.hydra)
         job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
-            job_config = config.typed(_without_hydra(composed))
+            job_config = config.as_config(_without_hydra(composed))
             check_job(job_config)
             check_times(job_config, composed.hydra)
         except SpecbenchError as error:

@@ -84,7 +84,7 @@ def test_words_of_a_command_line(arguments, words):
 def defaults() -> config.Config:
     config.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return config.typed(compose("config"))
+        return config.as_config(compose("config"))
 
 
 @pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value}" for key, value, _ in VALUES])

@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.runs import launchers
 from specbench.runs.combinations import combinations
 from specbench.runs.commandline import parse_command, show
-from specbench.runs.config import typed
+from specbench.runs.config import as_config
 from specbench.runs.identity import identity
 from specbench.runs.launchers import choices_of
 from specbench.runs.state import Status, read_state
@@ -183,7 +183,7 @@ def test_jobs_run_as_they_were_planned(here, monkeypatch):
     assert planner.launch(sweep) is None
     assert [job["hydra"].runtime.output_dir for job in ran] == [str(here / sweep.folder / str(n)) for n in range(4)]
     for job, planned_job in zip(ran, sweep.waiting, strict=True):
-        settings = asdict(typed(job["composed"]))
+        settings = asdict(as_config(job["composed"]))
         assert identity(settings, choices_of(job["hydra"])).name == planned_job.id
     assert [job["composed"].verifier.get("bits") for job in ran] == [8, 8, None, None]
 

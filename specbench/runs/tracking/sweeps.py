@@ -26,9 +26,9 @@ from specbench.runs.tracking.run import TrackedRun, check_settings, tags_of
 from specbench.runs.tracking.wandb_report import REPORT
 
 
-def job_run(settings: TrackingConfig, job: JobInfo, state: JobState) -> TrackedRun:
-    """The W&B run of an attempt that begins."""
-    return _run(settings, job.exp, job.folder, job, state)
+def job_run(job: JobInfo, state: JobState) -> TrackedRun:
+    """The W&B run of an attempt that begins, which goes nowhere before its settings are known."""
+    return _run(TrackingConfig(mode="disabled"), job.exp, job.folder, job, state)
 
 
 def describe(run: TrackedRun, job: JobInfo, context: Any, ignored: Container[str]) -> None:
