@@ -13,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
-from specbench.reports.plots.estimates import draw_points, ends
 from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
-from specbench.reports.plots.style import GREY, left_label, panels, style, with_legend
+from specbench.reports.plots.style import GREY, draw_points, ends, left_label, panels, style, with_legend
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound

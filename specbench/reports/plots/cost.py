@@ -9,9 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.replay.cost.model import CostModel
 from specbench.reports.plots.decode import AXIS_LABELS
-from specbench.reports.plots.estimates import draw_band, draw_points
 from specbench.reports.plots.looks import BLUE, DASHED, in_order, looks
-from specbench.reports.plots.style import GREY, INK, panels, style, with_legend
+from specbench.reports.plots.style import GREY, INK, draw_band, draw_points, panels, style, with_legend
 
 
 @style()

@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from specbench.reports.plots.estimates import draw_points
 from specbench.reports.plots.looks import DASHED, DOTTED, Look, looks
-from specbench.reports.plots.style import GREY, INK, left_label, panels, style, with_legend
+from specbench.reports.plots.style import GREY, INK, draw_points, left_label, panels, style, with_legend
 from specbench.rules import RULES, floor_info
 
 

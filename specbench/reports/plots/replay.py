@@ -11,9 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.replay.survival import ARGMAX
 from specbench.reports.plots.decode import AXIS_LABELS
-from specbench.reports.plots.estimates import draw_band, draw_points
 from specbench.reports.plots.looks import DASHED, Look, in_order, looks
-from specbench.reports.plots.style import INK, panels, style, with_legend
+from specbench.reports.plots.style import INK, draw_band, draw_points, panels, style, with_legend
 from specbench.rules import RULES
 
 
