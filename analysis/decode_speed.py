@@ -45,7 +45,6 @@ def build(run_dir: Path) -> Report:
         shown,
         warning=words("decode_speed.random_weights") if random_weights else "",
         data={"table": rows, "baselines": lines},
-        rows=rows,
         others=lines,
         sizes=[best_of(group, others) for _, group in rows.groupby("batch_size")],
     )

@@ -176,7 +176,6 @@ def build_sweep(
         name,
         shown,
         headlines=headlines(results),
-        results=results,
         axis=axis,
         answer=answer,
         categories=categories,

@@ -40,7 +40,6 @@ def build(run_dir: Path) -> Report:
         rows,
         "drafters",
         shown,
-        rows=rows,
         fastest=winner.fastest(rows, names),
         best_rows=best_by_category(categories),
         verdicts=tokens_a_step(run_dir, rows, [name for name in settings if name != "verifier"]),

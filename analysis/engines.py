@@ -49,8 +49,8 @@ def build(run_dir: Path, *others: Path) -> Report:
     confidence = lines["confidence"].min()  # at which all bounds hold
     shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], confidence)}
     refuted = lines[lines["refuted"]]
-    of_sweep = (None, None) if files else (run_dir, lines)
-    return page(*of_sweep, "engines", shown, results=lines, refuted=refuted, confidence=confidence)
+    of_sweep = None if files else run_dir
+    return page(of_sweep, lines, "engines", shown, refuted=refuted, confidence=confidence)
 
 
 def judged(run_dir: Path) -> pd.DataFrame:

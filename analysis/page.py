@@ -49,20 +49,23 @@ def page(
 
     Args:
         run_dir: the sweep's folder; None for a report that is of no sweep.
-        run_rows: all rows of the sweep, of :func:`analysis.folder.read_rows`; None likewise.
+        run_rows: all rows of the sweep, of :func:`analysis.folder.read_rows`, or what else the report is of. The
+            macro ``page`` has them as its first parameter, ``rows``.
         name: of the experiment.
         shown: tables and figures by name.
         rules: further rules that were run, by name.
         warning: Markdown: what else keeps the numbers from being taken at their word.
         data, headlines: of :class:`specbench.reports.Report`.
-        values: of the template's macro ``page``.
+        values: of the macro ``page`` besides.
 
     Raises:
         ArgumentError: a table or figure that the page has no place for, or a place without one.
     """
-    status, followed, synthetic = None if run_dir is None else SweepStatus.of(run_dir), list[str](), ""
-    if run_rows is not None:
+    status, followed, synthetic = None, list[str](), ""
+    if run_dir is not None and run_rows is not None:
+        status = SweepStatus.of(run_dir)
         followed, synthetic = rules_followed(run_rows["verifier"]), templates.words("shared.synthetic", run_rows)
+    values = {"rows": run_rows, **values}
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
     for level, heading, texts in (*templates.parts(f"{name}.page", **values), *_of_sweep(status, name)):
         if level == "h1":

@@ -41,7 +41,7 @@ def build(run_dir: Path) -> Report:
         "acceptance_by_sampler": plots.acceptance_by_sampler(results, bases),
     }
     comparisons = list(compared(results, varied))
-    return page(run_dir, results, "parameters", shown, results=results, comparisons=comparisons, bases=bases)
+    return page(run_dir, results, "parameters", shown, comparisons=comparisons, bases=bases)
 
 
 def settings(results: pd.DataFrame) -> list[str]:

@@ -48,7 +48,6 @@ def build(run_dir: Path) -> Report:
         rows,
         "predicted_speedup",
         shown,
-        rows=rows,
         both=both,
         within=WITHIN,
         surprising=surprising(both),

@@ -60,7 +60,6 @@ def build(run_dir: Path) -> Report:
         "replay_sweep",
         shown,
         points["rule"],
-        rows=rows,
         tests=joint_tests(points),
         level=LEVEL,
         ratio=width_ratios(points),

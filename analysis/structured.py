@@ -45,7 +45,7 @@ def build(run_dir: Path) -> Report:
     rows = rows.sort_values(["sampler", "temperature", "gamma"], ignore_index=True)
     counted = rows.join(counts(rows, read_table(run_dir, TEXTS, rows, [])))
     shown = {"table": Table("table", table(counted), counted, left=("sampler",))}
-    return page(run_dir, rows, "structured", shown, rows=counted)
+    return page(run_dir, counted, "structured", shown)
 
 
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:

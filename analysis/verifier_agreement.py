@@ -37,7 +37,6 @@ def build(run_dir: Path) -> Report:
         {"table": shown},
         compared["rule"] if len(compared) else (),
         data=data,
-        results=results,
         compared=compared,
         fixtures=by_job,
     )

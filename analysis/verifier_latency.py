@@ -47,7 +47,6 @@ def build(run_dir: Path) -> Report:
         timed["rule"],
         data={"speed": speed},
         headlines=quoted,
-        results=results,
         timed=timed,
         base=base if (base["variant"] == "base").any() else timed,
         quoted=quoted,

@@ -30,7 +30,7 @@ def build(run_dir: Path) -> Report:
         "table": Table("table", cells.table(shown_rows, [*settings, *MEASURED]), rows, left=("draft", "drafter")),
         **latency(shown_rows, settings),
     }
-    return page(run_dir, rows, "vocabularies", shown, rows=rows, best=list(best_of(rows)))
+    return page(run_dir, rows, "vocabularies", shown, best=list(best_of(rows)))
 
 
 def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:

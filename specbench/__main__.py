@@ -9,16 +9,13 @@ import platform
 import sys
 from pathlib import Path
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from specbench import __version__
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import console, say
 from specbench.core.machine.signals import Interrupted, interruptible
 from specbench.runs import listing
-from specbench.runs.commandline import check_encoding, explained, parse_command, show
+from specbench.runs.commandline import check_encoding, composing, parse_command, show
 from specbench.runs.sweep import JobsRefused, Planner
 
 # The function behind each command; its module is imported when it is called.
@@ -49,17 +46,17 @@ def run(arguments: list[str]) -> int:
     """Runs a command line; returns its exit status."""
     if arguments:
         listing.check_command(arguments[0])
-    traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
     command, sweep = parse_command(arguments), None
     try:
-        if command.shows:
-            if arguments in (["-h"], ["--help"]):
-                print(f"{listing.overview()}\n")
-            show(arguments)
-            return 0
-        planner = Planner(command)
-        sweep = planner.plan()
-        return end(sweep.folder, planner.launch(sweep))
+        with composing(command.overrides, arguments):
+            if command.shows:
+                if arguments in (["-h"], ["--help"]):
+                    print(f"{listing.overview()}\n")
+                show(arguments)
+                return 0
+            planner = Planner(command)
+            sweep = planner.plan()
+            return end(sweep.folder, planner.launch(sweep))
     except Interrupted as error:
         say(f"interrupted ({error})", style="bold red")
         if sweep is not None:
@@ -68,18 +65,6 @@ def run(arguments: list[str]) -> int:
     except JobsRefused as error:
         say(str(error), style="bold red")
         return 1
-    except (SpecbenchError, BrokenPipeError):
-        raise
-    except (HydraException, OmegaConfBaseException) as error:
-        say(explained(error, command.overrides), style="bold red")
-        return 2
-    except Exception as error:  # Hydra meets some command lines with errors of Python's own
-        if traced:
-            raise
-        problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        given = " ".join(arguments)
-        say(f"{given}: cannot be composed ({problem}). HYDRA_FULL_ERROR=1 shows where.", style="bold red")
-        return 2
 
 
 def end(folder: Path, launch_error: str | None = None, interrupted: bool = False) -> int:

@@ -70,13 +70,20 @@ def samplers(
         ConfigError: an unknown key, or a value outside its range.
     """
     made = {PLAIN: (sampling, True)}
-    for name, changes in settings.items():
+    for name, changes in settings.items() if isinstance(settings, Mapping) else [(None, settings)]:
+        if not isinstance(changes, Mapping):
+            key = "protocol.samplers" if name is None else f"protocol.samplers.{name}"
+            raise ConfigError(key, changes, "no parameters by name", "Write {hot: {temperature: 1.5}}, or {} for none.")
         parameters = dict(changes)
         with_probabilities = parameters.pop("draft_probabilities", True)
         if unknown := sorted(set(parameters) - {*NUMBERS, *SHAPING}):
             key, remedy = unknown[0], f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities."
             raise ConfigError(f"protocol.samplers.{name}.{key}", parameters[key], "unknown key", remedy)
-        made[name] = (dataclasses.replace(sampling, **parameters), bool(with_probabilities))
+        try:
+            made[name] = (dataclasses.replace(sampling, **parameters), bool(with_probabilities))
+        except ConfigError as error:
+            key = f"protocol.samplers.{name}.{error.key}"
+            raise ConfigError(key, error.value, error.problem, error.remedy) from None
     return made
 
 

@@ -19,7 +19,7 @@ import torch
 from scipy import stats
 
 from specbench.benchmark.draws import DrawCounts, count_draws
-from specbench.benchmark.grid import PLAIN, CaseSpec
+from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, AgreementRow, DifferenceRow
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
@@ -62,6 +62,7 @@ class AgreementProtocol:
         self.vocabulary, self.other = vocabulary, other
         self.draws, self.steps = check_count("protocol.draws", draws, 0), check_count("protocol.steps", steps)
         self.requests = check_count("protocol.requests", requests, 0)
+        check_count("protocol.vocabulary", vocabulary, *LIMITS["vocabulary"])
         if draws == requests == 0:
             raise ConfigError("protocol.draws", 0, "protocol.requests is 0 too", "Set one of them above 0.")
         self.own_conditions = {} if draws else dict.fromkeys(("gamma", "sampler", "batch_size", "dtype"), NO_DRAWS)

@@ -25,10 +25,9 @@ from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import (
     NO_TEXTS,
-    Ignored,
     check_chains,
     check_counts,
     check_fixed_lengths,

@@ -33,11 +33,11 @@ from specbench.protocols.against import BASELINES, BaselineRow, against, check_w
 from specbench.protocols.categories import CategoryRow, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
-from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUNDS, RoundRow, TimedRounds, speed_fields, timed_rounds
 from specbench.protocols.scoring import overlap_fields, shared_fields
-from specbench.protocols.settings import NOTHING, Ignored, RoundSettings
+from specbench.protocols.settings import NOTHING, RoundSettings
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots

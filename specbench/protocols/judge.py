@@ -30,8 +30,8 @@ from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.judging.text_scorer import TextScorer
-from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
-from specbench.protocols.settings import Ignored, check_chance
+from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
+from specbench.protocols.settings import check_chance
 from specbench.reports.plots import comparisons as plots
 from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED

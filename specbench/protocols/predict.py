@@ -22,13 +22,12 @@ from specbench.metrics.intervals import columns
 from specbench.metrics.speed import speed_of
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext, first_of_units, in_groups
-from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import speed_fields, timed_rounds
 from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import (
     OWN_SAMPLES,
-    Ignored,
     RoundSettings,
     check_decoded,
     check_draft_model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -116,23 +116,10 @@ class Outcome:
 
 @runtime_checkable
 class MeasurementProtocol(Protocol):
-    """Runs a measurement. Built from its yaml's ``_target_`` and arguments.
+    """Runs a measurement. Built from its yaml's ``_target_`` and arguments. What else it may have: ProtocolOptions.
 
     Attributes:
         needs_models: whether ``run`` gets a ModelContext; a protocol that does not is run without loading any.
-        mixed_sampling (optional): True if it goes by each request's own sampling parameters, so that lines of a
-            workload may have some; otherwise such a workload is refused.
-        reads_source (optional): True if it samples from ``context.source``; otherwise a run that names one is refused.
-        drafts (optional): False if it drafts nothing, so that a gamma of a workload's line is refused.
-        times (optional): True if it measures times, which jobs that run beside each other on one machine would spoil.
-        own_conditions (optional): by key of the configuration that it makes no use of (one of COLUMNS_OF in
-            metrics/run_row.py), what a user should know or do instead. Columns of these keys are empty in
-            results.parquet, and a command line that gives one is refused, since it would be ignored. None: the protocol
-            itself looks at what the command line gives. Protocols without models need not name the keys that only
-            models have use for.
-        ignored_parameters (optional): by sampling parameter that it makes no use of, what to do instead. A protocol
-            that says nothing ignores how texts are shown, and one without models all that concerns texts.
-        precheck (optional): called with the RunContext before models are loaded; raises ConfigError.
     """
 
     needs_models: bool
@@ -142,4 +129,39 @@ class MeasurementProtocol(Protocol):
         ...
 
 
-Conditions = Mapping[str, str | None]  # see MeasurementProtocol.own_conditions
+Conditions = Mapping[str, str | None]  # see ProtocolOptions.own_conditions
+Ignored = Mapping[str, str]  # see ProtocolOptions.ignored_parameters
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """The optional attributes of a protocol, and the default of each.
+
+    Attributes:
+        mixed_sampling: whether it goes by each request's own sampling parameters, so that lines of a workload may have
+            some; otherwise such a workload is refused.
+        reads_source: whether it samples from ``context.source``; otherwise a run that names one is refused.
+        drafts: whether it drafts; otherwise a gamma of a workload's line is refused.
+        times: whether it measures times, which jobs that run beside each other on one machine would spoil.
+        own_conditions: by key of the configuration that it makes no use of (one of COLUMNS_OF in metrics/run_row.py),
+            what a user should know or do instead. Columns of these keys are empty in results.parquet, and a command
+            line that gives one is refused, since it would be ignored. None: the protocol itself looks at what the
+            command line gives. Protocols without models need not name the keys that only models have use for.
+        ignored_parameters: by sampling parameter that it makes no use of, what to do instead. A protocol that says
+            nothing ignores how texts are shown, and one without models all that concerns texts.
+        precheck: called with the RunContext before models are loaded; raises ConfigError.
+    """
+
+    mixed_sampling: bool = False
+    reads_source: bool = False
+    drafts: bool = True
+    times: bool = False
+    own_conditions: Conditions = field(default_factory=dict)
+    ignored_parameters: Ignored | None = None
+    precheck: Callable[[RunContext], None] = lambda context: None
+
+
+def options_of(protocol: MeasurementProtocol) -> ProtocolOptions:
+    """The optional attributes of a protocol, with defaults for those that it lacks."""
+    names = [option.name for option in fields(ProtocolOptions)]
+    return ProtocolOptions(**{name: getattr(protocol, name) for name in names if hasattr(protocol, name)})

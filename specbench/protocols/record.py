@@ -20,9 +20,9 @@ from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
-from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_draft_model
+from specbench.protocols.settings import OWN_SAMPLES, check_draft_model
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
 from specbench.rules import replayable

@@ -19,10 +19,10 @@ import pandas as pd
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.machine.progress import track
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
+from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
-from specbench.protocols.settings import OWN_SAMPLES, Ignored, check_decoded, check_draft_model, check_survival
+from specbench.protocols.settings import OWN_SAMPLES, check_decoded, check_draft_model, check_survival
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, ReplayRow, replay_rows
 from specbench.replay.trace import TRACE

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds, is_number, plain_number
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
-from specbench.protocols.protocol import MeasurementProtocol, RunContext
+from specbench.protocols.protocol import Ignored, MeasurementProtocol, RunContext, options_of
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.rules import replayable
 from specbench.rules.rule import rule_of
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
-# By field of SamplingParams, what to do instead.
-Ignored = Mapping[str, str]
 NO_TEXTS: Ignored = dict.fromkeys(in_groups(END, REQUEST, SHOWN), "It decodes no text of yours; leave it out.")
 NOTHING_SHOWN: Ignored = dict.fromkeys(in_groups(SHOWN), "It shows no text; leave it out, or use protocol=decode.")
 OWN_SAMPLES: Ignored = {**NOTHING_SHOWN, "n": "Use protocol.samples."}
@@ -102,16 +99,15 @@ class RoundSettings:
 
 
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
-    """The keys that a protocol makes no use of, with what to know instead (see MeasurementProtocol)."""
-    ignored = dict(getattr(protocol, "own_conditions", {}))
-    if not getattr(protocol, "reads_source", False):
-        ignored = {"source": NO_SOURCE, **ignored}
-    return ignored if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **ignored}
+    """The keys that a protocol makes no use of, with what to know instead (see ProtocolOptions)."""
+    options = options_of(protocol)
+    of_models = {} if protocol.needs_models else dict.fromkeys(OF_MODELS, NO_MODEL)
+    return {**of_models, **({} if options.reads_source else {"source": NO_SOURCE}), **options.own_conditions}
 
 
 def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
     """The same of what a line of a workload may have of its own: its gamma too, if the protocol drafts nothing."""
-    return {**({} if getattr(protocol, "drafts", True) else {"gamma": None}), **unused(protocol)}
+    return {**({} if options_of(protocol).drafts else {"gamma": None}), **unused(protocol)}
 
 
 def check_conditions(values: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
@@ -131,14 +127,16 @@ def check_conditions(values: Mapping[str, str], ignored: Mapping[str, str | None
             raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)
 
 
-def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
+def check_parameters(sampling: SamplingParams, protocol: MeasurementProtocol) -> None:
     """Refuses sampling parameters that the protocol would ignore.
 
     Raises:
         ConfigError: names the parameter, its value, and what to do instead.
     """
-    nothing_said = NOTHING_SHOWN if protocol.needs_models else NO_TEXTS
-    for name, remedy in getattr(protocol, "ignored_parameters", nothing_said).items():
+    ignored = options_of(protocol).ignored_parameters
+    if ignored is None:
+        ignored = NOTHING_SHOWN if protocol.needs_models else NO_TEXTS
+    for name, remedy in ignored.items():
         value = getattr(sampling, name)
         searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
         if value != DEFAULTS[name] and not searched:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
@@ -25,7 +24,7 @@ from specbench.models.checkpoint import locate
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, RunContext
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.protocol import Together
+from specbench.protocols.protocol import Together, options_of
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained
 from specbench.runs.config import Config
@@ -67,7 +66,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         say(f"workload: {workload.description}")
     prompts = workload.prompts
     check_own(prompts, config, unused_of_lines(protocol))
-    samplings = all_samplings(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
+    options = options_of(protocol)
+    samplings = all_samplings(prompts, config, context.sampling, options.mixed_sampling)
     for name in ("target", "draft"):
         if (place := getattr(config.pair, name)) is not None:
             locate(f"pair.{name}", place)
@@ -84,8 +84,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, texts)
     engine = _engine(config, context, drafter, most, samplings, texts)
     context = dataclasses.replace(context, drafter=drafter)
-    if (precheck := getattr(protocol, "precheck", None)) is not None:
-        precheck(context)
+    options.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
     target = CachedModel(pair.target, pair.vocab_size, "target")
     threads = _threads(context, config, target)
@@ -151,8 +150,8 @@ def together_with(context: ModelContext, config: Config, job: JobInfo) -> Togeth
 
 def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:
     """The context of another job, which has a verifier and a gamma of its own, and the models of this one."""
-    verifier, gamma = build("verifier", OmegaConf.create(job.together["verifier"])), job.together["gamma"]
-    name = component_name("verifier", job.choices["verifier"], job.together["verifier"], job.overrides)
+    verifier, gamma = build("verifier", job.together["verifier"]), job.together["gamma"]
+    name = component_name("verifier", job.together["verifier"], job)
     drafter = build("drafter", config.drafter)
     check_fit(drafter, verifier, gamma)
     other = dataclasses.replace(context, verifier=verifier, verifier_name=name, gamma=gamma, title=job.label)

@@ -6,7 +6,6 @@ What a protocol would ignore, the protocol says itself once it is built (``specb
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -18,33 +17,21 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from specbench.core.checks import LARGEST_COUNT
-from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
-from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
+from specbench.core.sampling_params import LARGEST_SEED, SamplingParams
 from specbench.runs.config import (
-    DTYPES,
     EMBEDDED,
     GROUPS,
-    LARGEST_BATCH,
-    LARGEST_GAMMA,
-    MOST_THREADS,
     OPEN_GROUPS,
-    PARALLEL,
-    VOCABULARIES,
     WORKLOAD_FILES,
     Config,
+    WorkloadConfig,
     is_category,
 )
+from specbench.runs.launchers import LAUNCHER, check_installed, check_launcher, launcher_of, shares_machine
 
-LAUNCHER = "hydra/launcher"
-# Launchers that need a package: the extra of this project that installs it, and its module.
-LAUNCHERS = {
-    "joblib": ("joblib", "hydra_plugins.hydra_joblib_launcher"),
-    "submitit_local": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
-    "submitit_slurm": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
-    "ray": ("ray", "ray"),
-}
 # Hydra's keys that would take jobs out of the folders of their plan.
 REFUSED = {
     "hydra.run.dir": ("a job's folder is hydra.sweep.dir/<its number>", "Set hydra.sweep.dir instead."),
@@ -52,16 +39,6 @@ REFUSED = {
     "hydra/sweeper": ("sweeps are planned on disk before they start, which other sweepers do not do", "Leave it out."),
     "hydra.output_subdir": ("a job's configuration is config.yaml in its folder", "Leave it out."),
 }
-RANGES = (
-    ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
-    ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
-    ("max_new_tokens", 1, LARGEST_LENGTH, "Use 1 or more."),
-    ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
-    ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
-    ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),
-    ("workload.per_category", 0, LARGEST_COUNT, "Use 0 for all prompts of each category."),
-    ("tracking.texts", 0, LARGEST_COUNT, "Use 0 for no texts."),
-)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -92,9 +69,10 @@ def check_override(override: Override) -> None:
         first = re.split(r"[\[\]{},: ]+", value.strip("[{"))[0] or "..."
         remedy = f"Name one, such as {key}={first}, or several with commas between them and no brackets."
         raise ConfigError(key, value, "not the name of a choice", remedy)
-    if key == LAUNCHER and value in LAUNCHERS and not _is_installed(LAUNCHERS[value][1]):
-        remedy = f"pip install 'specbench[{LAUNCHERS[value][0]}]', or leave it out."
-        raise NotInstalledError(LAUNCHER, value, "its package is not installed", remedy)
+    if key in _field_names(Config) and override.is_delete():
+        raise ConfigError(key, "???", "no value given", f"Leave out ~{key}.")
+    if key == LAUNCHER:
+        check_installed(value)
     if key != "exp" and not override.is_hydra_override():
         check_key(key, value)
 
@@ -104,13 +82,6 @@ def _choices(override: Override) -> list[Any]:
     if isinstance(value, ChoiceSweep):
         return value.list
     return [] if override.is_sweep_override() else [value]
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def check_key(key: str, value: object) -> None:
@@ -161,92 +132,60 @@ def check_sweep(hydra: DictConfig) -> None:
     check_launcher(launcher_of(hydra))
 
 
-def launcher_of(hydra: Any) -> str:
-    """The launcher's name, such as basic, by Hydra's part of a configuration."""
-    return str(hydra.runtime.choices[LAUNCHER])
-
-
-def choices_of(hydra: Any) -> dict[str, str]:
-    """The choices of conf by group, by Hydra's part of a configuration, but Hydra's own and those inside a group."""
-    return {
-        group: str(choice) for group, choice in hydra.runtime.choices.items() if choice is not None and "/" not in group
-    }
-
-
-def check_launcher(launcher: str) -> None:
-    """Raises ConfigError for a launcher that starts processes of its own, if torchrun started several already."""
-    if ranks.size() > 1 and launcher != "basic":
-        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
-        raise ConfigError(LAUNCHER, launcher, problem, "Leave it out.")
-
-
-def shares_machine(hydra: Any) -> bool:
-    """Whether the launcher runs several jobs on one machine at the same time, as far as is known."""
-    settings, name = hydra.launcher, launcher_of(hydra)
-    if name == "joblib":
-        return settings.get("n_jobs") != 1
-    if name == "ray":
-        return settings.get("address") is None and settings.get("workers") != 1
-    return name == "submitit_local"
-
-
-def check_job(settings: Mapping[str, Any]) -> None:
+def check_job(config: Config) -> None:
     """Checks the values of one job's configuration; the job itself does not check them again.
 
     Hydra has refused unknown keys of yamls, and ``check_override`` those of the command line.
 
-    Args:
-        settings: with everything filled in (``config.resolved``).
-
     Raises:
         ConfigError: the first that is wrong.
     """
-    if lacking := [key for key in _field_names(Config) if key not in settings]:
-        raise ConfigError(lacking[0], "???", "no value given", f"Leave out ~{lacking[0]}.")
-    for key, low, high, remedy in RANGES:
-        group, _, name = key.rpartition(".")
-        value = (settings[group] if group else settings)[name]
-        if not low <= value <= high:
-            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
-            raise ConfigError(key, value, problem, remedy)
-    _check_workload(settings["workload"])
-    sampler, pair, dtypes = settings["sampler"], settings["pair"], f"Use auto, {', '.join(DTYPES)}."
-    SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(settings["max_new_tokens"])
-    for processor in sampler["processors"]:
+    _check_values("", config)
+    _check_workload(config.workload)
+    sampler, pair = config.sampler, config.pair
+    SamplingParams.from_mapping({**vars(sampler), "processors": ()}).check_length(config.max_new_tokens)
+    for processor in sampler.processors:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
-    for key, value, choices, problem, remedy in (
-        ("dtype", settings["dtype"], ("auto", *DTYPES), "not a dtype", dtypes),
-        ("pair.draft_dtype", pair["draft_dtype"] or "auto", ("auto", *DTYPES), "not a dtype", dtypes),
-        ("parallel", settings["parallel"], PARALLEL, "not known", f"Use {' or '.join(PARALLEL)}."),
-        ("pair.vocabularies", pair["vocabularies"], VOCABULARIES, "not known", f"Use {' or '.join(VOCABULARIES)}."),
-    ):
-        if value not in choices:
-            raise ConfigError(key, value, problem, remedy)
-    if pair["draft"] is None and pair["draft_dtype"] is not None:
+    if pair.draft is None and pair.draft_dtype is not None:
         remedy = "Leave it out, or give pair.draft."
-        raise ConfigError("pair.draft_dtype", pair["draft_dtype"], "there is no pair.draft", remedy)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", settings["device"]):
-        raise ConfigError("device", settings["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
+        raise ConfigError("pair.draft_dtype", pair.draft_dtype, "there is no pair.draft", remedy)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
+        raise ConfigError("device", config.device, "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in OPEN_GROUPS:
-        if group == "source" and settings[group] is None:
+        node = getattr(config, group)
+        if group == "source" and node is None:
             continue
-        if not (isinstance(settings[group], Mapping) and isinstance(settings[group].get("_target_"), str)):
+        if not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
             remedy = f"Choose one of conf/{group}/*.yaml, or give {group}._target_=module.Class."
-            raise ConfigError(group, settings[group], "no _target_", remedy)
-    check_parallel(settings["parallel"], settings["device"])
+            raise ConfigError(group, node, "no _target_", remedy)
+    check_parallel(config.parallel, config.device)
 
 
-def check_times(settings: Mapping[str, Any], hydra: DictConfig) -> None:
+def _check_values(group: str, settings: Any) -> None:
+    """Raises ConfigError for a value outside of what its field takes (config.py)."""
+    for member in fields(settings):
+        key, value, limits = f"{group}{member.name}", getattr(settings, member.name), member.metadata
+        if is_dataclass(value):
+            _check_values(f"{key}.", value)
+        low, high = limits.get("range", (value, value))
+        if "range" in limits and not low <= value <= high:
+            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
+            raise ConfigError(key, value, problem, limits["remedy"])
+        if "choices" in limits and value not in limits["choices"]:
+            raise ConfigError(key, value, limits["problem"], limits["remedy"])
+
+
+def check_times(config: Config, hydra: DictConfig) -> None:
     """Raises ConfigError if jobs that take times would run at once on one machine without ``share_machine``.
 
     Args:
-        settings: the configuration of a job, as ``check_job`` has found it sound.
-        hydra: Hydra's part of it.
+        config: of a job, as ``check_job`` has found it sound.
+        hydra: Hydra's part of the configuration.
     """
-    protocol = settings["protocol"]["_target_"]
-    if not settings["share_machine"] and shares_machine(hydra) and getattr(get_class(protocol), "times", False):
+    protocol = config.protocol["_target_"]
+    if not config.share_machine and shares_machine(hydra) and getattr(get_class(protocol), "times", False):
         raise ConfigError(
             LAUNCHER,
             launcher_of(hydra),
@@ -255,15 +194,15 @@ def check_times(settings: Mapping[str, Any], hydra: DictConfig) -> None:
         )
 
 
-def _check_workload(settings: Mapping[str, Any]) -> None:
-    if not 0 <= (settings["shuffle"] or 0) <= LARGEST_SEED:
+def _check_workload(workload: WorkloadConfig) -> None:
+    if not 0 <= (workload.shuffle or 0) <= LARGEST_SEED:
         remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
-        raise ConfigError("workload.shuffle", settings["shuffle"], "not a seed", remedy)
-    pool = settings["pool"]
+        raise ConfigError("workload.shuffle", workload.shuffle, "not a seed", remedy)
+    pool = workload.pool
     if pool is not None and not (isinstance(pool, Mapping) and all(map(is_category, [*pool, *pool.values()]))):
         remedy = "Use null, or categories by what they become: workload.pool={writing: mt-bench,coding: mt-bench}."
         raise ConfigError("workload.pool", pool, "no mapping of names to names", remedy)
-    path = settings["path"]
+    path = workload.path
     problem = None if path.startswith(EMBEDDED) else problem_of(os.path.expanduser(path))
     if problem == "no such file":  # else a job would read it after it has imported PyTorch
         raise ConfigError("workload.path", path, f"cannot be read ({problem})", WORKLOAD_FILES)

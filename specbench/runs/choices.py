@@ -50,26 +50,17 @@ def chosen(group: str, name: str) -> Any:
     return build(group, node)
 
 
-def build(key: str, node: Any) -> Any:
-    """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
-    return explained(key, instantiate, node)
-
-
-def names_own_code(node: Any) -> bool:
-    """Whether a configuration names a class or function (``_target_``) that is not specbench's own."""
-    if isinstance(node, list):
-        return any(map(names_own_code, node))
-    if not isinstance(node, dict):
-        return False
-    own = not str(node.get("_target_") or "specbench.").startswith("specbench.")
-    return own or any(map(names_own_code, node.values()))
+def build(key: str, node: Any, **settings: Any) -> Any:
+    """What a configuration group names (``_target_``), made of its arguments, by Hydra's ``instantiate`` and its
+    settings. Raises ConfigError."""
+    return explained(key, instantiate, node, **settings)
 
 
 def build_source(node: Any) -> Source | None:
     """The engine under test that a configuration names; None if it names none. Raises ConfigError."""
     if node is None:
         return None
-    source = explained("source", instantiate, node, _convert_="all")
+    source = build("source", node, _convert_="all")
     missing = [name for name in _SOURCE_MEMBERS if not hasattr(source, name)]
     if missing:
         remedy = "See docs/sources.md for what a source of one's own has."

@@ -21,8 +21,8 @@ from specbench.reports import Report, html
 from specbench.reports.cells import file_name
 from specbench.reports.markdown import literal
 from specbench.reports.writing import REPORT, write
-from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
-from specbench.runs.reporting import analysis_of
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN
+from specbench.runs.reporting import find_analysis
 from specbench.runs.status import SweepStatus
 
 INDEX, PAGES = "index.html", OUTPUTS / "pages"
@@ -106,10 +106,7 @@ def _sweeps(folder: Path, to: Path) -> list[Path]:
 def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     name, exp = "/".join(sweep.parts[-2:]), ""
     try:
-        rows, plan = results.read_rows(sweep), read_plan(sweep)
-        frame = results.RESULT_SCHEMA.empty_table().to_pandas() if rows is None else rows.to_pandas()
-        exp = plan.exp if plan is not None else str(next(iter(frame["exp"]), ""))
-        analysis = analysis_of(exp, rows)
+        exp, analysis = find_analysis(sweep)
         if analysis is None:
             status = SweepStatus.of(sweep)
             whole = status is None or status.complete
@@ -125,7 +122,8 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     except Exception as error:  # one faulty sweep must not hide the others
         say(f"{sweep}: {message_of(error)}", style="bold red")
         return Entry(name, "", exp, "", trouble=message_of(error))
-    date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
+    rows = results.read_results(sweep)
+    date, hardware = rows["created"].max(), ", ".join(dict.fromkeys(rows["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
     question = next(
         (sentence for sentence in _sentences(literal(report.question)) if sentence.endswith("?")), report.title

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from specbench.core.conf import CONF
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.files import is_text
 from specbench.runs.checks import check_override, did_you_mean
 from specbench.runs.choices import keys, names
@@ -133,6 +134,36 @@ def show(arguments: Sequence[str]) -> None:
     register()
     config_loader_impl.ConfigRepository = Yamls  # ty: ignore[invalid-assignment]  # help copies it for each group
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(show)()
+
+
+class NotComposedError(SpecbenchError):
+    """A command that Hydra cannot compose."""
+
+
+@contextmanager
+def composing(overrides: Sequence[str], arguments: Sequence[str]) -> Generator[None]:
+    """Inside Hydra composes a command.
+
+    Args:
+        overrides: of the command.
+        arguments: all its words.
+
+    Raises:
+        NotComposedError: what Hydra or OmegaConf finds wrong with it.
+    """
+    traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    try:
+        yield
+    except (SpecbenchError, BrokenPipeError):
+        raise
+    except (HydraException, OmegaConfBaseException) as error:
+        raise NotComposedError(explained(error, overrides)) from error
+    except Exception as error:  # Hydra meets some command lines with errors of Python's own
+        if traced:
+            raise
+        problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        words = " ".join(arguments)
+        raise NotComposedError(f"{words}: cannot be composed ({problem}). HYDRA_FULL_ERROR=1 shows where.") from error
 
 
 def explained(error: HydraException | OmegaConfBaseException, overrides: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError, SpecbenchError, message_of
 from specbench.core.machine.disk import writing
 from specbench.core.machine.progress import say
 from specbench.runs.plan import LATEST, find_sweep
-from specbench.runs.reporting import analysis_module, analysis_of
+from specbench.runs.reporting import analysis_module, find_analysis
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracking.sweeps import publish, track_report, track_sweep
@@ -125,8 +125,7 @@ def _report(folder: Path, status: SweepStatus) -> bool:
     from specbench.metrics import results
     from specbench.reports.writing import write
 
-    exp = status.plan.exp
-    analysis = analysis_of(exp, results.read_rows(folder))
+    exp, analysis = find_analysis(folder)
     is_own = analysis_module(exp) is None
     single, report = is_own and len(status.states) == 1, None
     try:

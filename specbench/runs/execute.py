@@ -8,7 +8,6 @@ import traceback
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.core.machine import ranks
@@ -21,11 +20,11 @@ from specbench.core.machine.signals import interruptible
 from specbench.core.rng import seed_global_generators
 from specbench.metrics.run_row import NO_DRAFT, RunRow
 from specbench.protocols import MeasurementProtocol, Outcome, RunContext
+from specbench.protocols.protocol import options_of
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.rules.verifier import capabilities
-from specbench.runs import config as configuration
 from specbench.runs.choices import build, build_source
-from specbench.runs.config import Config
+from specbench.runs.config import Config, as_config, write_settings
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, rules_of_job
 from specbench.runs.job_row import component_name, draw_figures, settings_columns, write_tables
@@ -49,16 +48,18 @@ from specbench.runs.tracking.sweeps import describe, job_run
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
 
-def run_job(config: Config) -> None:
-    """Runs the job that Hydra has composed. What becomes of it is written to its folder, and nothing is raised but
-    Interrupted: a failure must not cost a sweep its other jobs.
+def run_job(composed: Any, job: JobInfo) -> None:
+    """Runs a job. What becomes of it is written to its folder, and nothing is raised but Interrupted: a failure must
+    not cost a sweep its other jobs.
 
     A job that needs an optional package which is not there is skipped: it fails nothing but itself.
+
+    Args:
+        composed: its configuration, as Hydra has composed it.
     """
-    job = JobInfo.current()
     ranks.begin(f"job {job.number}")
     if not ranks.is_rank0():
-        follow(lambda: _measured(config, job, device_of_rank(config.device), None))
+        follow(lambda: _measured(as_config(composed), job, None, None))
         return
     try:
         with interruptible(), locked_job(job.folder):
@@ -68,7 +69,7 @@ def run_job(config: Config) -> None:
             elif state.status is Status.DONE:  # another process has been faster
                 ranks.broadcast_from_rank0(lambda: False)
             else:
-                _attempt(config, job, state)
+                _attempt(composed, job, state)
     except JobRunning as error:
         _leave(f"job {job.number} ({job.label}) left alone: {error}", "yellow")
     except WriteError as error:
@@ -81,7 +82,7 @@ def _leave(reason: str, style: str) -> None:
     say(reason, style=style)
 
 
-def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
+def _attempt(composed: Any, job: JobInfo, before: JobState) -> None:
     clear_attempt(job.folder)
     state = before.begun()
     write_state(job.folder, state)
@@ -90,15 +91,17 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     name_job(f"job {job.number}" if jobs > 1 else "")
     if jobs > 1:
         say(f"job {job.number} ({job.label}) begins; {jobs} jobs in all")
-    tracked = job_run(config, job, state)
+    tracked = job_run(job, state)
     try:
-        _run(config, job, state, tracked)
+        _run(composed, job, state, tracked)
     finally:
         tracked.close()
 
 
-def _run(config: Config, job: JobInfo, state: JobState, tracked: TrackedRun) -> None:
+def _run(composed: Any, job: JobInfo, state: JobState, tracked: TrackedRun) -> None:
     try:
+        config: Config = as_config(composed)
+        tracked.settings = config.tracking
         with (
             watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
             pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
@@ -156,23 +159,27 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
         say(f"job {job.number}: {problem}", style="red")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRun | None) -> Outcome:
-    """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
-    resolved = configuration.resolved(config)
+def _measured(config: Config, job: JobInfo, device: str | None, tracked: TrackedRun | None) -> Outcome:
+    """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing.
+
+    Args:
+        device: None takes that of the configuration.
+    """
     if tracked is not None:
-        write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
-        tracked.config |= resolved
+        write_settings(job.folder, config)
+        tracked.config |= dataclasses.asdict(config)
     sharing = job.plan.sharing_rounds(job.number) if job.plan else []  # it may decode with their verifiers too
-    with rules_of_job(resolved, *(other.together for other in sharing)):
-        protocol, context = _built(config, resolved, job, device_name, Journal(None if tracked is None else job.folder))
+    with rules_of_job(dataclasses.asdict(config), *(other.together for other in sharing)):
+        journal = Journal(None if tracked is None else job.folder)
+        protocol, context = _built(config, job, device or device_of_rank(config.device), journal)
         ignored = unused(protocol)
         if tracked is not None:
             describe(tracked, job, context, ignored)
-            times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
+            times = options_of(protocol).times  # which a process that sends curves would disturb
             if not times if config.tracking.live is None else config.tracking.live:
                 tracked.begin()
         outcome: Outcome = protocol.run(context)
-        settings = settings_columns(config, job, context, resolved, ignored)
+        settings = settings_columns(config, job, context, ignored)
         columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(context.device), **settings}
         row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
         if tracked is not None:
@@ -181,13 +188,11 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: TrackedRu
     return outcome
 
 
-def _built(
-    config: Config, resolved: dict[str, Any], job: JobInfo, device_name: str, journal: Journal
-) -> tuple[MeasurementProtocol, RunContext]:
+def _built(config: Config, job: JobInfo, device_name: str, journal: Journal) -> tuple[MeasurementProtocol, RunContext]:
     """The protocol, and what it runs with. All that can be known without a model is checked first."""
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    sampling = sampling_params(resolved["sampler"])
+    sampling = sampling_params(vars(config.sampler))
     check_settings(config.tracking)
     device = choose_device(device_name)
     if device.type == "cuda":
@@ -203,7 +208,7 @@ def _built(
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,
-        verifier_name=component_name("verifier", job.choices["verifier"], resolved["verifier"], job.overrides),
+        verifier_name=component_name("verifier", config.verifier, job),
         sampling=sampling,
         gamma=config.gamma,
         batch_size=config.batch_size,
@@ -217,7 +222,7 @@ def _built(
         folder=job.folder,
         source=build_source(config.source),
         journal=journal,
-        processors=processors_text(resolved["sampler"]),
+        processors=processors_text(vars(config.sampler)),
     )
     check_parameters(sampling, protocol)
     if protocol.needs_models:

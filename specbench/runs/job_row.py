@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,16 @@ from specbench.runs.config import Config, PairConfig, WorkloadConfig
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo
 from specbench.runs.overrides import FAMILIES, key_of
+from specbench.runs.plan import PlannedJob
 
 HF = "hf"  # of conf/pair: any two models of a user's own
 FILE = "file"  # of conf/workload: any file of a user's own
 LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
 
 
-def settings_columns(
-    config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any], ignored: Collection[str]
-) -> dict[str, Any]:
+def settings_columns(config: Config, job: JobInfo, context: RunContext, ignored: Collection[str]) -> dict[str, Any]:
     """The row's columns of settings; those of ignored keys are empty."""
-    settings = settings_of(resolved, job.choices)
+    settings = settings_of(dataclasses.asdict(config), job.choices)
     used = {key: value for key, value in settings.items() if key not in ignored}
     of_draft = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
     return {
@@ -40,10 +39,9 @@ def settings_columns(
         "config": json.dumps(used, default=str),
         "pair": pair_name(config.pair),
         "draft_dtype": None if config.pair.draft is None else str(of_draft).removeprefix("torch."),
-        "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
+        "drafter": component_name("drafter", config.drafter, job),
         "workload": workload_name(config.workload),
-        "source": resolved["source"]
-        and component_name("source", job.choices["source"], resolved["source"], job.overrides),
+        "source": config.source and component_name("source", config.source, job),
         "ranks": ranks.size(),
         **context.columns,
         **emptied(ignored),
@@ -73,20 +71,20 @@ def draw_figures(folder: Path, outcome: Outcome) -> None:
             figure.savefig(folder / f"{name}.png", dpi=150)
 
 
-def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """The name of a component: its choice in conf, or what the command line made of it.
+def component_name(group: str, node: Mapping[str, Any], job: JobInfo | PlannedJob) -> str:
+    """The name of a job's component: its choice in conf, or what the command line made of it.
 
     ``verifier._target_=mine.Mine`` is named mine.Mine, whatever yaml it started from; ``verifier.bits=8`` stands in
     brackets behind the choice. One of a family is named by the setting that says which: ``flawed/NAME``.
 
     Args:
         group: of conf, such as "verifier".
-        node: its resolved configuration.
-        overrides: of the command line.
+        node: its configuration, with everything filled in.
     """
-    prefix = f"{group}."
-    changed = {key_of(override).removeprefix(prefix) for override in overrides if key_of(override).startswith(prefix)}
-    name, member = choice, FAMILIES.get((group, choice))
+    keys = (key_of(override).partition(".") for override in job.overrides)
+    changed = {key for of_group, dot, key in keys if dot and of_group == group}
+    name = choice = job.choices[group]
+    member = FAMILIES.get((group, choice))
     if "_target_" in changed:
         name = str(node.get("_target_", choice))
     elif member is not None:

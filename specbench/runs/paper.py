@@ -10,12 +10,11 @@ from pathlib import Path
 from specbench import __version__
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
-from specbench.metrics import results
 from specbench.reports import Report
 from specbench.reports.latex import folder
 from specbench.reports.plots.style import drawn_for
-from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
-from specbench.runs.reporting import analysis_module, analysis_of
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
+from specbench.runs.reporting import analysis_module, find_analysis
 from specbench.runs.status import SweepStatus
 
 ABOUT = """\
@@ -86,9 +85,7 @@ def build_report(run: Path) -> Report:
     Raises:
         ConfigError: an experiment without a report, or a run without rows.
     """
-    plan = read_plan(run)
-    exp = plan.exp if plan is not None else run.resolve().parent.name
-    analysis = analysis_of(exp, results.read_rows(run))
+    exp, analysis = find_analysis(run)
     if analysis is None:
         remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep, or vary the same."
         raise ConfigError("RUN", run, f"a run of {exp}, which has no report", remedy)

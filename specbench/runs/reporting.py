@@ -1,13 +1,17 @@
-"""The analysis of an experiment by its name, and of a sweep of one's own by what it measured and varied."""
+"""The analysis of a run: its experiment's by name, and of a sweep of one's own by what it measured and varied."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 import pyarrow as pa
+
+from specbench.metrics import results
+from specbench.runs.plan import read_plan
 
 # Protocols whose analysis has another name.
 OF_PROTOCOL = {
@@ -19,6 +23,18 @@ OF_PROTOCOL = {
 }
 DECODING = {"gamma": "gamma_sweep", "temperature": "temperature_sweep", "drafter": "drafters", "engine": "decode_speed"}
 WITHOUT = "smoke"  # asks whether everything works here, in seconds
+
+
+def find_analysis(run: Path) -> tuple[str, ModuleType | None]:
+    """The experiment that a run's folder is of, and the analysis that reports on it; None if nothing does.
+
+    Raises:
+        ConfigError: damaged rows.
+    """
+    rows, plan = results.read_rows(run), read_plan(run)
+    exp = run.resolve().parent.name if rows is None or not len(rows) else str(rows["exp"][0])
+    exp = exp if plan is None else plan.exp
+    return exp, analysis_of(exp, rows)
 
 
 def analysis_module(exp: str) -> ModuleType | None:

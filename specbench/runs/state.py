@@ -21,6 +21,7 @@ from specbench.core.machine.journal import TOGETHER
 from specbench.sources.contract import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
+SETTINGS = "config.yaml"  # the job's configuration, with everything filled in
 IDENTITY = "identity.json"  # of the plan: what the job's id is a digest of (identity.py)
 PATIENCE = 5.0  # seconds; to look whether a lock is held takes it for a moment
 

@@ -28,11 +28,11 @@ from specbench.core.machine import ranks
 from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
-from specbench.runs.checks import check_job, check_sweep, check_times, choices_of
+from specbench.runs.checks import check_job, check_sweep, check_times
 from specbench.runs.combinations import combinations, is_of_choice, with_every_bug, with_own_keys
 from specbench.runs.commandline import Command
 from specbench.runs.identity import APART, differences, identity, together_part
-from specbench.runs.launchers import make_launcher
+from specbench.runs.launchers import choices_of, make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of
 from specbench.runs.plan import LOCK, Plan, PlannedJob, claim, read_plan, write_plan
 from specbench.runs.state import IDENTITY, JobState, Status, read_state, write_state
@@ -129,15 +129,16 @@ class Planner:
         choices = choices_of(composed.hydra)
         job = PlannedJob(-1, _id_of_refused(overrides), "", list(overrides), choices=choices)
         try:
-            resolved = config.resolved(_without_hydra(composed))
-            check_job(resolved)
-            check_times(resolved, composed.hydra)
+            job_config = config.as_config(_without_hydra(composed))
+            check_job(job_config)
+            check_times(job_config, composed.hydra)
         except SpecbenchError as error:
             return Composed(job, str(error))
-        if resolved["parallel"] != "none":
+        if job_config.parallel != "none":
             choices["ranks"] = str(ranks.size())
-        name, files, text = identity(resolved, choices)
-        together = together_part(resolved, choices, files)
+        settings = dataclasses.asdict(job_config)
+        name, files, text = identity(settings, choices)
+        together = together_part(settings, choices, files)
         return Composed(dataclasses.replace(job, id=name, files=files, together=together), identity=text)
 
     def _written(self, wanted: Sequence[Composed]) -> tuple[str, list[dict[str, Any]]]:

@@ -95,6 +95,13 @@ class Source(Protocol):
             None. A source that has it decodes requests by their ``token_ids``.
         concurrency (optional): how many requests it decodes side by side; 1 if it does not say.
         recorded (optional): whether its texts were served before, so that they answer no new request.
+        prompts, pairs, greedy (optional): of a source of recorded texts, its prompts by name, how many pairs of texts
+            each has, and the names of those with texts at temperature 0.
+        chat (optional): whether a chat template is applied to prompts, so that no checkpoint can score the texts.
+        draft (optional): the draft model; None if it drafts without one.
+        gamma (optional): how many tokens it drafts a step.
+        totals (optional): by mode, what the engine counted for all texts together, by the names of ``counters``.
+        of_run (optional): whether it is made of the run's own pair, drafter, verifier and gamma.
     """
 
     engine: str

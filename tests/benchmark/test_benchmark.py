@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -84,11 +85,15 @@ def test_bad_grids_are_named(grid, says):
         cases(BASE, grid, samplers({}, BASE.sampling))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_bad_samplers_are_named():
     with pytest.raises(ConfigError, match=r"protocol\.samplers\.hot\.heat=2: unknown key"):
         samplers({"hot": {"heat": 2}}, BASE.sampling)
-    with pytest.raises(ConfigError, match=r"top_p=2.0: outside"):
+    with pytest.raises(ConfigError, match=r"^protocol\.samplers\.hot\.top_p=2.0: outside"):
         samplers({"hot": {"top_p": 2.0}}, BASE.sampling)
+    for wrong, key in ((None, "protocol.samplers=None"), ({"hot": 3}, "protocol.samplers.hot=3")):
+        with pytest.raises(ConfigError, match=f"^{key}: no parameters by name"):
+            samplers(cast("Any", wrong), BASE.sampling)
 
 
 # --- Synthetic cases ---

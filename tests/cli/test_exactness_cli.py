@@ -11,6 +11,7 @@ from specbench.exactness.zoo.residual import PreviousRowBonus
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.job_row import component_name
 from specbench.runs.overrides import spelled_out
+from specbench.runs.plan import PlannedJob
 from tests.helpers.cli_cases import AS_SLOW_CODE, Case
 from tests.helpers.command_lines import Ran, run_once, untracked
 
@@ -136,7 +137,8 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
 )
 def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
     node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
-    assert component_name("verifier", "block", node, overrides) == name
+    job = PlannedJob(0, "", "", overrides, choices={"verifier": "block"})
+    assert component_name("verifier", node, job) == name
 
 
 def test_another_verifier_is_compared_from_the_command_line(ran):
@@ -170,7 +172,8 @@ def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran
 def test_a_flawed_verifier_is_named_by_its_bug(more, name):
     node = {"_target_": "mine.Mine", "bug": "lost_penalty", "penalty": 0.7}
     overrides = ["verifier=flawed", "verifier.bug=lost_penalty", *more]
-    assert component_name("verifier", "flawed", node, overrides) == name
+    job = PlannedJob(0, "", "", overrides, choices={"verifier": "flawed"})
+    assert component_name("verifier", node, job) == name
 
 
 @pytest.mark.parametrize(

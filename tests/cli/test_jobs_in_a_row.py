@@ -109,7 +109,6 @@ def test_a_job_knows_the_rules_of_verifiers_that_it_decodes_with(monkeypatch):
         known.append(rule.name in RULES)
         raise Built
 
-    monkeypatch.setattr(execute.configuration, "resolved", lambda config: {"verifier": config.verifier})
     monkeypatch.setattr(execute, "_built", built)
     try:
         for number in range(5):

@@ -203,7 +203,7 @@ def test_what_cannot_be_shown_is_named_with_the_remedy(
     with pytest.raises(ConfigError, match="RUN_DIR=.*empty"):
         paper([str(tmp_path / "gamma_sweep" / "1"), *out])
     with pytest.raises(ConfigError, match="which has no report"):
-        paper([str(write_run(tmp_path / "own" / "1", [make_row(protocol="cost")], empirical=False)), *out])
+        paper([str(write_run(tmp_path / "own" / "1", [make_row(exp="own", protocol="cost")], empirical=False)), *out])
     with pytest.raises(ConfigError, match="--font=No Such Font"):
         paper([str(runs[0]), *out, "--font", "No Such Font"])
     with pytest.raises(ConfigError, match="--column, --wide=7"):

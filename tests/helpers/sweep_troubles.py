@@ -77,7 +77,7 @@ def beside_numbers(folder: Path) -> dict[str, object]:
     def broken_report() -> None:
         from specbench.runs import ending
 
-        ending.analysis_of = _raise  # a smoke sweep has no report to build
+        ending.find_analysis = _raise  # a smoke sweep has no report to build
 
     def no_links() -> None:
         Path.symlink_to = _raise_os_error  # ty: ignore

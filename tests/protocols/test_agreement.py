@@ -276,6 +276,7 @@ def test_a_verifier_without_a_twin_is_named():
         ("protocol.draws=0: protocol.requests is 0 too", {"draws": 0}),
         ("protocol.requests=-1", {"requests": -1}),
         ("protocol.steps=0", {"steps": 0}),
+        ("protocol.vocabulary=1: ", {"vocabulary": 1}),
         ("protocol.other=str: not a verifier", {"other": "block"}),
     ],
 )

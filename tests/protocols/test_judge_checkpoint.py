@@ -230,6 +230,8 @@ def test_texts_that_cannot_be_scored_are_refused():
         scorer().add([text("import", [9999999])], Mode.PLAIN)
     with pytest.raises(ConfigError, match=r"protocol\.draft=embedded:draft"):
         judged(Own(), draft=PAIR[1])
+    with pytest.raises(ConfigError, match=r"^protocol\.target=nowhere: no such folder"):
+        text_scorer.TextScorer("nowhere", None, "cpu", "float32", SamplingParams(), None)
 
 
 def test_replay_predicts_what_the_engine_counts(monkeypatch, exact):

@@ -8,6 +8,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -229,11 +230,10 @@ def test_pages_of_analyses_hold_their_tables_and_figures(tmp_path: Path) -> None
         assert all(question.endswith("?") for question in questions)
 
 
-class Stub:
+class Stub(ModuleType):
     """An analysis whose report is quick to draw."""
 
-    @staticmethod
-    def build(run: Path) -> Report:
+    def build(self, run: Path) -> Report:
         assert len(read_rows(run))
         return report("Is it <b>?", warning="Part of its sweep.")
 
@@ -251,7 +251,7 @@ def test_an_index_quotes_answers_and_warns_beside_them(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps, one of them without rows and one without an analysis: a line each."""
-    monkeypatch.setattr("specbench.runs.collection.analysis_of", lambda exp, _: {"gamma_sweep": Stub}.get(exp))
+    monkeypatch.setattr("specbench.runs.reporting.analysis_of", lambda exp, _: {"gamma_sweep": Stub(exp)}.get(exp))
     outputs = tmp_path / "outputs"
     write_run(outputs / "gamma_sweep" / "1", [make_row(hardware="<b>CPU</b>")], empirical=False)
     (outputs / "gamma_sweep" / "latest").symlink_to("1")

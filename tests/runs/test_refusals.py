@@ -25,6 +25,7 @@ WORDS = [
     (("hydra.run.dir=here",), "hydra.run.dir=here: a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep"),
     (("hydra/sweeper=basic",), "hydra/sweeper=basic: sweeps are planned on disk"),
     (("~sampler",), "sampler=nothing: a run needs one. See --help"),
+    (("~gamma",), "gamma=???: no value given. Leave out ~gamma."),
     (("verifier=[naive,masked]",), "verifier=[naive,masked]: not the name of a choice. Name one, such as verifier=nai"),
     (("-m", "+exp=gamma_sweep,smoke"), "+exp=gamma_sweep,smoke: several experiments at once"),
     # Characters that Hydra reads in quotes alone
@@ -80,10 +81,10 @@ def test_words_of_a_command_line(arguments, words):
 
 
 @pytest.fixture(scope="module")
-def defaults() -> dict:
+def defaults() -> config.Config:
     config.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return config.resolved(compose("config"))
+        return config.as_config(compose("config"))
 
 
 @pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value}" for key, value, _ in VALUES])
@@ -91,7 +92,7 @@ def test_values_of_a_configuration(key, value, words, defaults):
     check_job(defaults)
     settings = copy.deepcopy(defaults)
     group, _, name = key.rpartition(".")
-    (settings[group] if group else settings)[name] = value
+    setattr(getattr(settings, group) if group else settings, name, value)
     with pytest.raises(ConfigError) as caught:
         check_job(settings)
     assert refused(caught.value, words), caught.value

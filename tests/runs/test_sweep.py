@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
-from specbench.runs.checks import choices_of
 from specbench.runs.combinations import combinations
 from specbench.runs.commandline import parse_command, show
-from specbench.runs.config import resolved as resolve
+from specbench.runs.config import as_config
 from specbench.runs.identity import identity
+from specbench.runs.launchers import choices_of
 from specbench.runs.state import Status, read_state
 from specbench.runs.sweep import JobsRefused, Planner, Sweep
 
@@ -172,7 +173,9 @@ def test_jobs_run_as_they_were_planned(here, monkeypatch):
     (here / "mine/verifier").mkdir(parents=True)
     verifier, ran = here / "mine/verifier/own.yaml", []
     verifier.write_text("_target_: specbench.rules.token.naive.NaiveVerifier\nbits: 8\n")
-    monkeypatch.setattr(launchers, "run_job", lambda config: ran.append({**config, "hydra": HydraConfig.get()}))
+    monkeypatch.setattr(
+        launchers, "run_job", lambda composed: ran.append({"composed": composed, "hydra": HydraConfig.get()})
+    )
     quiet = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
     planner = Planner(parse_command(["--config-dir", "mine", "verifier=own,naive", "gamma=1,3", *quiet]))
     sweep = planner.plan()
@@ -180,9 +183,9 @@ def test_jobs_run_as_they_were_planned(here, monkeypatch):
     assert planner.launch(sweep) is None
     assert [job["hydra"].runtime.output_dir for job in ran] == [str(here / sweep.folder / str(n)) for n in range(4)]
     for job, planned_job in zip(ran, sweep.waiting, strict=True):
-        resolved = resolve(OmegaConf.create({key: value for key, value in job.items() if key != "hydra"}))
-        assert identity(resolved, choices_of(job["hydra"])).name == planned_job.id
-    assert [job["verifier"].get("bits") for job in ran] == [8, 8, None, None]
+        settings = asdict(as_config(job["composed"]))
+        assert identity(settings, choices_of(job["hydra"])).name == planned_job.id
+    assert [job["composed"].verifier.get("bits") for job in ran] == [8, 8, None, None]
 
 
 def test_help_does_not_copy_all_schemas_for_each_group(monkeypatch):

@@ -2,6 +2,7 @@
 
 import logging
 import logging.config
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -74,16 +75,16 @@ def test_no_source_is_asked_for_by_leaving_it_out(value):
 
 
 def test_a_source_without_a_class_is_refused():
-    settings = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
+    without = config.as_config(composed("source=openai", "source.url=http://x", "source._target_=null"))
     with pytest.raises(ConfigError, match=r"^source=.*: no _target_\. Choose one of conf/source"):
-        check_job(settings)
+        check_job(without)
 
 
 def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another_job():
-    settings = config.resolved(composed())
+    settings = asdict(config.as_config(composed()))
     older = {key: value for key, value in settings.items() if key != "source"}
     assert identity(settings, {})[0] == identity(older, {})[0]
-    other = config.resolved(composed("source=openai", "source.url=http://x"))
+    other = asdict(config.as_config(composed("source=openai", "source.url=http://x")))
     assert identity(other, {})[0] != identity(settings, {})[0]
 
 

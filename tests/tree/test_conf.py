@@ -117,7 +117,7 @@ def test_every_experiment_composes_with_each_value_it_sweeps(name, thorough):
         again = [words for words in value_words[1:] if tuple(words[0].split("=")) in CHOICES]
         kept = [words for words in value_words if words not in again]
         for words in kept if thorough else kept[-1:]:
-            check_job(config.resolved(composed(f"+exp={name}", *words)))
+            check_job(config.as_config(composed(f"+exp={name}", *words)))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

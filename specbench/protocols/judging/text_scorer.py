@@ -70,7 +70,11 @@ class TextScorer:
         self, target: str, draft: str | None, device: str, dtype: str, sampling: SamplingParams, tolerance: float | None
     ):
         self.name = target
-        self.pair: Pair = load_pair(target, draft, device=device, dtype=dtype, chat=False)
+        try:
+            self.pair: Pair = load_pair(target, draft, device=device, dtype=dtype, chat=False)
+        except ConfigError as error:  # which speaks of the run's own pair
+            key = error.key.replace("pair.", "protocol.", 1)
+            raise type(error)(key, error.value, error.problem, error.remedy) from error
         loaded = {"target": self.pair.target, "draft": self.pair.draft}
         self.models = [
             CachedModel(model, self.pair.vocab_size, name) for name, model in loaded.items() if model is not None

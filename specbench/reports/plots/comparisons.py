@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
-from specbench.reports.plots.style import GREY, left_label, panels, style, with_legend
+from specbench.reports.plots.style import GREY, draw_points, ends, left_label, panels, style, with_legend
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
@@ -70,9 +70,7 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
             rows = here[here["series"] == series]
             x = np.array([categories.index(category) for category in rows["category"]], dtype=float)
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
-            middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
-            axes.vlines(x, low, high, color=look.colour, linewidth=1)
-            axes.plot(x, middle, label=series, **look.points)
+            draw_points(axes, x, rows, "speedup", series, **look.points)
         axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_xticks(range(len(categories)), categories)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)
@@ -92,7 +90,7 @@ def acceptance_by_sampler(results: pd.DataFrame, bases: Collection[str]) -> Figu
     figure, every_axes = panels(2, 2, (1 / 2, 0.6 + 0.24 * len(results)), sharey=True)
     places = np.arange(len(results))[::-1]
     for axes, (name, label) in zip(every_axes, SHOWN.items(), strict=True):
-        value, low, high = (results[name + suffix].to_numpy(dtype=float) for suffix in ("", "_low", "_high"))
+        value, low, high = ends(results, name)
         axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", color=BLUE, markersize=4, capsize=2)
         if len(bases) == 1:
             (base,) = value[results["series"].isin(bases).to_numpy()]

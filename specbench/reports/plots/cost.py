@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.replay.cost.model import CostModel
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHED, in_order, looks
-from specbench.reports.plots.style import GREY, INK, panels, style, with_legend
+from specbench.reports.plots.style import GREY, INK, draw_band, draw_points, panels, style, with_legend
 
 
 @style()
@@ -45,14 +45,9 @@ def predicted_speedups(predicted: pd.DataFrame, measured: pd.DataFrame) -> Figur
     for axes, (batch, lines) in zip(every_axes, groups, strict=True):
         for name, line in lines.groupby("verifier", sort=False):
             curve, look = line.sort_values("gamma"), every[str(name)]
-            colour = look.colour
-            axes.plot(curve["gamma"], curve["speedup"], label=f"{name}, predicted", **look.curve)
-            axes.fill_between(
-                curve["gamma"], curve["speedup_low"], curve["speedup_high"], color=colour, alpha=0.18, linewidth=0
-            )
+            draw_band(axes, curve["gamma"], curve, "speedup", f"{name}, predicted", look)
             points = measured[(measured["batch"] == batch) & (measured["verifier"] == name)]
-            axes.vlines(points["gamma"], points["speedup_low"], points["speedup_high"], color=colour, linewidth=1)
-            axes.plot(points["gamma"], points["speedup"], label=f"{name}, measured", **look.points)
+            draw_points(axes, points["gamma"], points, "speedup", f"{name}, measured", **look.points)
         axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
         axes.set_title(f"batch {batch}")
         axes.set_xlabel(AXIS_LABELS["gamma"])

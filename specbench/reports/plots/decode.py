@@ -6,7 +6,6 @@ verifiers of one rule have the same acceptance and would hide each other.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench.metrics import theory
 from specbench.metrics.intervals import Estimate
+from specbench.metrics.intervals import columns as estimate_columns
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
-from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, panels, style, with_legend
+from specbench.reports.plots.style import BAND, GREY, INK, PALE, draw_points, left_label, panels, style, with_legend
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
@@ -54,13 +54,9 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure 
     figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
     both = {"where all before it were accepted": conditional, "of all drafted": joint}
     for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
-        estimates = [
-            (estimate.value, estimate.low, estimate.high) if estimate else (math.nan,) * 3 for estimate in both[name]
-        ]
-        values, low, high = np.array(estimates).reshape(-1, 3).T  # NaN is not drawn
-        places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
-        axes.plot(places, values, label=name, **look.line)
-        axes.vlines(places, low, high, color=look.colour, linewidth=1)
+        rates = pd.DataFrame([estimate_columns("rate", estimate) for estimate in both[name]])
+        places = np.arange(1, len(rates) + 1) + 0.028 * len(rates) * side  # the two are equal at position 1
+        draw_points(axes, places, rates, "rate", name, **look.line)
     axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
     axes.set_title(_wrapped(title), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -267,9 +263,7 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
 def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
     for series in _series(results, axis):
         x = series.rows[axis] + _shift(results, axis) * series.place
-        y, low, high = (series.rows[value + suffix].astype(float) for suffix in ("", "_low", "_high"))
-        axes.plot(x, y, label=series.name, **series.look.line)
-        axes.vlines(x, low, high, color=series.look.colour, linewidth=1)
+        draw_points(axes, x, series.rows, value, series.name, **series.look.line)
     ticks = np.unique(results[axis])
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(AXIS_LABELS[axis])

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from specbench.reports.plots.looks import DASHED, DOTTED, Look, looks
-from specbench.reports.plots.style import GREY, INK, left_label, panels, style, with_legend
+from specbench.reports.plots.style import GREY, INK, draw_points, left_label, panels, style, with_legend
 from specbench.rules import RULES, floor_info
 
 
@@ -43,8 +43,7 @@ def _line(axes: Axes, line: pd.DataFrame, name: str, look: Look) -> None:
     if line.empty:
         return
     x, y = line["batch_size"].to_numpy(), line["median_us"].to_numpy()
-    axes.plot(x, y, label=name, **look.line)
-    axes.vlines(x, line["median_us_low"], line["median_us_high"], color=look.colour, linewidth=1)
+    draw_points(axes, x, line, "median_us", name, **look.line)
     hollow = ~line["graph"].astype(bool).to_numpy()
     if hollow.any() and line["device"].iloc[0] != "cpu":
         axes.scatter(x[hollow], y[hollow], s=22, facecolor="white", edgecolor=look.colour, marker=look.marker, zorder=3)

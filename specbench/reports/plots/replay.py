@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.replay.survival import ARGMAX
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import DASHED, Look, in_order, looks
-from specbench.reports.plots.style import INK, panels, style, with_legend
+from specbench.reports.plots.style import INK, draw_band, draw_points, panels, style, with_legend
 from specbench.rules import RULES
 
 
@@ -35,11 +35,8 @@ def replayed_lengths(rows: pd.DataFrame) -> Figure:
 def draw_lengths(axes: Axes, rows: pd.DataFrame, looks_of: Mapping[str, Look]) -> None:
     """Lines and bands of replayed lengths."""
     for rule in dict.fromkeys(rows["rule"]):
-        look = looks_of[rule]
         line = rows[rows["rule"] == rule].sort_values("gamma")
-        axes.plot(line["gamma"], line["acceptance_length"], label=f"{_title(rule)}, replayed", **look.curve)
-        low, high = (line[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
-        axes.fill_between(line["gamma"], low, high, color=look.colour, alpha=0.18, linewidth=0)
+        draw_band(axes, line["gamma"], line, "acceptance_length", f"{_title(rule)}, replayed", looks_of[rule])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -70,11 +67,8 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
         draw_lengths(axes, lines, looks_of)
         here = decoded[decoded["temperature"] == temperature]
         for rule, points in here.groupby("rule", sort=False):
-            look = looks_of[str(rule)]
-            low, high = (points[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
-            axes.vlines(points["gamma"], low, high, color=look.colour, linewidth=1)
-            label = f"{_title(str(rule))}, decoded"
-            axes.plot(points["gamma"], points["acceptance_length"], label=label, ms=4, **look.points)
+            label, look = f"{_title(str(rule))}, decoded", looks_of[str(rule)].points
+            draw_points(axes, points["gamma"], points, "acceptance_length", label, ms=4, **look)
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
     every_axes[0].set_ylabel("tokens emitted per step")

@@ -12,10 +12,15 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from specbench.reports.plots.looks import Look
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
 NARROWEST = 1.5  # inches of a panel whose axis can still be read
@@ -135,3 +140,32 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
     return figure
+
+
+def ends(rows: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The values of a column ``x``, and the ends of their intervals, ``x_low`` and ``x_high``."""
+    value, low, high = (rows[f"{column}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+    return value, low, high
+
+
+def draw_points(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, **look: Any) -> None:
+    """Values and the bars of their intervals, which lie below points that stand alone, and over lines.
+
+    Args:
+        x: where the rows stand.
+        look: of the points, as ``Look.points``, or ``Look.line`` to join them.
+    """
+    value, low, high = ends(rows, column)
+    alone = look["linestyle"] == "none"
+    if alone:
+        axes.vlines(x, low, high, color=look["color"], linewidth=1)
+    axes.plot(x, value, label=name, **look)
+    if not alone:
+        axes.vlines(x, low, high, color=look["color"], linewidth=1)
+
+
+def draw_band(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, look: Look) -> None:
+    """A curve, and the band of its intervals."""
+    value, low, high = ends(rows, column)
+    axes.plot(x, value, label=name, **look.curve)
+    axes.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)

@@ -9,14 +9,12 @@ import importlib.util
 import re
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.disk import read_json
 from specbench.rules.verifier import capabilities
-from specbench.runs.config import Config, TrackingConfig
+from specbench.runs.config import TrackingConfig, read_settings
 from specbench.runs.job import JobInfo
 from specbench.runs.job_row import HF, model_name
 from specbench.runs.plan import PlannedJob, commands, varied
@@ -28,10 +26,9 @@ from specbench.runs.tracking.run import TrackedRun, check_settings, tags_of
 from specbench.runs.tracking.wandb_report import REPORT
 
 
-def job_run(config: Config, job: JobInfo, state: JobState) -> TrackedRun:
-    """The W&B run of an attempt that begins."""
-    settings: Any = OmegaConf.to_container(cast("Any", config.tracking), resolve=True)
-    return _run(TrackingConfig(**settings), job.exp, job.folder, job, state)
+def job_run(job: JobInfo, state: JobState) -> TrackedRun:
+    """The W&B run of an attempt that begins, which goes nowhere before its settings are known."""
+    return _run(TrackingConfig(mode="disabled"), job.exp, job.folder, job, state)
 
 
 def describe(run: TrackedRun, job: JobInfo, context: Any, ignored: Container[str]) -> None:
@@ -152,13 +149,13 @@ def _run(settings: TrackingConfig, exp: str, folder: Path, job: JobInfo | Planne
         name=job.label,
         kind=job.choices.get("verifier", "job"),
         tags=tags_of(facts_of(job.choices, folder)),
-        config={**_configuration(folder), "choices": job.choices, "attempt": state.attempt},
+        config={**read_settings(folder), "choices": job.choices, "attempt": state.attempt},
     )
 
 
 def facts_of(choices: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The choices of a job, with the target's name in the place of ``hf``, as in its rows."""
-    pair = _configuration(folder).get("pair", {})
+    pair = read_settings(folder).get("pair", {})
     named = choices.get("pair") == HF and isinstance(pair, dict) and pair.get("target")
     return {**choices, "pair": model_name(str(named))} if named else dict(choices)
 
@@ -172,7 +169,7 @@ def _settings(status: SweepStatus, online: bool, *first: Path) -> TrackingConfig
     """As the configuration of the first job that began says, or that in the folder ``first``; None if none did, or if
     tracking was disabled."""
     folders = (*first, *(status.folder / str(job.number) for job in status.plan.jobs))
-    written = next(filter(None, (_configuration(folder).get("tracking") for folder in folders)), None)
+    written = next(filter(None, (read_settings(folder).get("tracking") for folder in folders)), None)
     if written is None or written["mode"] == "disabled":
         return None
     settings = TrackingConfig(**written)
@@ -182,11 +179,3 @@ def _settings(status: SweepStatus, online: bool, *first: Path) -> TrackingConfig
     except ConfigError:  # the jobs have said so
         return None
     return settings
-
-
-def _configuration(job: Path) -> dict[str, Any]:
-    try:
-        made = OmegaConf.to_container(OmegaConf.load(job / "config.yaml"))
-    except (OSError, ValueError):
-        return {}
-    return {str(key): value for key, value in made.items()} if isinstance(made, dict) else {}

@@ -1,0 +1,45 @@
+"""What Hydra composed as a job's settings, and the file that has them."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from specbench.runs import execute
+from specbench.runs.config import Config, as_config, read_settings, write_settings
+from specbench.runs.job import JobInfo
+from specbench.runs.state import JobState, Status, read_state
+from tests.helpers.small_sweeps import planned_sweep
+from tests.tree.test_conf import composed
+
+CODE = ["${", "${x}", "$${{x}", "\\${", "\\\\${x}", "a\\", "$", "{}", "1e3", "null", "é\n"]
+
+
+def test_texts_that_look_like_interpolations_are_kept(tmp_path: Path) -> None:
+    """A stop string or a system prompt may be code; on the command line it has a backslash before its ``${``."""
+    config = as_config(composed('sampler.stop=["\\${"]', 'pair.system="Write \\${x}"'))
+    assert isinstance(config, Config)
+    assert (config.sampler.stop, config.pair.system) == (["${"], "Write ${x}")
+    config.verifier |= {"texts": CODE, "by_name": {"a": CODE[0]}}
+    write_settings(tmp_path, config)
+    assert read_settings(tmp_path) == asdict(config)
+
+
+def test_a_configuration_that_leads_nowhere_where_the_job_runs_fails_the_job(tmp_path: Path) -> None:
+    """A variable may be set where a sweep is planned, and not where its jobs run."""
+    folder = planned_sweep(tmp_path / "sweep", JobState("a")) / "0"
+    execute.run_job(
+        composed("tracking.project=${oc.env:NOT_SET_HERE}"),
+        JobInfo(0, "", folder, "adhoc", {}, "", (), None, beside=False, in_turn=True),
+    )
+    state = read_state(folder)
+    assert state is not None
+    assert state.status is Status.FAILED
+    assert "NOT_SET_HERE" in str(state.reason)
+
+
+@pytest.mark.parametrize("written", [None, "", "[", "a: [", "3", "a: ${nothing}"])
+def test_settings_that_cannot_be_read_are_none(tmp_path: Path, written: str | None) -> None:
+    if written is not None:
+        (tmp_path / "config.yaml").write_text(written)
+    assert read_settings(tmp_path) == {}
