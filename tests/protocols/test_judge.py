@@ -253,6 +253,20 @@ def test_engines_without_token_ids_are_judged_by_words():
     assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
 
 
+@pytest.mark.parametrize(
+    ("source", "unit"), [(engines.Several(), "tokens"), (engines.WithoutIds(), "words"), (engines.LosesIds(), "words")]
+)
+def test_speeds_name_what_they_count(source, unit):
+    """Words were called tokens: texts of an engine without token ids had a wrong speed and mean of accepted tokens."""
+    names = certificate(judged(source))["findings"][3]["numbers"]
+    assert {name for name in names if name.endswith((" a second, speculative", " a second, plain"))} == {
+        f"{unit} a second, speculative",
+        f"{unit} a second, plain",
+    }
+    assert ("mean accepted tokens" in names) == (unit == "tokens")
+    assert "acceptance length" in names
+
+
 def test_texts_with_and_without_token_ids_are_compared_by_their_characters():
     """A tuple of ids differs from every text, so that the same seed seemed to give other texts, and copies differed."""
     requests = [TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)] * 3
