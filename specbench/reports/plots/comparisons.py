@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
-from specbench.reports.plots.style import GREY, left_label, panels, style, with_legend
+from specbench.reports.plots.style import GREY, left_label, literal, panels, style, with_legend
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
@@ -72,7 +72,7 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
             middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
             axes.vlines(x, low, high, color=look.colour, linewidth=1)
-            axes.plot(x, middle, label=series, **look.points)
+            axes.plot(x, middle, label=literal(series), **look.points)
         axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_xticks(range(len(categories)), categories)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)

@@ -21,11 +21,24 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from specbench.metrics import theory
 from specbench.metrics.intervals import Estimate
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
-from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, panels, style, with_legend
+from specbench.reports.plots.style import (
+    BAND,
+    GREY,
+    INK,
+    LEGEND_ROW,
+    PALE,
+    broken,
+    left_label,
+    literal,
+    panels,
+    style,
+    with_legend,
+)
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
+TITLE_SHARE = 0.8  # of a panel's width, that its title may take
 Rates = Sequence[Estimate | None]
 
 
@@ -221,8 +234,12 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
         axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
         axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
-        axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
+        axes.set_xlabel(AXIS_LABELS[axis])
     every_axes[0].set_ylabel("ms per emitted token")
+    titles = [axes.set_title(series.name) for axes, series in zip(every_axes, every, strict=True)]
+    columns = len({place.colspan.start for axes in every_axes if (place := axes.get_subplotspec()) is not None})
+    lines = max(broken(title, TITLE_SHARE * figure.get_figwidth() / columns) for title in titles)
+    figure.set_figheight(figure.get_figheight() + (lines - 1) * LEGEND_ROW * math.ceil(len(every) / columns))
     return with_legend(figure, columns=5)
 
 
@@ -259,7 +276,7 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
     column = results["series"] if "series" in results else results["verifier"]
     every = looks(column)
     return [
-        _Series(name, results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
+        _Series(literal(name), results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
         for i, (name, look) in enumerate(every.items())
     ]
 

@@ -12,14 +12,17 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
 NARROWEST = 1.5  # inches of a panel whose axis can still be read
 LEGEND_ROW = 0.15  # inches, at the font size of a legend
+LABEL_SHARE = 0.85  # of a figure's width that the label of a legend may take beside its mark
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -121,6 +124,7 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     """The figure with one legend for all panels, outside of them, in as many columns as fit, up to ``columns``.
 
     The figure grows with the rows that this takes beyond those of ``columns``, so that its panels keep their height.
+    Labels that are wider than the figure are broken into lines.
     """
     every = [axes.get_legend_handles_labels() for axes in figure.axes]
     named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
@@ -132,6 +136,23 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
         if ncols == 1 or shown.get_window_extent().width / figure.dpi <= figure.get_figwidth():
             break
         shown.remove()
-    more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
+    rows = math.ceil(len(named) / ncols)
+    if ncols == 1:
+        rows = sum(broken(label, LABEL_SHARE * figure.get_figwidth()) for label in shown.get_texts())
+    more = rows - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
     return figure
+
+
+def broken(text: Text, inches: float) -> int:
+    """Breaks a text into lines that are at most ``inches`` wide, and returns how many there are."""
+    figure = text.get_figure(root=True)
+    wide = 0.0 if figure is None else text.get_window_extent().width / figure.dpi
+    if wide > inches:
+        text.set_text(fill(text.get_text(), max(1, int(len(text.get_text()) * inches / wide))))
+    return text.get_text().count("\n") + 1
+
+
+def literal(name: str) -> str:
+    """A name as labels show it: between two dollar signs matplotlib would read a formula."""
+    return name.replace("$", r"\$")
