@@ -212,6 +212,21 @@ def test_long_names_of_series_are_broken_and_none_is_a_formula() -> None:
         assert r"file:a\$b_{\$.jsonl, own_sampling 6" in shown
 
 
+def test_names_of_prompts_categories_and_samplers_are_no_formulas() -> None:
+    """A prompt of a judged file with such a name ended the judge in an error, when all texts had been compared."""
+    name = "$5 or {$10"
+    results = frame([make_row()]).assign(series=name)
+    speeds = {"temperature": 1.0, "category": name, "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3}
+    with style():
+        for figure in (
+            comparisons.bias([("1", 0.1, 0.2)], [(name, 0.1, 0.2)], 0.99, name),
+            comparisons.engines([(name, 0.1, 0.2)], 0.99),
+            comparisons.acceptance_by_sampler(results, [name]),
+            comparisons.speedup_by_category(pd.DataFrame([{**speeds, "series": name}])),
+        ):
+            figure.draw_without_rendering()
+
+
 def test_labels_of_axes_stand_beside_their_panels_and_not_beside_the_legend() -> None:
     with drawn_for(PAPER), style():
         figure = FIGURES["time against batch"]()
