@@ -32,6 +32,7 @@ from specbench.reports.plots.style import (
     literal,
     panels,
     style,
+    visible,
     with_legend,
 )
 
@@ -123,7 +124,7 @@ def _shortened(text: str, length: int, keep_end: bool = False) -> str:
     """A quoted text in which nothing is invisible; characters that the figures' font may lack are escaped."""
     if len(text) > length:
         text = f"…{text[-length:]}" if keep_end else f"{text[:length]}…"
-    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
+    return visible(repr(text))
 
 
 @style()

@@ -149,10 +149,16 @@ def broken(text: Text, inches: float) -> int:
     figure = text.get_figure(root=True)
     wide = 0.0 if figure is None else text.get_window_extent().width / figure.dpi
     if wide > inches:
-        text.set_text(fill(text.get_text(), max(1, int(len(text.get_text()) * inches / wide))))
+        lines = fill(text.get_text(), max(1, int(len(text.get_text()) * inches / wide)))
+        text.set_text(lines.replace("\\\n$", "\n\\$"))  # a dollar sign and the backslash before it stay together
     return text.get_text().count("\n") + 1
 
 
 def literal(name: str) -> str:
     """A name as labels show it: between two dollar signs matplotlib would read a formula."""
-    return name.replace("$", r"\$")
+    return visible(name).replace("$", r"\$")
+
+
+def visible(text: str) -> str:
+    """A text whose characters beyond Latin, which the figures' font may lack, are escaped."""
+    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in text)
