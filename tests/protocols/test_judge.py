@@ -251,6 +251,8 @@ def test_engines_without_token_ids_are_judged_by_words():
     assert verdicts(outcome)[0] == NOT_REFUTED
     assert certificate(outcome)["findings"][0]["numbers"]["units"].startswith("words")
     assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
+    compared = checks(outcome)[LOGPROBS, Mode.SPECULATIVE]
+    assert (compared.cases, compared.detail[:24]) == (0, "not checked: no prompt h")
 
 
 @pytest.mark.parametrize(
