@@ -10,7 +10,7 @@ import pandas as pd
 from specbench.metrics.intervals import columns
 from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
-from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
+from specbench.metrics.results import CATEGORIES, EMPIRICAL, OF_WORKLOAD, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
@@ -26,6 +26,7 @@ MEASURED = (
 )
 NO_CATEGORY = "(none)"
 MOST_COLUMNS = 8  # categories side by side
+_OF_ALL = {"all": "speedup", "acceptance length": "acceptance_length"}  # headings behind those of categories
 
 
 def read_run(run_dir: Path, axis: str, part: str = "verifier", needed: str = "acceptance_histogram") -> pd.DataFrame:
@@ -77,7 +78,8 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
         settings: columns of ``results`` that each line gets as well.
 
     Returns:
-        Those settings, job, and the columns of protocols/categories.py; empty if the workload has no categories.
+        Those settings, by their names of OF_WORKLOAD, job, and the columns of protocols/categories.py; empty if the
+        workload has no categories.
     """
     categories = read_jobs(run_dir, CATEGORIES)
     if categories.empty:
@@ -85,7 +87,8 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
     later = columns("drafted_per_step", None)  # which tables of earlier versions lack
     categories = categories.reindex(columns=list(dict.fromkeys([*categories, *later])))
     categories = categories.replace({"category": {"": NO_CATEGORY}})
-    rows = results[list(dict.fromkeys(["job", *settings]))].merge(categories, on="job")
+    of_runs = results[list(dict.fromkeys(["job", *settings]))].rename(columns=OF_WORKLOAD)
+    rows = of_runs.merge(categories, on="job")
     return rows.sort_values("category", key=lambda names: pd.factorize(names)[0], kind="stable", ignore_index=True)
 
 
@@ -104,18 +107,21 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[st
         return {"speedups": None, "categories": None}
     names = list(rows["category"].unique())
     measured = ("tokens drafted", "acceptance rate", "acceptance length", "speedup")
-    long = cells.table(rows, ["category", *settings, "prompts", "texts", *measured])
+    of_runs = [OF_WORKLOAD.get(name, name) for name in settings]
+    long = cells.table(rows, ["category", *of_runs, "prompts", "texts", *measured])
+    taken = {*settings, *_OF_ALL}
+    headings = {name: f"category {name}" if name in taken else name for name in names}
 
     def line(run: pd.Series) -> dict[str, str]:
         by_name = rows[rows["job"] == run["job"]].set_index("category").reindex(names)
-        speedups = {name: interval(row, "speedup") for name, row in by_name.iterrows()}
-        both = {"all": interval(run, "speedup"), "acceptance length": interval(run, "acceptance_length")}
-        return {**cells.settings(run, settings), **speedups, **both}
+        speedups = {headings[str(name)]: interval(row, "speedup") for name, row in by_name.iterrows()}
+        of_all = {heading: interval(run, column) for heading, column in _OF_ALL.items()}
+        return {**cells.settings(run, settings), **speedups, **of_all}
 
     wide = 1 < len(names) <= MOST_COLUMNS and rows["speedup"].notna().any()
     return {
         "speedups": Table("speedups", cells.shown(results, line), left=tuple(settings)) if wide else None,
-        "categories": Table("categories", long, rows, left=("category", *settings)),
+        "categories": Table("categories", long, rows, left=("category", *of_runs)),
     }
 
 

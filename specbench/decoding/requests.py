@@ -54,7 +54,12 @@ class Request:
     @property
     def prompt_name(self) -> str:
         """The name of its prompt, which all continuations of it share."""
-        return self.name.removesuffix(f"#{self.sample}") if self.sample else self.name
+        return self.name.removesuffix(sample_name("", self.sample)) if self.sample else self.name
+
+
+def sample_name(prompt: str, sample: int) -> str:
+    """Returns the name of a further continuation of a prompt."""
+    return f"{prompt}#{sample}"
 
 
 def requests_of(
@@ -78,7 +83,7 @@ def requests_of(
     most = sampling.max_tokens or max_new_tokens
     request = Request(name, fed, first, sampling, most, gamma)
     others = [
-        dataclasses.replace(request, name=f"{name}#{i}", seed=request_seed(first, f"#{i}"), sample=i)
+        dataclasses.replace(request, name=sample_name(name, i), seed=request_seed(first, f"#{i}"), sample=i)
         for i in range(1, sampling.n)
     ]
     return [request, *others]

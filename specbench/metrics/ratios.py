@@ -47,13 +47,14 @@ class StepLog:
 
     @staticmethod
     def of(steps: pd.DataFrame, gamma: int) -> StepLog:
-        """From the columns of results.StepRow."""
+        """From the columns of results.StepRow, or of DecodedBatch.step_log, which numbers the samples of a prompt."""
         names = ("num_draft_tokens", "num_accepted", "num_emitted")
         drafted, accepted, emitted = (steps[name].to_numpy(dtype=np.int64) for name in names)
         # Logs from before there were trees do not say the depth apart.
         known = steps["draft_depth"].fillna(steps["num_draft_tokens"]) if "draft_depth" in steps else drafted
         depth = np.asarray(known, dtype=np.int64)
-        return StepLog(drafted, depth, accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
+        request = steps.groupby([name for name in ("prompt", "sample") if name in steps], sort=False).ngroup()
+        return StepLog(drafted, depth, accepted, emitted, request.to_numpy(), gamma)
 
     @property
     def drafting(self) -> np.ndarray:

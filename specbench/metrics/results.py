@@ -28,6 +28,7 @@ from specbench.metrics.run_row import RunRow
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 CATEGORIES = "categories.parquet"  # protocols/categories.py
+OF_WORKLOAD = {"prompts": "prompts in all"}  # a run's columns that CATEGORIES has too, by their names beside it
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
     """Compares one setting.
 
     Args:
-        points: the decoded texts of one setting.
+        points: the decoded texts of one setting: ``prompt`` (a name or a number), ``tokens``, ``steps`` and
+            ``expected_steps``, a line a text.
         independent: tokens and expected steps, [prompts] each, of a trace of its own (replay/summary.by_prompt); None
             if it was not replayed.
 
@@ -55,7 +56,7 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
         ArgumentError: points without one of their columns, or with a number that no text has.
     """
     _check_points(points)
-    units = points["prompt"].map(first_turn)
+    units = points["prompt"].map(lambda prompt: first_turn(str(prompt)))
     sums = points.groupby(units, sort=False)[[*_COUNTS]].sum()
     decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
     if len(sums) < 2:  # nothing tells how much prompts scatter
@@ -72,6 +73,8 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
 def _check_points(points: pd.DataFrame) -> None:
     if missing := [name for name in ("prompt", *_COUNTS) if name not in points]:
         raise ArgumentError(f"points: no column {missing[0]}. Give prompt, {', '.join(_COUNTS)}, a line a text.")
+    if (unnamed := points["prompt"].isna()).any():
+        raise ArgumentError(f"points: no prompt in line {points.index[unnamed][0]}. Give a name or a number.")
     for name in _COUNTS:
         if not pd.api.types.is_numeric_dtype(points[name]):
             raise ArgumentError(f"points: {name} holds {points[name].dtype}. Give numbers.")

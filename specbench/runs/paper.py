@@ -74,7 +74,7 @@ def check_whole(run: Path, partial: bool) -> None:
     status = SweepStatus.of(run)
     if status is not None and not status.complete and not partial:
         troubles = [sentence for style, sentence in status.problems() if style == "bold red"]
-        problem = "; ".join([status.sentence(), *troubles[:2]])
+        problem = "; ".join([status.sentence(), *troubles[:2]]).removesuffix(".")
         remedy = f"{status.remedy()}, or add --partial: captions then say so"
         raise ConfigError("RUN", run, problem, f"{remedy}.")
 

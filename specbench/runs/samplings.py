@@ -9,6 +9,7 @@ from typing import Any
 from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import processors_named
+from specbench.decoding.requests import sample_name
 from specbench.runs.choices import build
 from specbench.runs.config import Config
 from specbench.runs.workloads import Prompt
@@ -23,7 +24,8 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
         mixed: whether the protocol goes by each request's own.
 
     Raises:
-        ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
+        ConfigError: a parameter that is unknown or outside its range, a protocol that takes one sampler for all, or a
+            prompt with the name of another one's continuation.
     """
     samplings = [own_sampling(prompt, sampling, config) for prompt in prompts]
     for prompt, of_prompt in zip(prompts, samplings, strict=True):
@@ -34,7 +36,21 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
             raise ConfigError("workload.path", config.workload.path, problem, remedy)
+    _check_names(prompts, samplings, config)
     return samplings
+
+
+def _check_names(prompts: list[Prompt], samplings: list[SamplingParams], config: Config) -> None:
+    """Raises ConfigError for a prompt with the name of another one's continuation, as logs call these."""
+    names = {name: prompt for prompt in prompts for name in prompt.turn_names}
+    for prompt, sampling in zip(prompts, samplings, strict=True):
+        for name in prompt.turn_names:
+            for sample in range(1, sampling.n):
+                if other := names.get(sample_name(name, sample)):
+                    problem = f"{other.place}: {sample_name(name, sample)!r} is what continuation {sample} of prompt "
+                    problem += f"{name!r} is called (sampler.n={sampling.n})"
+                    remedy = "Rename one of them; workload.columns.id=null numbers the rows."
+                    raise ConfigError("workload.path", config.workload.path, problem, remedy)
 
 
 def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.core.machine.progress import console, say
+from specbench.metrics.results import OF_WORKLOAD
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import cells
 from specbench.reports.between import tokens_a_step
@@ -38,11 +39,11 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     if categories.empty:
         return
     rows = with_settings(rows)
-    shown = _table_columns(rows)
+    settings = rows[["job", *_table_columns(rows)]].rename(columns=OF_WORKLOAD)
     table = cells.shown(
-        categories.merge(rows[["job", *shown]], on="job"),
+        categories.merge(settings, on="job"),
         lambda row: {
-            **{name: cells.plain(row[name]) for name in shown},
+            **{name: cells.plain(row[name]) for name in settings if name != "job"},
             "category": row["category"] or "(none)",
             "prompts": f"{row['prompts']}",
             "texts": f"{row['texts']}",

@@ -214,11 +214,13 @@ def test_what_cannot_be_shown_is_named_with_the_remedy(
 def test_failed_jobs_are_named_and_a_part_says_that_it_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    states = JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="no memory")
+    states = JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="no memory. Free some.")
     run = planned_sweep(tmp_path / "gamma_sweep" / "1", *states, exp="gamma_sweep")
     write_rows(run / "0" / RESULTS, [make_row(gamma=1)], RESULT_SCHEMA)
     results.collect(run)
-    with pytest.raises(ConfigError, match=r"1 of 2 jobs done, 1 failed; failed: job 1 .*no memory.*resume=.*--partial"):
+    with pytest.raises(
+        ConfigError, match=r"1 of 2 jobs done, 1 failed; failed: job 1 .*no memory.*some\. To .*resume=.*--partial"
+    ):
         paper([str(run), "--out", str(tmp_path / "paper")])
     monkeypatch.setattr(folder, "_pdf", lambda picture, page: b"")
     assert paper([str(run), "--out", str(tmp_path / "a paper"), "--partial"]) == 0

@@ -108,6 +108,32 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
         shown(run, ["gamma"], "speedups")
 
 
+def test_runs_on_more_and_fewer_prompts_are_told_apart(run, monkeypatch):
+    """Both the runs and their categories have a column of prompts: report and console ended in a KeyError."""
+    results = frame([make_row(prompts=prompts, job=job) for job, prompts in enumerate((6, 8))])
+    rows = analysis.read_categories(run, results, ["prompts"])
+    table = analysis.by_category(rows, results, ["prompts"])["categories"].shown
+    assert table["prompts in all"].tolist() == ["6", "8", "6", "8"]
+    assert set(table["prompts"]) == {"3"}
+    console = progress.Console(record=True, width=150, file=io.StringIO())
+    monkeypatch.setattr(summary, "console", console)
+    summary.print_categories(results, pd.DataFrame([vars(make_category("a", 1.5))] * 2).assign(job=[0, 1]))
+    assert "prompts in all" in console.export_text()
+
+
+@pytest.mark.parametrize("name", ["gamma", "all", "acceptance length"])
+def test_a_category_with_the_name_of_another_column_has_its_own(run, name):
+    """Its speedup stood in the place of a setting, or that of the whole workload in its own."""
+    for job, speedup in enumerate((1.5, 1.75)):
+        rows = [make_category(name, speedup), make_category("b", 1.25)]
+        write_rows(run / str(job) / CATEGORIES, rows, CategoryRow)
+    table = shown(run, ["gamma"], "speedups")
+    assert list(table) == ["gamma", f"category {name}", "b", "all", "acceptance length"]
+    assert table["gamma"].tolist() == ["2", "4"]
+    assert table[f"category {name}"].tolist() == ["1.50", "1.75"]
+    assert table["all"].tolist() == ["1.25 [1.20, 1.30]"] * 2
+
+
 def test_few_prompts_of_a_category_are_said(run):
     results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
     rows = analysis.read_categories(run, results, ["gamma"])

@@ -79,6 +79,14 @@ def test_position_metric_by_hand(metric):
     assert rates_by_position(log, metric.formula) == pytest.approx(POSITIONS[metric.name])
 
 
+def test_several_texts_of_a_prompt_are_several_requests():
+    """The step log of specbench.decode numbers them, where that of a run names them "a" and "a#1"."""
+    named = step_log([("a", 4, 4, 5), ("a#1", 4, 0, 1), ("a#1", 4, 0, 1), ("b", 4, 2, 3)])
+    numbered = named.assign(prompt=[0, 0, 0, 1], sample=[0, 1, 1, 0])
+    pd.testing.assert_series_equal(all_metrics(numbered, 4), all_metrics(named, 4))
+    assert all_metrics(numbered, 4)["acceptance rate, mean of requests"] == pytest.approx((1 + 0 + 1 / 2) / 3)
+
+
 def test_every_metric_names_its_owner_and_no_two_share_a_name():
     assert len({metric.name for metric in METRICS}) == len(METRICS) == len(BY_HAND)
     assert len({metric.name for metric in POSITION_METRICS}) == len(POSITION_METRICS) == len(POSITIONS)

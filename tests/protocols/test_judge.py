@@ -249,8 +249,28 @@ def test_wrong_log_probabilities_are_named_and_refute_nothing():
 def test_engines_without_token_ids_are_judged_by_words():
     outcome = judged(engines.WithoutIds())
     assert verdicts(outcome)[0] == NOT_REFUTED
-    assert certificate(outcome)["findings"][0]["numbers"]["units"].startswith("words")
+    finding = certificate(outcome)["findings"][0]
+    assert finding["numbers"]["units"].startswith("words")
+    assert re.search(r"in 480 texts of [\d,]+ words, with \d.\d\d nats of entropy a word\.", finding["answer"])
+    assert "a bias a word (total variation)" in finding["power"]
+    assert "Shares of classes of words differ" in finding["power"]
     assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
+    compared = checks(outcome)[LOGPROBS, Mode.SPECULATIVE]
+    assert (compared.cases, compared.detail[:24]) == (0, "not checked: no prompt h")
+
+
+@pytest.mark.parametrize(
+    ("source", "unit"), [(engines.Several(), "tokens"), (engines.WithoutIds(), "words"), (engines.LosesIds(), "words")]
+)
+def test_speeds_name_what_they_count(source, unit):
+    """Words were called tokens: texts of an engine without token ids had a wrong speed and mean of accepted tokens."""
+    names = certificate(judged(source))["findings"][3]["numbers"]
+    assert {name for name in names if name.endswith((" a second, speculative", " a second, plain"))} == {
+        f"{unit} a second, speculative",
+        f"{unit} a second, plain",
+    }
+    assert ("mean accepted tokens" in names) == (unit == "tokens")
+    assert "acceptance length" in names
 
 
 def test_texts_with_and_without_token_ids_are_compared_by_their_characters():
@@ -279,6 +299,7 @@ def test_token_ids_that_stop_midway_leave_earlier_bets_as_they_were():
             looks.append((sampled.units, evidence(sampled.pairs(3)).log_wealth))
     (units, first), (other_units, second) = looks
     assert (units, other_units[:36]) == ("token ids", "token ids, and words from pair 71 on")
+    assert sampled.unit == "token or word"
     assert np.array_equal(first, second[:64])
     assert first[-1] != 0
     assert not np.array_equal(second[70:], np.full(26, second[69]))  # the others are bet on too

@@ -198,6 +198,7 @@ def test_decoding_finds_what_replay_says(rule, thorough):
         ({"steps": [2, -5]}, "steps is -5 in line 1"),
         ({"tokens": [4.0, math.inf]}, "tokens is inf in line 1"),
         ({"steps": ["2", "5"]}, "steps holds .*. Give numbers"),
+        ({"prompt": ["a", None]}, "points: no prompt in line 1"),
     ],
     ids=str,
 )
@@ -209,6 +210,13 @@ def test_counts_that_no_text_has_are_refused(change, says):
         agreement(points.assign(**change), None)
     with pytest.raises(ArgumentError, match="points: no column steps. Give prompt, tokens"):
         agreement(points.drop(columns="steps"), None)
+
+
+def test_prompts_may_be_numbered():
+    """As in an engine's log, and in the lines of a trace."""
+    counts = pd.DataFrame({"tokens": [4, 12, 9], "steps": [2, 5, 4], "expected_steps": [1.7, 5.2, 3.9]})
+    named, numbered = (agreement(counts.assign(prompt=prompts), None) for prompts in (["a", "b", "b"], [7, 8, 8]))
+    assert numbered == named
 
 
 @pytest.mark.parametrize("spare", [None, 20], ids=["by length", "behind stop tokens"])

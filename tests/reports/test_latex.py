@@ -62,6 +62,7 @@ def report(text: str = "plain") -> Report:
         ("--draft ``'' ,,", r"-{}-draft {\char96}{\char96}'{}' ,{},"),
         ("\u03b3 \u00b5s \u2264 \u2212", r"\ensuremath{\gamma} \ensuremath{\mu}s \ensuremath{\le} \ensuremath{-}"),
         ("caf\u00e9 \u4e2d \U0001f600", r"caf\'{e} \texttt{U+4E2D} \texttt{U+1F600}"),
+        ("cafe\u0301", r"caf\'{e}"),
         ("two\nlines\t.", "two lines ."),
     ],
 )  # fmt: skip
@@ -157,6 +158,18 @@ def test_an_uncertain_speedup_has_its_value_too():
     assert r"\def\specbenchSpeedupValue{\specbench{one/Speedup/value}}" in lines
     assert r"\specbenchnumber{one/Speedup/value}{1.10}" in lines
     assert not [line for line in lines if "Low" in line or "/low" in line]
+
+
+def test_words_of_any_script_make_names_that_differ() -> None:
+    """Categories of two Chinese words had one name, so that a workload with them could not be put into a paper."""
+    shown = pd.DataFrame({"category": ["写作", "数学", "कि", "की"], "speedup": ["1.2", "1.3", "1.4", "1.5"]})
+    numbers = Numbers()
+    tables.tabular(Table("t", shown, left=("category",)), "x", numbers)
+    defined = dict(re.findall(r"\\specbenchnumber\{(.*?)\}\{(.*)\}", numbers.render()))
+    assert list(defined.values()) == ["1.2", "1.3", "1.4", "1.5"]
+    assert all(name.isascii() for name in defined)
+    assert defined["x/category=U+5199U+4F5C/speedup"] == "1.2"
+    assert numbers.macro("floor µs", "1") == r"\specbench{floor_s}"
 
 
 def test_short_names_are_the_first_experiment_s() -> None:

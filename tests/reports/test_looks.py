@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import matplotlib as mpl
@@ -12,6 +13,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from specbench.reports.plots import comparisons, cost, decode, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
@@ -186,6 +188,45 @@ def test_a_legend_of_many_rows_makes_its_figure_taller() -> None:
             heights.append(decode.speedup_against_gamma(decoded(names)).get_figheight())
     assert heights[0] < heights[1]
     assert np.isclose(heights[0], 2.9)
+
+
+def test_long_names_of_series_are_broken_and_none_is_a_formula() -> None:
+    """Settings that differ in many keys have long names, which stood over each other and beyond the figure."""
+    rows = decoded(VERIFIERS[:2])
+    settings = ", workload file:a$b_{$写.jsonl, own_sampling 6, group 2, max_new_tokens 16, protocol.max_rounds 2"
+    rows["series"] = rows["verifier"] + settings
+    for draw in (decode.time_split, decode.speedup_against_gamma):
+        with warnings.catch_warnings(), drawn_for(PAPER), style():
+            warnings.simplefilter("error")  # of a layout without room
+            figure = draw(rows)
+            figure.draw_without_rendering()
+            whole = figure.bbox
+            labels = [text for legend in figure.legends for text in legend.get_texts()]
+            titles = [text for axes in figure.axes for text in axes.findobj(Text) if "own_sampling" in text.get_text()]
+            for text in (*labels, *titles):
+                assert text.get_window_extent().x1 <= whole.x1, text
+        assert len(labels if draw is decode.speedup_against_gamma else titles) >= 2
+        places = [title.get_window_extent() for title in titles]
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))
+        shown = "".join("".join(text.get_text().split()) for text in (*labels, *titles))
+        assert r"file:a\$b_{\$\u5199.jsonl,own_sampling6" in shown
+
+
+def test_names_of_prompts_categories_and_samplers_are_no_formulas() -> None:
+    """A prompt of a judged file with such a name ended the judge in an error, when all texts had been compared. Names
+    in other scripts were rows of equal boxes."""
+    name = "$5 or {$10 写作"
+    results = frame([make_row()]).assign(series=name)
+    speeds = {"temperature": 1.0, "category": name, "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3}
+    with warnings.catch_warnings(), style():
+        warnings.simplefilter("error")  # of characters that the font lacks
+        for figure in (
+            comparisons.bias([("1", 0.1, 0.2)], [(name, 0.1, 0.2)], 0.99, name),
+            comparisons.engines([(name, 0.1, 0.2)], 0.99),
+            comparisons.acceptance_by_sampler(results, [name]),
+            comparisons.speedup_by_category(pd.DataFrame([{**speeds, "series": name}])),
+        ):
+            figure.draw_without_rendering()
 
 
 def test_labels_of_axes_stand_beside_their_panels_and_not_beside_the_legend() -> None:

@@ -223,6 +223,19 @@ def test_wrong_parameters_name_file_line_request_and_parameter(line, words, tmp_
     assert str(caught.value).startswith(f"workload.path={config.workload.path}: line 2: prompt 'mine': {words}")
 
 
+def test_a_prompt_with_the_name_of_another_s_continuation_is_refused(tmp_path):
+    """Logs of texts and steps would hold two requests under one name."""
+    config = logged(tmp_path, {"prompt": "a", "prompt_id": "x", "n": 3}, {"prompt": "b", "prompt_id": "x#2"})
+    prompts = load_prompts(config.workload.path)
+    with pytest.raises(ConfigError, match=r"line 2: 'x#2' is what continuation 2 of prompt 'x' is called \(.*n=3\)"):
+        all_samplings(prompts, config, SamplingParams(), mixed=True)
+    all_samplings(prompts[1:], config, SamplingParams(n=3), mixed=True)
+    with pytest.raises(ConfigError, match=r"line 2: 'x#2'"):
+        all_samplings(
+            [dataclasses.replace(prompt, sampling={}) for prompt in prompts], config, SamplingParams(n=3), mixed=True
+        )
+
+
 def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
     config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
     prompts = load_prompts(config.workload.path)

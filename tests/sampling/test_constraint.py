@@ -249,6 +249,19 @@ def test_an_end_that_min_tokens_forbids_is_named_as_the_user_does(pair):
         specbench.decode(pair, ["x = "], sampling=sampling, max_new_tokens=4)
 
 
+@pytest.mark.parametrize(
+    ("ignore_eos", "remedy"), [(True, "Leave ignore_eos out, or name an id in stop_token_ids"), (False, "eos_token_id")]
+)
+def test_a_structure_whose_end_no_token_may_follow_is_refused_with_what_to_change(pair, ignore_eos, remedy):
+    """A pair with a stop token was said to have none where the request ignores it."""
+    sampling = SamplingParams(structured_outputs={"choice": ["a"]}, ignore_eos=ignore_eos)
+    lacking = pair if ignore_eos else dataclasses.replace(pair, stop_ids=frozenset())
+    with pytest.raises(ConfigError, match=f"no token ends a text, .* {remedy}"):
+        lacking.resolved(sampling)
+    named = dataclasses.replace(sampling, stop_token_ids=(5,))
+    assert lacking.resolved(named).processors
+
+
 def test_a_prompt_that_is_fed_in_pieces_has_no_continuation(pair, capfd):
     """Its row has fewer tokens than its prompt. A place before its end would count from the end of the row, where
     padding is, of which xgrammar warns on stderr."""

@@ -135,6 +135,12 @@ def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_id
     """
     if sampling.structure is None or any(isinstance(processor, Constraint) for processor in sampling.processors):
         return sampling
+    if not stop_ids:
+        problem = "no token ends a text, and only such a token may follow the end of the structure"
+        remedy = "Give the target's generation_config.json an eos_token_id."
+        if sampling.ignore_eos:
+            remedy = "Leave ignore_eos out, or name an id in stop_token_ids."
+        raise ConfigError(KEY, sampling.structure, problem, remedy)
     constraint = _constraint(sampling.structure, tokenizer, vocabulary, stop_ids)
     return dataclasses.replace(sampling, processors=(*sampling.processors, constraint))
 
@@ -142,9 +148,6 @@ def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_id
 @functools.lru_cache(maxsize=64)
 def _constraint(structure: tuple[str, str], tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> Constraint:
     """Returns one Constraint for equal structures, so that the requests that share it are masked together."""
-    if not stop_ids:
-        remedy = "Give the target's generation_config.json an eos_token_id."
-        raise ConfigError(KEY, structure, "the pair has no stop token, and only one may follow the end", remedy)
     grammar = grammar_of(*structure)
     compiled = _compiler(tokenizer, vocabulary, stop_ids).compile_grammar(grammar)
     return Constraint(structure, compiled, vocabulary, stop_ids)

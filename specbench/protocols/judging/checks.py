@@ -248,6 +248,8 @@ def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy)
         if far:
             a, b = far[0]
             wrong.append(f"{len(far)} of {len(both)} tokens of prompt {one.request.prompt_id!r}, {b:.3f} for {a:.3f}")
+    if not cases:
+        raise SpecbenchError("no prompt has token ids and log-probabilities both ways")
     return cases, wrong
 
 

@@ -74,6 +74,12 @@ class Sampled:
         first, missing = sum(by_ids), "since the engine returns no token ids"
         return f"token ids, and words from pair {first + 1:,} on, {missing} there" if first else f"words, {missing}"
 
+    @property
+    def unit(self) -> str:
+        """What the texts are compared by, as a noun."""
+        by_ids = self.by_ids
+        return "token" if all(by_ids) else "token or word" if any(by_ids) else "word"
+
     def pairs(self, length: int, checkpoint: TextScorer | None = None) -> TextPairs:
         """As arrays: token ids, or words behind the last pair that has them. A checkpoint scores texts new to it."""
         by_ids = self.by_ids
@@ -152,7 +158,7 @@ def _finding(
     seed: int,
 ) -> Finding:
     bias = bias_rows(pairs, bets, prompts, limits.power)
-    rejected, whole = bets.rejected_at(limits.false_alarm), bias[0]
+    rejected, whole, unit = bets.rejected_at(limits.false_alarm), bias[0], sampled.unit
     entropy = whole.entropy or 0.0
     numbers = {
         "texts": 2 * len(sampled.prompts),
@@ -178,7 +184,7 @@ def _finding(
     elif rejected is not None:
         verdict = REFUTED
         observed = whole.observed
-        differ = "" if observed is None else f", and shares of classes of tokens differ by {observed:.3f} a token"
+        differ = "" if observed is None else f", and shares of classes of {unit}s differ by {observed:.3f} a {unit}"
         answer = (
             f"No: after {2 * rejected:,} texts the evidence against it exceeds {1 / limits.false_alarm:,.0f} to 1, "
             f"most of it from {numbers['strongest']}{differ}."
@@ -186,19 +192,19 @@ def _finding(
     elif entropy < LEAST_ENTROPY:
         verdict = CANNOT_TELL
         known = "unknown" if whole.entropy is None else f"{entropy:.2f} nats"
-        answer = f"The entropy a token is {known}, and too few texts of a prompt begin likewise or differ."
+        answer = f"The entropy a {unit} is {known}, and too few texts of a prompt begin likewise or differ."
     else:
         verdict = NOT_REFUTED
         answer = (
-            f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} tokens, with "
-            f"{entropy:.2f} nats of entropy a token."
+            f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} {unit}s, with "
+            f"{entropy:.2f} nats of entropy a {unit}."
         )
         power = power_rows(pairs, limits.false_alarm, limits.power, seed)
     return Finding(
         question=QUESTION,
         verdict=verdict,
         answer=answer,
-        power=_power(power, whole, limits, pairs.classes is None),
+        power=_power(power, whole, limits, unit, pairs.classes is None),
         numbers=numbers,
         rows={BIAS: bias, POWER: power},
     )
@@ -214,16 +220,18 @@ def distinct_share(pairs: TextPairs, side: int) -> float:
     return float(np.mean(shares)) if shares else 1.0
 
 
-def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, guessed: bool) -> str:
+def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: SampleLimits, unit: str, guessed: bool) -> str:
     if not rows:
         return ""
     biases = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
-    words = f"a bias a token (total variation) of {' or of '.join(biases)}" if biases else "no bias up to 0.5 a token"
-    shares = "Too few texts agree to bound the shares of classes of tokens."
+    words = f"no bias up to 0.5 a {unit}"
+    if biases:
+        words = f"a bias a {unit} (total variation) of {' or of '.join(biases)}"
+    shares = f"Too few texts agree to bound the shares of classes of {unit}s."
     if whole.bound is not None:
         shares = (
-            f"Shares of classes of tokens differ by at most {most(whole.bound)} a token ({limits.power:.0%} "
-            f"confidence), of the {whole.classified:.0%} of tokens before which enough texts agree."
+            f"Shares of classes of {unit}s differ by at most {most(whole.bound)} a {unit} ({limits.power:.0%} "
+            f"confidence), of the {whole.classified:.0%} of {unit}s before which enough texts agree."
         )
         if guessed:  # wrong guesses mix the classes, and hide a part of the difference
             shares += " Classes are guessed from earlier texts, so that shares of the true ones may differ by more."

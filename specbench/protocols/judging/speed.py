@@ -65,7 +65,7 @@ def judge_speed(
     if not prompts:
         return not_asked(QUESTION, "The source has no prompts to be timed with.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
-    times = np.zeros((4, rounds, len(batches)))
+    times, words = np.zeros((4, rounds, len(batches))), np.zeros((2, rounds, len(batches)))
     texts: dict[Mode, list[TextCompletion]] = {mode: [] for mode in Mode}
     before: dict[str, float] = {}
     try:
@@ -80,8 +80,9 @@ def judge_speed(
                     seconds = time.perf_counter() - started
                     if number < 0:
                         continue
-                    side = 0 if mode is Mode.SPECULATIVE else 2
-                    times[side : side + 2, number, place] = sum(map(_tokens, completions)), seconds
+                    side = 0 if mode is Mode.SPECULATIVE else 1
+                    times[2 * side : 2 * side + 2, number, place] = sum(map(_tokens, completions)), seconds
+                    words[side, number, place] = sum(len(words_of(text.text)) for text in completions)
                     texts[mode] += completions
     except OutageError:
         raise
@@ -93,7 +94,10 @@ def judge_speed(
     except SpecbenchError as error:
         say(f"no acceptance is predicted ({error})")
         predicted = []
-    return _finding([*_acceptance(texts[Mode.SPECULATIVE], totals), *predicted, *_speeds(times)])
+    unit = "tokens"
+    if np.isnan(times[::2]).any():
+        unit, times[::2] = "words", words
+    return _finding([*_acceptance(texts[Mode.SPECULATIVE], totals), *predicted, *_speeds(times, unit)])
 
 
 def _totals(sampler: Sampler) -> dict[str, float]:
@@ -131,8 +135,9 @@ def predicted_rows(checkpoint: TextScorer, texts: Sequence[TextCompletion], gamm
     return rows
 
 
-def _tokens(completion: TextCompletion) -> int:
-    return len(completion.token_ids if completion.token_ids is not None else words_of(completion.text))
+def _tokens(completion: TextCompletion) -> float:
+    """The number of tokens of a text; NaN if the engine does not return their ids."""
+    return math.nan if completion.token_ids is None else float(len(completion.token_ids))
 
 
 def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> list[SpeedRow]:
@@ -158,18 +163,18 @@ def _acceptance(texts: Sequence[TextCompletion], totals: dict[str, float]) -> li
             rows += _row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean)
     if not np.isnan(steps).any() and steps.sum():
         rows += _row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps, prompts))
-        if len(steps) == len(tokens):
+        if len(steps) == len(tokens) and not np.isnan(tokens).any():
             rows += _row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps, prompts))
     return rows
 
 
-def _speeds(times: np.ndarray) -> list[SpeedRow]:
+def _speeds(times: np.ndarray, unit: str) -> list[SpeedRow]:
     if not (times > 0).all():
         return []
     speed = speed_of(Rounds(*times))
     one, other = speed.tokens.sum() / speed.seconds.sum(), speed.plain_tokens.sum() / speed.plain_seconds.sum()
-    fast = SpeedRow("tokens a second, speculative", "specbench/metrics/speed.py", float(one), None, None)
-    plain = SpeedRow("tokens a second, plain", "specbench/metrics/speed.py", float(other), None, None)
+    fast = SpeedRow(f"{unit} a second, speculative", "specbench/metrics/speed.py", float(one), None, None)
+    plain = SpeedRow(f"{unit} a second, plain", "specbench/metrics/speed.py", float(other), None, None)
     return [fast, plain, *_row("speedup", "ratio of both", speed.speedup)]
 
 

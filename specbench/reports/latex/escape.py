@@ -54,7 +54,8 @@ def code(text: str) -> str:
 
 
 def _escape(text: str, commands: Mapping[str, str]) -> str:
-    parts = _LIGATURES.split(re.sub(r"[ \t\r\n]+", " ", text))
+    composed = unicodedata.normalize("NFC", text)  # macOS writes an accent of a file's name behind its letter
+    parts = _LIGATURES.split(re.sub(r"[ \t\r\n]+", " ", composed))
     return "{}".join("".join(commands.get(letter) or _beyond_ascii(letter) for letter in part) for part in parts)
 
 

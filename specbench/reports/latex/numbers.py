@@ -10,6 +10,7 @@ that does not exist is an error of LaTeX that says the name.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 
@@ -35,6 +36,7 @@ _MEASURED = re.compile(rf"{NUMBER.pattern}(?: \[{NUMBER.pattern}, {NUMBER.patter
 _CITED = re.compile(r"(?i)\b(?:arxiv|theorem|lemma|equation|algorithm|section|figure|table)[ :]$")
 _CLAUSE, _WORD = re.compile(r"[.;:?!]\s"), re.compile(r"(?<![\w.])[A-Za-z][\w'-]*")
 WORDS = 4  # of a number's clause, that name it
+LAST_LATIN = 0x24F  # the end of Unicode's Latin Extended-B
 _MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")
 
 
@@ -114,8 +116,16 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def name_of(words: str) -> str:
-    """Words as part of a macro's name: what LaTeX, babel or a shell might read as more becomes an underscore."""
-    return re.sub(r"[^A-Za-z0-9_=,./+-]+", "_", words)
+    """Words as part of a macro's name: what LaTeX, babel or a shell might read as more becomes an underscore.
+
+    Letters beyond the Latin ones become their codes, such as U+5199, so that words of other scripts differ.
+    """
+    return re.sub(r"[^A-Za-z0-9_=,./+-]+", "_", "".join(map(_code_of, words)))
+
+
+def _code_of(letter: str) -> str:
+    is_of_word = unicodedata.category(letter)[0] in "LMN"
+    return f"U+{ord(letter):04X}" if ord(letter) > LAST_LATIN and is_of_word else letter
 
 
 def _described(text: str, start: int, end: int) -> str:

@@ -14,7 +14,17 @@ from matplotlib.figure import Figure
 
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
-from specbench.reports.plots.style import GREY, draw_points, ends, left_label, panels, style, with_legend
+from specbench.reports.plots.style import (
+    GREY,
+    draw_points,
+    ends,
+    left_label,
+    literal,
+    panels,
+    style,
+    visible,
+    with_legend,
+)
 
 LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 Bars = Sequence[tuple[str, float, float]]  # a name, what was observed, and its bound
@@ -70,9 +80,9 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
             rows = here[here["series"] == series]
             x = np.array([categories.index(category) for category in rows["category"]], dtype=float)
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
-            draw_points(axes, x, rows, "speedup", series, **look.points)
+            draw_points(axes, x, rows, "speedup", literal(series), **look.points)
         axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
-        axes.set_xticks(range(len(categories)), categories)
+        axes.set_xticks(range(len(categories)), list(map(visible, categories)), parse_math=False)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)
     left_label(every_axes, "speedup")
     return with_legend(figure)
@@ -96,7 +106,7 @@ def acceptance_by_sampler(results: pd.DataFrame, bases: Collection[str]) -> Figu
             (base,) = value[results["series"].isin(bases).to_numpy()]
             axes.axvline(base, color=GREY, linewidth=0.9, linestyle="--")
         axes.set(xlabel=label)
-        axes.set_yticks(places, list(results["series"]))
+        axes.set_yticks(places, list(map(visible, results["series"])), parse_math=False)
     return figure
 
 
@@ -106,7 +116,7 @@ def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "")
     figure, (left, right) = panels(2, 2, (0.5, 3.6), margin=0.4, sharey=False)
     _bars(left, by_position, confidence, "position in the text")
     _bars(right, by_prompt, confidence, "prompt")
-    left.set_title(title, parse_math=False)
+    left.set_title(visible(title), parse_math=False)
     return with_legend(figure, columns=2)
 
 
@@ -125,6 +135,6 @@ def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:
     axes.barh(places, bounds, color="#d5e6f3", label=f"at most ({confidence:.0%} confidence)")
     axes.plot(observed, places, "o", color=BLUE, markersize=4, label="observed, noise included")
     axes.axvline(0, color=GREY, linewidth=0.6)
-    axes.set_yticks(places, names, fontsize=6 if len(names) > 20 else 7)
+    axes.set_yticks(places, list(map(visible, names)), fontsize=6 if len(names) > 20 else 7, parse_math=False)
     axes.set(xlabel="total variation a token, of classes", ylabel=label, xlim=(0, None), ylim=(-1, len(names)))
     axes.grid(axis="x")

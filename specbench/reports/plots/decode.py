@@ -6,6 +6,7 @@ verifiers of one rule have the same acceptance and would hide each other.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +22,26 @@ from specbench.metrics import theory
 from specbench.metrics.intervals import Estimate
 from specbench.metrics.intervals import columns as estimate_columns
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
-from specbench.reports.plots.style import BAND, GREY, INK, PALE, draw_points, left_label, panels, style, with_legend
+from specbench.reports.plots.style import (
+    BAND,
+    GREY,
+    INK,
+    LEGEND_ROW,
+    PALE,
+    broken,
+    draw_points,
+    left_label,
+    literal,
+    panels,
+    style,
+    visible,
+    with_legend,
+)
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
+TITLE_SHARE = 0.8  # of a panel's width, that its title may take
 Rates = Sequence[Estimate | None]
 
 
@@ -106,7 +122,7 @@ def _shortened(text: str, length: int, keep_end: bool = False) -> str:
     """A quoted text in which nothing is invisible; characters that the figures' font may lack are escaped."""
     if len(text) > length:
         text = f"…{text[-length:]}" if keep_end else f"{text[:length]}…"
-    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
+    return visible(repr(text))
 
 
 @style()
@@ -217,8 +233,12 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
         axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
         axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
-        axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
+        axes.set_xlabel(AXIS_LABELS[axis])
     every_axes[0].set_ylabel("ms per emitted token")
+    titles = [axes.set_title(series.name) for axes, series in zip(every_axes, every, strict=True)]
+    columns = len({place.colspan.start for axes in every_axes if (place := axes.get_subplotspec()) is not None})
+    lines = max(broken(title, TITLE_SHARE * figure.get_figwidth() / columns) for title in titles)
+    figure.set_figheight(figure.get_figheight() + (lines - 1) * LEGEND_ROW * math.ceil(len(every) / columns))
     return with_legend(figure, columns=5)
 
 
@@ -255,7 +275,7 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
     column = results["series"] if "series" in results else results["verifier"]
     every = looks(column)
     return [
-        _Series(name, results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
+        _Series(literal(name), results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
         for i, (name, look) in enumerate(every.items())
     ]
 

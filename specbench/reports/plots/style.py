@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -19,12 +20,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from specbench.reports.plots.looks import Look
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
 NARROWEST = 1.5  # inches of a panel whose axis can still be read
 LEGEND_ROW = 0.15  # inches, at the font size of a legend
+LABEL_SHARE = 0.85  # of a figure's width that the label of a legend may take beside its mark
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -126,6 +129,7 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     """The figure with one legend for all panels, outside of them, in as many columns as fit, up to ``columns``.
 
     The figure grows with the rows that this takes beyond those of ``columns``, so that its panels keep their height.
+    Labels that are wider than the figure are broken into lines.
     """
     every = [axes.get_legend_handles_labels() for axes in figure.axes]
     named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
@@ -137,7 +141,10 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
         if ncols == 1 or shown.get_window_extent().width / figure.dpi <= figure.get_figwidth():
             break
         shown.remove()
-    more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
+    rows = math.ceil(len(named) / ncols)
+    if ncols == 1:
+        rows = sum(broken(label, LABEL_SHARE * figure.get_figwidth()) for label in shown.get_texts())
+    more = rows - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
     return figure
 
@@ -169,3 +176,23 @@ def draw_band(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, lo
     value, low, high = ends(rows, column)
     axes.plot(x, value, label=name, **look.curve)
     axes.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
+
+
+def broken(text: Text, inches: float) -> int:
+    """Breaks a text into lines that are at most ``inches`` wide, and returns how many there are."""
+    figure = text.get_figure(root=True)
+    wide = 0.0 if figure is None else text.get_window_extent().width / figure.dpi
+    if wide > inches:
+        lines = fill(text.get_text(), max(1, int(len(text.get_text()) * inches / wide)))
+        text.set_text(lines.replace("\\\n$", "\n\\$"))  # a dollar sign and the backslash before it stay together
+    return text.get_text().count("\n") + 1
+
+
+def literal(name: str) -> str:
+    """A name as labels show it: between two dollar signs matplotlib would read a formula."""
+    return visible(name).replace("$", r"\$")
+
+
+def visible(text: str) -> str:
+    """A text whose characters beyond Latin, which the figures' font may lack, are escaped."""
+    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in text)
