@@ -18,9 +18,8 @@ import torch
 
 from specbench.core.errors import ArgumentError, SpecbenchError
 from specbench.core.machine.signals import held_back
-from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules.agreement import only
+from specbench.core.types import LogitRows, Verification
+from specbench.exactness.reference import VerifyCall
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier, capabilities
 
@@ -145,29 +144,26 @@ def check_attributes(verifier: object) -> None:
         raise VerifierFault("", f"{problem} See rules/verifier.py.")
 
 
-def verify(verifier: Verifier, name: str, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-    """What the verifier makes of a batch.
-
-    Args:
-        name: of the fixture, or of the call of the input distribution, that the arguments were made from.
+def verify(verifier: Verifier, call: VerifyCall) -> Verification:
+    """What the verifier makes of a call.
 
     Raises:
         ArgumentError: the verifier's own, by which it refuses what it is not made for.
         VerifierFault: anything else that it raised or returned, or that it did not return.
         Stopped: a signal came (``stoppable``).
     """
-    _LIMIT.fixture = name
-    problem = _problem(verifier, draft, target, streams)
+    _LIMIT.fixture = call.name
+    problem = _problem(verifier, call)
     if isinstance(problem, Verification):
         return problem
-    requests = torch.arange(min(len(streams.seeds), _TRIED), device=streams.seeds.device)
+    size = len(call.counts)
     if "never returned" not in problem:
-        for b in requests:
-            one = only(b[None], draft, target, streams)
+        for b in torch.arange(min(size, _TRIED), device=call.counts.device):
+            one = call.only(b[None])
             with contextlib.suppress(ArgumentError):  # refused alone, which does not excuse the batch
-                if not isinstance(_problem(verifier, *one), Verification):
-                    raise VerifierFault(name, problem, described(*one))
-    raise VerifierFault(name, problem, f"a batch of {len(streams.seeds):,} requests")
+                if not isinstance(_problem(verifier, one), Verification):
+                    raise VerifierFault(call.name, problem, _described(one))
+    raise VerifierFault(call.name, problem, f"a batch of {size:,} requests")
 
 
 def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
@@ -187,25 +183,27 @@ def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
     return sampler
 
 
-def described(draft: Draft, target: LogitRows, streams: Streams) -> str:
-    """One request in words."""
+def _described(call: VerifyCall) -> str:
+    """A call of one request in words."""
+    draft, target, streams = call.draft, call.target, call.streams
     rows = "one-hot drafts" if draft.rows is None else f"{draft.rows.logits.dtype} draft logits"
     return (
         f"a request of seed {int(streams.seeds[0])} at position {int(streams.positions[0])} that drafted "
-        f"{draft.token_ids.tolist()} of {target.logits.shape[1]:,} tokens ({rows}, max_draft_tokens "
+        f"{draft.token_ids.tolist()} of {call.vocabulary:,} tokens ({rows}, max_draft_tokens "
         f"{draft.max_draft_tokens}, target temperature {float(target.temperature[0]):g})"
     )
 
 
-def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification | str:
+def _problem(verifier: Verifier, call: VerifyCall) -> Verification | str:
     """The verification, or what is wrong with it."""
     if _LIMIT.stopped:
         raise Stopped
+    device = call.target.logits.device
     try:
         with _under_way(_LIMIT.seconds):
-            result: Any = verifier.verify(draft, target, streams)
-            if target.logits.is_cuda:  # what goes wrong on the device is raised here, and not at some later call
-                torch.cuda.synchronize(target.logits.device)
+            result: Any = verifier.verify(call.draft, call.target, call.streams)
+            if device.type == "cuda":  # what goes wrong on the device is raised here, and not at some later call
+                torch.cuda.synchronize(device)
     except ArgumentError:
         raise
     except SystemExit as error:
@@ -214,7 +212,7 @@ def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Strea
         return f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
     except Exception as error:
         return _raised("verify", error)
-    return malformed(result, len(draft.num_draft_tokens), draft.max_draft_tokens + 1, target.logits.device) or result
+    return malformed(result, len(call.counts), call.draft.max_draft_tokens + 1, device) or result
 
 
 def _raised(method: str, error: Exception) -> str:

@@ -27,7 +27,6 @@ from specbench.exactness.enumeration.injection import (
     extreme_failures,
     takes_injected_uniforms,
 )
-from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
@@ -37,6 +36,7 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.trials.run import Trials, run_trials

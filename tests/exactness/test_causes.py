@@ -10,8 +10,7 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected, expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
 from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch, _Batch
@@ -193,7 +192,7 @@ def test_requests_show_a_cause_from_ten_wrong_ones_on(verifier):
     search = CauseSearch(verifier, list(FIXTURES.values()), 0, REQUESTS)
     kept = []
     for batch in search._batches:
-        own = expected(rule_of(verifier), draw(None, batch.fixture, batch.streams)).token_ids
+        own = draw(None, batch.fixture, batch.streams).expected(rule_of(verifier)).token_ids
         wrong = (batch.emitted != own).any(dim=1)
         kept.append((batch, wrong.nonzero()[:, 0].tolist(), (~wrong).nonzero()[:, 0].tolist()))
     for most, named in ((9, False), (10, True)):

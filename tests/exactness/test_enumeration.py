@@ -20,7 +20,6 @@ from specbench.exactness.enumeration.laws import (
     target_joint,
 )
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.enumeration.reference import expected
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.steps import draw, table_rows, verified
@@ -131,6 +130,6 @@ def test_the_reference_is_the_rule(verifier):
     for fixture in (*small_fixtures(), greedy_fixture()):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        steps, reference = verified(verifier, drawn), expected(rule_of(verifier), drawn)
+        steps, reference = verified(verifier, drawn), drawn.expected(rule_of(verifier))
         assert torch.equal(steps.verification.token_ids, reference.token_ids), fixture.name
         assert torch.equal(steps.verification.num_accepted, reference.num_accepted)

@@ -47,8 +47,7 @@ class Returns(MaskedVerifier):
 def verify_on(verifier, name: str = "chain", requests: int = 6):
     fixture = FIXTURES[name]
     streams = request_streams(0, 100, requests, fixture.gamma + 1, CPU)
-    drawn = draw(MaskedVerifier(), fixture, streams)
-    return guard.verify(verifier, name, drawn.draft, drawn.target, streams)
+    return guard.verify(verifier, draw(MaskedVerifier(), fixture, streams))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness.draws.probes import RULE, Probe
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
-from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.inputs import STRATA
+from specbench.exactness.reference import held_against
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.trials.run import run_trials
@@ -152,7 +152,7 @@ def test_a_rule_from_outside_has_its_law(fixture):
 def test_what_is_expected_of_it_is_what_its_code_emits(rule, fixture):
     streams = request_streams(5, 0, 2000, fixture.gamma + 1, CPU)
     steps = verified_steps(ReferenceVerifier(rule), fixture, streams)
-    reference = expected(rule, steps.drawn)
+    reference = steps.drawn.expected(rule)
     assert torch.equal(steps.verification.token_ids, reference.token_ids)
     assert torch.equal(steps.verification.num_accepted, reference.num_accepted)
 

@@ -27,8 +27,8 @@ from specbench.exactness.enumeration.injection import Example, Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Bound, Row
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import MODELS, CallCounts
@@ -186,7 +186,7 @@ class Probe:
 
     def _wanted(self, steps: Steps) -> Int64[Tensor, "B width"]:
         if self.method == RULE:
-            return expected(self.rule, steps.drawn).token_ids
+            return steps.drawn.expected(self.rule).token_ids
         given = uniforms(steps.drawn.streams)
         if len(self.models) == 1:
             return self.models[0].predict(given)
@@ -217,7 +217,7 @@ class Probe:
     def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], rows: Tensor) -> None:
         drawn, streams = steps.drawn, steps.drawn.streams
         if self.held is not None:
-            unlike = beyond_rounding(self.rule, *drawn.arguments, steps.verification, rows)
+            unlike = drawn.beyond_rounding(self.rule, steps.verification, rows)
             self.structural += len(unlike)
             if self.method == RULE:
                 self.rounding += len(rows) - len(unlike)

@@ -117,8 +117,7 @@ class SmallTier:
         try:
             if probe.tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
-                drawn = draw(self.verifier, probe.fixture, few)
-                check_pure(self.verifier, probe.fixture.name, *drawn.arguments)
+                check_pure(self.verifier, draw(self.verifier, probe.fixture, few))
             steps = verified_steps(self.verifier, probe.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[probe.fixture.name] = str(error)

@@ -7,14 +7,14 @@ import torch
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
-from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import Failure
 from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
-from specbench.rules.agreement import TOLERANCE, well_formed
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
@@ -36,7 +36,7 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
     """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
 
     def run(one: Call, used: Verifier | None = None) -> Verification:
-        return guard.verify(used or subject.new_object(), one.name, one.draft, one.target, one.streams)
+        return guard.verify(used or subject.new_object(), one)
 
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
@@ -68,7 +68,7 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
 def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:
     """Whether a request's result is not the rule's; without a rule, whether it is one that the target cannot give."""
     if rule is None:
-        return bool(impossible(call, result, well_formed(call.draft, call.target, result))[b])
+        return bool(impossible(call, result)[b])
     return not torch.equal(result.token_ids[b], call.expected(rule).token_ids[b])
 
 

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected, expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures.uniform_order import other_orders
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.guard import VerifierFault
@@ -120,7 +119,7 @@ class CauseSearch:
             streams = request_streams(self.seed, CAUSES, REQUESTS, fixture.gamma + 1, fixture.p.device)
             with contextlib.suppress(ArgumentError, VerifierFault):
                 emitted = verified_steps(self.verifier, fixture, streams).visible
-                own = expected(rule, draw(None, fixture, streams)).token_ids
+                own = draw(None, fixture, streams).expected(rule).token_ids
                 batches.append(_Batch(fixture, streams, emitted, int((emitted != own).any(dim=1).sum())))
         return batches
 

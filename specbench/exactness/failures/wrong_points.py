@@ -10,8 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.exactness.enumeration.boxes import Axis, Boxes, Model
-from specbench.exactness.enumeration.injection import Point
-from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of
 from specbench.rules.rule import Rule
 
 FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way

@@ -128,9 +128,9 @@ class _Drawing:
             draft, target = self._draft_laid_out(draft), self._laid_out(target)
         else:
             target, draft = self._laid_out(target), self._draft_laid_out(draft)
-        return Call(
-            self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
-        )
+        name = f"call {self.number} of D, seed {self.seed}"
+        drawn = self.seed, self.number, self.stratum, self.options
+        return Call(name, draft, target, streams, *drawn, p, q if sampled else None)
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)

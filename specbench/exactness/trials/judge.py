@@ -17,14 +17,14 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import guard
-from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.purity.altered_arguments import check_pure, unaltered
+from specbench.exactness.reference import held_against
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.trials.strata import Seen
-from specbench.rules.agreement import TOLERANCE, well_formed
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import of_this_tree
 from specbench.rules.verifier import Verifier
 
@@ -100,12 +100,11 @@ class Judge:
         """
         seen = Seen(call.stratum)
         judgement = CallJudgement(seen)
-        arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
-                check_pure(self.verifier, call.name, *arguments)
-            with unaltered(call.name, *arguments):
-                result = guard.verify(self.verifier, call.name, *arguments)
+                check_pure(self.verifier, call)
+            with unaltered(call):
+                result = guard.verify(self.verifier, call)
         except ArgumentError as error:
             seen.refused, judgement.refusal = 1, str(error)
             return judgement
@@ -113,8 +112,8 @@ class Judge:
         of_d = call.number < CONFIGURED_FIRST
         if of_d:
             judgement.census.add(call)
-        good = well_formed(call.draft, call.target, result)
-        wrong = impossible(call, result, good)
+        good = call.well_formed(result)
+        wrong = impossible(call, result)
         seen.impossible = int(wrong.sum())
         if self.rule is None and seen.impossible:
             _keep(call, result, wrong.nonzero()[:, 0], judgement)
@@ -148,7 +147,7 @@ class Judge:
         name = call.stratum.name
         if self._unexplained.get(name, 0) > _EXPLAINED or self.rule is None:
             return requests
-        structural = beyond_rounding(self.rule, call.draft, call.target, call.streams, result, requests)
+        structural = call.beyond_rounding(self.rule, result, requests)
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
@@ -164,12 +163,9 @@ class Judge:
             judgement.error, judgement.error_request = error, _chosen(call)
 
 
-def impossible(call: Call, result: Verification, good: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
-    """Whether a request's result has not the form of a result, or has a token of probability 0.
-
-    Args:
-        good: which results have the form (rules.agreement.well_formed).
-    """
+def impossible(call: Call, result: Verification) -> Bool[Tensor, " B"]:
+    """Whether a request's result has not the form of a result, or has a token of probability 0."""
+    good = call.well_formed(result)
     places = torch.arange(result.token_ids.shape[1], device=good.device)
     there = (places <= result.num_accepted[:, None]) & good[:, None]
     token = torch.where(there, result.token_ids, 0)
