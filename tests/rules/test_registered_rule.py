@@ -129,10 +129,10 @@ def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(RULES, "biased", biased)
     assert not of_this_tree(biased)
     assert [of_this_tree(get_rule(name)) for name in ("token", "block")] == [True, True]
-    assert Judge(biased.reference).own_rule
+    assert Judge(biased.reference, NO_CALLS).own_rule
     certificate = specbench.certify(biased.reference, "quick", device="cpu", **SMALL)
     assert certificate.verdict == "not lossless"
-    assert not Judge(get_rule("token").reference).own_rule
+    assert not Judge(get_rule("token").reference, NO_CALLS).own_rule
 
 
 def test_its_second_verifier_is_compared_with_its_timing_baseline(timed: Path) -> None:

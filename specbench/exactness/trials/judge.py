@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import guard
-from specbench.exactness.inputs import Call
+from specbench.exactness.inputs import Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.purity.altered_arguments import check_pure, unaltered
@@ -63,24 +63,62 @@ class CallJudgement:
     differences: np.ndarray | None = None
 
 
-class Judge:
-    """Puts calls before a verifier.
+@dataclass(frozen=True)
+class CallsToDraw:
+    """Which calls are put before a verifier: of D, and among them a twentieth as many under the conditions of a run.
 
     Attributes:
+        seed: of the inputs.
+        calls: of D.
+        configured: the conditions of the run; None for none.
+        strata: in the place of D, in turn; None for D.
+    """
+
+    seed: int
+    device: torch.device
+    calls: int
+    configured: Stratum | None
+    strata: tuple[Stratum, ...] | None
+
+    def __len__(self) -> int:
+        return self.calls + self._of_run
+
+    @property
+    def _of_run(self) -> int:
+        return 0 if self.configured is None else max(1, self.calls // 20)
+
+    def draw(self, i: int, takes: Takes) -> Call:
+        """The call at a place in the order in which they are made."""
+        number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
+        if i % 21 == 20 and i // 21 < self._of_run:
+            number, stratum = CONFIGURED_FIRST + i // 21, self.configured
+        with torch.inference_mode():
+            return draw_call(self.seed, number, self.device, takes, stratum)
+
+
+class Judge:
+    """Puts calls before a verifier, by their places.
+
+    Attributes:
+        calls: that can be put before it.
         rule: that it is compared with; None if with none.
         own_rule: whether that rule is not one of this tree, so that its law is checked on each call.
         counted: whether tokens are counted, since there is no rule, or no closed form of its law.
     """
 
-    def __init__(self, verifier: Verifier, counted: bool = False):
-        self.verifier, self.rule = verifier, held_against(verifier)
+    def __init__(self, verifier: Verifier, calls: CallsToDraw, counted: bool = False):
+        self.verifier, self.calls, self.rule = verifier, calls, held_against(verifier)
         self.own_rule = self.rule is not None and not of_this_tree(self.rule)
         self.counted = counted or self.rule is None
-        self._unexplained: dict[str, int] = {}
+        self._takes, self._unexplained = Takes.of(verifier), dict[str, int]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
-        return Judge, (self.verifier, self.counted)
+        return Judge, (self.verifier, self.calls, self.counted)
+
+    def drawn(self, i: int) -> Call:
+        """The call at a place."""
+        return self.calls.draw(i, self._takes)
 
     def law(self, call: Call) -> LawError | None:
         """Returns the error of the rule's formulas on the call's chosen request.
@@ -92,12 +130,13 @@ class Judge:
         error = law_error(self.rule, call, request)
         return error if error is not None and same_in_batch(self.rule, call, request) else None
 
-    def judge(self, call: Call) -> CallJudgement:
-        """Calls ``verify`` and compares.
+    def __call__(self, i: int) -> CallJudgement:
+        """Draws a call, puts it before the verifier, and compares.
 
         Raises:
             VerifierFault: the verifier did what no verifier may.
         """
+        call = self.drawn(i)
         seen = Seen(call.stratum)
         judgement = CallJudgement(seen)
         try:

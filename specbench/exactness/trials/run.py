@@ -13,14 +13,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import guard
-from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
+from specbench.exactness.inputs import STRATA, Call, Stratum
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.inputs.law import LawError
@@ -30,7 +28,7 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import worker_pool
-from specbench.exactness.trials.judge import CONFIGURED_FIRST, CallJudgement, Judge
+from specbench.exactness.trials.judge import CallJudgement, CallsToDraw, Judge
 from specbench.exactness.trials.strata import Seen, mean_over_d, together
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
@@ -87,47 +85,15 @@ def run_trials(
     if share is None:
         share = worker_pool.processes(calls, device) if device.type == "cpu" or unused is not None else 1
     with guard.one_thread():
-        drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
-        judge, there = Judge(verifier), None
+        judge, there = Judge(verifier, CallsToDraw(seed, device, calls, configured, strata)), None
+        total = len(judge.calls)
         if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
-            judge.counted = any(judge.law(drawn[i]) is None for i in range(min(_LOOKED_AT, len(drawn))))
+            judge.counted = any(judge.law(judge.drawn(i)) is None for i in range(min(_LOOKED_AT, total)))
         if device.type != "cpu" and unused is not None:
-            there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
-        trials = Trials(judge, drawn)
-        judgements = in_order(partial(_judge_drawn, judge, drawn), len(drawn), share, patience, there)
-        trials.take(judgements, seconds, report)
+            there = Judge(unused, judge.calls, judge.counted)
+        trials = Trials(judge)
+        trials.take(in_order(judge, total, share, patience, there), seconds, report)
         return trials
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """The calls, by their places in the order in which they are made."""
-
-    seed: int
-    device: torch.device
-    takes: Takes
-    calls: int
-    configured: Stratum | None
-    strata: tuple[Stratum, ...] | None
-
-    def __len__(self) -> int:
-        return self.calls + self._later
-
-    def __getitem__(self, i: int) -> Call:
-        number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
-        if i % 21 == 20 and i // 21 < self._later:
-            number, stratum = CONFIGURED_FIRST + i // 21, self.configured
-        with torch.inference_mode():
-            return draw_call(self.seed, number, self.device, self.takes, stratum)
-
-    @property
-    def _later(self) -> int:
-        return 0 if self.configured is None else max(1, self.calls // 20)
-
-
-def _judge_drawn(judge: Judge, drawn: _Drawn, i: int) -> CallJudgement:
-    """Draws a call and puts it before the verifier; not a lambda, which spawned processes could not be sent."""
-    return judge.judge(drawn[i])
 
 
 class Trials:
@@ -144,13 +110,13 @@ class Trials:
         cut: whether the time was up first.
     """
 
-    def __init__(self, judge: Judge, drawn: _Drawn):
+    def __init__(self, judge: Judge):
         self.rows: list[StratumRow] = []
         self.tests: list[Row] = []
         self.census, self.refusals, self.cut = Census(), Counter[str](), False
         self.example: tuple[Call, int, tuple[int, ...]] | None = None
         self.unfit: tuple[Call, int, LawError] | None = None
-        self._judge, self._drawn = judge, drawn
+        self._judge = judge
         self._seen: dict[str, Seen] = {}
         self._cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self._bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
@@ -159,7 +125,7 @@ class Trials:
     def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
         """Adds judgements, in the order of the calls, and concludes."""
         shown, deadline = time.perf_counter(), deadline_of(seconds)
-        total = len(self._drawn)
+        total = len(self._judge.calls)
         with contextlib.suppress(guard.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
@@ -181,10 +147,10 @@ class Trials:
         if one.refusal:
             self.refusals[one.refusal] += 1
         if one.request is not None and one.size < self._smallest:
-            self._smallest, self.example = one.size, (self._drawn[i], one.request, one.tokens)
+            self._smallest, self.example = one.size, (self._judge.drawn(i), one.request, one.tokens)
         error, rule = one.error, self._judge.rule
         if error is not None and rule is not None and rule.lossless and (error.first, error.step) > self._worst:
-            self._worst, self.unfit = (error.first, error.step), (self._drawn[i], one.error_request, error)
+            self._worst, self.unfit = (error.first, error.step), (self._judge.drawn(i), one.error_request, error)
         if one.cells is not None:
             self._cells.setdefault(stratum.name, CellCounts()).add(one.cells)
         if one.differences is not None:
@@ -196,7 +162,7 @@ class Trials:
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self._cells)) for name, cells in self._cells.items()}
 
         def row(one: Seen, along: float | None = None) -> StratumRow:
-            return one.row(self._judge.rule, self._judge.own_rule, along, self._drawn.seed)
+            return one.row(self._judge.rule, self._judge.own_rule, along, self._judge.calls.seed)
 
         for one in drawn:
             yield row(one, along.get(one.stratum.name))
