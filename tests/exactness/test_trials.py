@@ -246,6 +246,13 @@ def test_the_conditions_of_a_run_are_a_stratum():
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 
 
+@pytest.mark.parametrize(("calls", "of_run"), [(1, 1), (19, 1), (20, 1), (39, 1), (40, 2), (45, 2)])
+def test_a_run_of_few_calls_has_one_under_its_conditions(calls, of_run):
+    stratum = dataclasses.replace(configured_stratum(SamplingParams(), 1, 1, torch.float32), vocabulary=(9, 9))
+    _, rows, _ = trials(MaskedVerifier(), calls, "tiny", configured=stratum)
+    assert (rows["tiny"].calls, rows[CONFIGURED].calls) == (calls, of_run)
+
+
 def test_a_run_that_drafts_nothing_has_its_conditions():
     stratum = dataclasses.replace(configured_stratum(SamplingParams(0.7), 0, 5, torch.float32), vocabulary=(500, 500))
     _, rows, _ = trials(BlockSteps(), 40, "tiny", configured=stratum)

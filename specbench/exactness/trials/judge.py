@@ -90,8 +90,9 @@ class CallsToDraw:
     def draw(self, i: int, takes: Takes) -> Call:
         """The call at a place in the order in which they are made."""
         number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
-        if i % 21 == 20 and i // 21 < self._of_run:
-            number, stratum = CONFIGURED_FIRST + i // 21, self.configured
+        of_run = i // 21  # after each 20 calls of D one of the run; the last one of fewer than 20
+        if of_run < self._of_run and i == min(21 * of_run + 20, self.calls + of_run):
+            number, stratum = CONFIGURED_FIRST + of_run, self.configured
         with torch.inference_mode():
             return draw_call(self.seed, number, self.device, takes, stratum)
 
