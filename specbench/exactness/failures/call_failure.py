@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
@@ -38,10 +39,16 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
     def run(one: Call, used: Verifier | None = None) -> Verification:
         return guard.verify(used or subject.new_object(), one)
 
+    def fails(one: Call) -> bool:
+        try:
+            return _wrong(rule, one, run(one), 0)
+        except ArgumentError:  # it may take no draft so short
+            return False
+
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
     shown, b, shrunk, history = call, request, False, []
-    if (shorter := next((one for one in lengths if _wrong(rule, one, run(one), 0)), None)) is not None:
+    if (shorter := next(filter(fails, lengths), None)) is not None:
         shown, b, shrunk, tokens = shorter, 0, True, run(shorter).token_ids[0].tolist()
     elif _wrong(rule, call, result := run(call), request):
         tokens = result.token_ids[request].tolist()
