@@ -79,6 +79,7 @@ def test_the_detectable_bias_is_detected():
     counts = rng.binomial(10_000, 0.5 + tv, 1000)
     p_values = [node_g_test(np.array([[k, 10_000 - k]]), np.array([[0.5, 0.5]])).p_value for k in counts]
     assert 0.85 <= np.mean(np.array(p_values) < 0.01) <= 0.95
+    assert detectable_tv(10_000, 1, 0.001, 0.01) == 0  # without any bias it rejects more often
     # What a table of the noncentral chi-square gives for TV 1e-3, power 0.99, false alarm 1e-6.
     assert detectable_tv(20_200_000, 15, 0.99, 1e-6) == pytest.approx(1e-3, rel=0.01)
 
@@ -245,6 +246,13 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
+
+
+def test_one_pair_of_steps_is_enough_for_a_test():
+    rows, late = serial_rows(MaskedVerifier(), 1, 0, CPU, 0)
+    assert not late
+    assert {row.test for row in rows} == {FORM, SUCCESSIVE, LAST_FIRST}
+    assert all(row.p_value == 1 for row in rows)
 
 
 def test_malformed_steps_are_counted_among_all_steps():

@@ -294,6 +294,13 @@ def test_a_refusal_is_the_verifiers_own():
         located(Refuses())
 
 
+@pytest.mark.parametrize("vocabulary", [1, 2])
+def test_the_smallest_vocabularies_have_a_law(vocabulary):
+    row = located(MaskedVerifier(), vocabulary)
+    assert (row.displaced, row.structural) == (0, 0)
+    assert row.upper < 1e-9
+
+
 def test_noise_of_ones_own_ends():
     class Noisy(TokenSteps):
         def emit(self, weights, draft, streams, num_accepted):

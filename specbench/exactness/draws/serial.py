@@ -84,7 +84,7 @@ def serial_rows(
     chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
-        pairs, time_each = draws // len(chosen), seconds / len(chosen)
+        pairs, time_each = max(1, draws // len(chosen)), seconds / len(chosen)
         rows = _successive(serial, pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
         of_a_bit = int(pairs * TWINS_SHARE) // len(_FLIPS)
         rows += _twins(serial, of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
