@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
@@ -15,11 +14,10 @@ from specbench.exactness.certificate import BROKEN
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
-from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import certificate_of
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
@@ -192,8 +190,7 @@ class OneBuffer(MaskedVerifier):
     ("verifier", "message"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
 )
 def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
-    with torch.inference_mode():
-        evidence = Examination(verifier, SETTINGS, 0, CPU).run()
+    evidence = examined(verifier, SETTINGS)
     assert evidence.fault is not None
     assert message.replace("\\", "") in evidence.fault
 
@@ -208,7 +205,7 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
     ],
 )
 def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message):
-    evidence = Examination(type("Mine", (), attributes)(), SETTINGS, 0, CPU).run()
+    evidence = examined(type("Mine", (), attributes)(), SETTINGS)
     assert "Mine " + message in (evidence.fault or "")
     assert evidence.rows == []
 
@@ -219,8 +216,7 @@ def test_a_sampler_of_its_own_that_raises_is_broken():
         def draft_tokens(self, rows, u):
             raise KeyError("no sampler")
 
-    with torch.inference_mode():
-        evidence = Examination(Draws(), SETTINGS, 0, CPU).run()
+    evidence = examined(Draws(), SETTINGS)
     assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
 
 
@@ -232,8 +228,7 @@ def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same(
                 raise ArgumentError("real streams alone")
             return super().verify(draft, target, streams)
 
-    with torch.inference_mode():
-        evidence = Examination(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU).run()
+    evidence = examined(Guarded(), dataclasses.replace(SETTINGS, draws=20_000))
     assert evidence.fault is None
     assert evidence.rejected
 
@@ -254,8 +249,7 @@ def test_the_evidence_so_far_is_kept():
             return super().verify(draft, target, streams)
 
     settings = dataclasses.replace(SETTINGS, draws=200_000, stop_when_caught=False)
-    with torch.inference_mode():
-        evidence = Examination(Tires(), settings, 0, CPU).run()
+    evidence = examined(Tires(), settings)
     assert "RuntimeError: out of workspace" in (evidence.fault or "")
     assert evidence.habits
     assert any(row.draws > 1000 for row in evidence.rows)

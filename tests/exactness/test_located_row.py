@@ -10,9 +10,10 @@ from specbench.core.rng import Stream, Streams
 from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
-from specbench.exactness.enumeration.row import LocatedRow, locate_row
+from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import LocatedRow
 from specbench.exactness.verdict import names_another_rule
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps

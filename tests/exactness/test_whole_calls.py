@@ -23,7 +23,7 @@ from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import bound
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -49,8 +49,7 @@ class SpoilsCalls(TokenSteps):
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
     settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
-    with torch.inference_mode():
-        evidence = Examination(SpoilsCalls(period), settings, 0, CPU).run()
+    evidence = examined(SpoilsCalls(period), settings)
     verdict = verdict_of(evidence)
     assert verdict.kind == NOT_LOSSLESS or verdict.tv > 1 / period
     unspoiled = [bound.tv for bound in evidence.bounds if bound.differing == 0]

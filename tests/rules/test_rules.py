@@ -13,10 +13,11 @@ from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness.draws.probes import RULE, Probe
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.reference import held_against
+from specbench.exactness.results import RULE
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.trials.run import run_trials

@@ -29,7 +29,7 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Bound, Row
+from specbench.exactness.results import ACCEPTANCE, COUNTED, FORM, JOINT, LOCATED, PAIRED, RULE, Bound, Row
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import MODELS, CallCounts
 from specbench.exactness.statistics.power import share_at_most
@@ -40,7 +40,6 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
-LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # differing requests of a batch to bet on, about; chosen before it is known which differ
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas

@@ -17,7 +17,7 @@ from specbench.exactness.purity.altered_arguments import check_pure
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.steps import draw, verified_steps
-from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
+from specbench.exactness.streams import BLOCKS, SMALL_PAIRS, request_streams
 from specbench.rules.verifier import Verifier
 
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
@@ -106,7 +106,7 @@ class SmallTier:
                 draws = probe.tally.draws
                 if draws and time.perf_counter() > deadline:
                     return True
-                first = COUNTED + number * _APART + draws
+                first = SMALL_PAIRS + number * _APART + draws
                 streams = request_streams(self.seed, first, size, probe.fixture.gamma + 1, self.device)
                 sizes = call_sizes(size, self.seed + first, SOME if probe.compares else ALL)
                 self._add(probe, streams, sizes)

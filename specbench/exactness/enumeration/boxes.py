@@ -193,6 +193,11 @@ class Model:
     tokens: Int64[Tensor, "boxes width"]
     tv: float
 
+    @property
+    def boxes(self) -> Boxes:
+        """The boxes, in the order of ``tokens``; not kept, since they can be many."""
+        return self.grid.boxes(self.fixture.gamma + 1)
+
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:
         """What is emitted for each point, as in ``tokens``."""
         return self.tokens.to(given.device)[self.grid.box_of(given)]

@@ -12,14 +12,13 @@ from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import Failure
+from specbench.exactness.results import DRAWN, Failure
 from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
-DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request
 
 

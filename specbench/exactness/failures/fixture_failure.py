@@ -186,7 +186,7 @@ def _tokens(tokens: Int64[Tensor, " width"]) -> str:
 
 def _of_law(verifier: Verifier, model: Model, cause: str) -> Failure:
     """The sequence whose probability is farthest from the target's: drafts that are drawn otherwise show so alone."""
-    fixture, boxes = model.fixture, model.grid.boxes(model.fixture.gamma + 1)
+    fixture, boxes = model.fixture, model.boxes
     ends = ends_of(inject(verifier, fixture, boxes.middle), boxes.weight)
     law = completed(fixture, ends)
     target = target_joint(fixture, len(ends)).to(law.device)

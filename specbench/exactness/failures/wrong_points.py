@@ -36,7 +36,7 @@ class WrongPoint:
 def differences(rule: Rule, model: Model) -> Iterator[WrongPoint]:
     """Points in the boxes of a model that the rule answers otherwise, the heaviest first; if there is none, points
     between the thresholds of the two."""
-    boxes = model.grid.boxes(model.fixture.gamma + 1)
+    boxes = model.boxes
     middle = boxes.middle
     wanted = expected_of(rule, model.fixture, middle)
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]

@@ -3,15 +3,14 @@
 The same requests are verified under several conditions, each of which changes one thing that should change nothing. All
 calls are made in random order, and each condition more than once, so that a memory or noise of the verifier's own shows
 as a difference between calls of one condition. Such a difference would also look like every other habit, so what each
-habit needs to have excluded is listed in ``KINDS``. Enumeration takes for granted that there are no habits; code
-with a habit is judged by what is drawn with real seeds, in batches.
+habit needs to have excluded is listed in KINDS (results.py). Enumeration takes for granted that there are no habits;
+code with a habit is judged by what is drawn with real seeds, in batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,76 +24,13 @@ from specbench.core.types import Verification
 from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.reference import VerifyCall, held_against
-from specbench.exactness.results import Habit
+from specbench.exactness.results import COMPANY, GENERATOR, PLACE, POSITION, SEED, SIZE, STREAMS, TWICE, Habit
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
-SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
-    "another seed",
-    "another position",
-    "the same uniforms, given",
-    "called again",
-    "another place in the batch",
-    "other company",
-    "a smaller batch",
-    "another state of PyTorch's generator",
-)
-
-
-@dataclass(frozen=True)
-class HabitKind:
-    """A habit in words.
-
-    Attributes:
-        does: what code with the habit does.
-        when: its tokens were seen to differ.
-        excluded_by: habits that make the tokens of its condition differ too, so that a difference does not prove this
-            one. Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at
-            another place.
-    """
-
-    does: str
-    when: str
-    excluded_by: tuple[str, ...] = (TWICE,)
-
-
-KINDS = {
-    TWICE: HabitKind(
-        "keeps state from call to call, or draws noise of its own", "when the same call was made again", ()
-    ),
-    GENERATOR: HabitKind(
-        "draws from PyTorch's global generator",
-        "from another state of that generator, and none when the same state was set again",
-    ),
-    STREAMS: HabitKind(
-        "does not draw the uniforms that its streams have for a seed and position",
-        "when the same uniforms were given as numbers",
-    ),
-    SEED: HabitKind("reads seeds beside the uniforms", "with other seeds and the same uniforms"),
-    POSITION: HabitKind("reads positions beside the uniforms", "with other positions and the same uniforms"),
-    COMPANY: HabitKind(
-        "depends on the other requests of the batch",
-        "when every other request of the batch was replaced",
-        (TWICE, GENERATOR),
-    ),
-    PLACE: HabitKind(
-        "depends on a request's place in the batch",
-        "when the batch was put in another order",
-        (TWICE, GENERATOR, COMPANY),
-    ),
-    SIZE: HabitKind(
-        "depends on how many requests the batch has", "in a smaller batch", (TWICE, GENERATOR, COMPANY, PLACE)
-    ),
-}
 _REQUESTS, _ALONE = 2048, 12  # requests of a fixture at most, and those of them that are verified alone
-
-
-def established(habits: Sequence[Habit]) -> list[Habit]:
-    """Returns the habits that are proved: the others that would explain the same difference made none."""
-    differing = {habit.name for habit in habits if habit.differing}
-    return [habit for habit in habits if habit.differing and differing.isdisjoint(KINDS[habit.name].excluded_by)]
 
 
 def habits(
