@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from specbench.core.errors import ArgumentError, SpecbenchError
 from specbench.core.machine.signals import held_back
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness.reference import VerifyCall
 from specbench.rules.rule import Rule
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.rules.verifier import DraftSampler, Verifier
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
+DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
 
@@ -166,21 +169,41 @@ def verify(verifier: Verifier, call: VerifyCall) -> Verification:
     raise VerifierFault(call.name, problem, f"a batch of {size:,} requests")
 
 
-def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
-    """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
-    own = capabilities(verifier).draft_tokens
-    if own is None:
-        return None
+def draft(own: DraftSampler, name: str, rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Tensor, LogitRows]:
+    """What the verifier's own ``draft_tokens`` draws from some rows; what it does wrong is named as ``verify``'s is.
 
-    def sampler(rows: LogitRows, u: torch.Tensor) -> Any:
-        try:
-            return own(rows, u)
-        except ArgumentError:
-            raise
-        except Exception as error:
-            raise VerifierFault(name, _raised("draft_tokens", error)) from error
+    Args:
+        name: of the fixture, or of the call of D.
 
-    return sampler
+    Raises:
+        ArgumentError, VerifierFault: as ``verify``.
+    """
+    try:
+        drawn: Any = own(rows, u)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        raise VerifierFault(name, _raised("draft_tokens", error)) from error
+    if problem := _malformed_draft(drawn, rows):
+        raise VerifierFault(name, problem)
+    return drawn
+
+
+def _malformed_draft(drawn: object, rows: LogitRows) -> str:
+    """What makes a result of ``draft_tokens`` no tokens drawn from rows; empty if nothing does."""
+    if not (isinstance(drawn, tuple) and len(drawn) == 2):
+        return f"draft_tokens returned a {type(drawn).__name__}. {DRAFT_RETURN}"
+    tokens, stated = drawn
+    if not (isinstance(tokens, torch.Tensor) and isinstance(stated, LogitRows)):
+        return f"draft_tokens returned {type(tokens).__name__} and {type(stated).__name__}. {DRAFT_RETURN}"
+    if tokens.dtype != torch.int64 or tokens.shape != (len(rows),):
+        return f"draft_tokens returned {tokens.dtype} tokens {list(tokens.shape)} of {len(rows)} rows. {DRAFT_RETURN}"
+    if stated.logits.shape != rows.logits.shape:
+        shapes = f"{list(stated.logits.shape)} of rows {list(rows.logits.shape)}"
+        return f"draft_tokens returned rows {shapes}. {DRAFT_RETURN}"
+    if bool(((tokens < 0) | (tokens >= rows.logits.shape[1])).any()):
+        return f"draft_tokens returned a token outside of the vocabulary. {DRAFT_RETURN}"
+    return ""
 
 
 def _described(call: VerifyCall) -> str:

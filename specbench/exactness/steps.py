@@ -24,7 +24,7 @@ from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.reference import TabledCall, VerifyCall
 from specbench.exactness.streams import uniforms
 from specbench.rules.draft_path import DraftPathTables
-from specbench.rules.verifier import Verifier
+from specbench.rules.verifier import Verifier, capabilities
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ def draw(verifier: Verifier | None, fixture: Fixture, streams: Streams) -> Drawn
     counts = torch.tensor(fixture.counts, device=streams.seeds.device)[number % len(fixture.counts)]
     base = number % fixture.variants * fixture.rows
     uniforms = streams.uniform(Stream.DRAFT)  # at offset i for drafted token i
-    sampler = None if verifier is None else guard.draft_sampler(verifier, fixture.name)
+    sampler = None if verifier is None else capabilities(verifier).draft_tokens
     state = torch.zeros_like(counts)
     tokens, table, stated = [], [], []
     for i in range(fixture.gamma):
         rows = base + fixture.first_row[i] + state
         if sampler is not None and not fixture.deterministic:
-            token, rows_drawn = sampler(fixture.draft.select(rows), uniforms[:, i])
+            token, rows_drawn = guard.draft(sampler, fixture.name, fixture.draft.select(rows), uniforms[:, i])
             stated.append(rows_drawn)
         elif fixture.deterministic:
             token = fixture.draft.argmax[rows]

@@ -6,17 +6,21 @@ import threading
 import time
 
 import pytest
+import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness import guard
 from specbench.exactness.certificate import BROKEN
+from specbench.exactness.results import ALL
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
+from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import certificate_of
 
@@ -210,14 +214,53 @@ def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message
     assert evidence.rows == []
 
 
-@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
-def test_a_sampler_of_its_own_that_raises_is_broken():
-    class Draws(MaskedVerifier):
-        def draft_tokens(self, rows, u):
-            raise KeyError("no sampler")
+class Draws(MaskedVerifier):
+    """A sound sampler, of which ``made`` alters the tokens and rows of vocabularies above some size."""
 
-    evidence = examined(Draws(), SETTINGS)
-    assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
+    def __init__(self, made, above: int = 0):
+        self.made, self.above = made, above
+
+    def draft_tokens(self, rows, u):
+        drawn = inverse_cdf(rows.probs(), u)
+        return self.made(drawn, rows) if rows.logits.shape[1] > self.above else (drawn, rows)
+
+
+def raises(error: Exception):
+    def made(tokens, rows):
+        raise error
+
+    return made
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (raises(KeyError("no sampler")), "raised KeyError: 'no sampler'"),
+        (lambda tokens, rows: tokens, "returned a Tensor. Return (tokens [n] int64, LogitRows"),
+        (lambda tokens, rows: (tokens, rows.probs()), "returned Tensor and Tensor. Return"),
+        (lambda tokens, rows: (tokens.int(), rows), "returned torch.int32 tokens ["),
+        (lambda tokens, rows: (tokens[1:], rows), "returned torch.int64 tokens ["),
+        (lambda tokens, rows: (tokens, rows.select(slice(1, None))), "returned rows ["),
+        (lambda tokens, rows: (tokens + 99, rows), "returned a token outside of the vocabulary."),
+    ],
+    ids=["raises", "no rows", "probabilities", "int32", "short", "few rows", "outside"],
+)
+def test_a_sampler_of_its_own_that_does_wrong_is_broken(made, problem):
+    evidence = examined(Draws(made), SETTINGS)
+    assert f"draft_tokens {problem}" in (evidence.fault or "")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_sampler_of_its_own_may_refuse_calls_of_d_and_is_broken_if_it_raises_there():
+    with torch.inference_mode():
+        trials = run_trials(Draws(raises(ArgumentError("rows: too many tokens")), above=50), 30, 0, 0, CPU)
+    whole = next(row for row in trials.rows if row.stratum == ALL)
+    assert whole.calls + whole.refused == 30
+    assert trials.refusals == {"rows: too many tokens": whole.refused}
+    assert 5 < whole.refused < 30
+    with pytest.raises(guard.VerifierFault, match=r"On call \d+ of D, seed 0: draft_tokens raised KeyError"):
+        run_trials(Draws(raises(KeyError()), above=50), 30, 0, 0, CPU)
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")

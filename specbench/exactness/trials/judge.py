@@ -19,6 +19,7 @@ from specbench.core.types import Verification
 from specbench.exactness import guard
 from specbench.exactness.inputs import Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
+from specbench.exactness.inputs.draw import stratum_of
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.purity.altered_arguments import check_pure, unaltered
 from specbench.exactness.reference import held_against
@@ -89,12 +90,22 @@ class CallsToDraw:
 
     def draw(self, i: int, takes: Takes) -> Call:
         """The call at a place in the order in which they are made."""
+        with torch.inference_mode():
+            number, stratum = self._at(i)
+            return draw_call(self.seed, number, self.device, takes, stratum)
+
+    def stratum(self, i: int) -> Stratum:
+        """The stratum of that call."""
+        number, stratum = self._at(i)
+        return stratum or stratum_of(self.seed, number)
+
+    def _at(self, i: int) -> tuple[int, Stratum | None]:
+        """The number of that call, and its stratum if it is not drawn with the call."""
         number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
         of_run = i // 21  # after each 20 calls of D one of the run; the last one of fewer than 20
         if of_run < self._of_run and i == min(21 * of_run + 20, self.calls + of_run):
             number, stratum = CONFIGURED_FIRST + of_run, self.configured
-        with torch.inference_mode():
-            return draw_call(self.seed, number, self.device, takes, stratum)
+        return number, stratum
 
 
 class Judge:
@@ -137,7 +148,10 @@ class Judge:
         Raises:
             VerifierFault: the verifier did what no verifier may.
         """
-        call = self.drawn(i)
+        try:
+            call = self.drawn(i)
+        except ArgumentError as error:  # its own sampler refuses the rows
+            return CallJudgement(Seen(self.calls.stratum(i), refused=1), refusal=str(error))
         seen = Seen(call.stratum)
         judgement = CallJudgement(seen)
         try:
