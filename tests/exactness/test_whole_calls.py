@@ -16,7 +16,7 @@ from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import Bound
 from specbench.exactness.settings import settings_of
-from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
+from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, CallCounts, call_bound, call_sizes
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
@@ -56,14 +56,14 @@ def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     assert max(unspoiled) < 2 / period or period == 20
 
 
-@pytest.mark.parametrize("sizes", [SOME, ALL])
+@pytest.mark.parametrize("sizes", [OF_COMPARED, OF_COUNTED])
 def test_calls_hold_all_requests_and_are_of_many_sizes(sizes):
     for requests in (1, 2, 31, 5000, 131_072):
         split = call_sizes(requests, 3, sizes)
         assert sum(split) == requests
         assert min(split) > 0
     assert len({size for size in split if size <= 512}) > 40
-    assert (max(split) > 100_000) == (sizes == SOME)
+    assert (max(split) > 100_000) == (sizes == OF_COMPARED)
 
 
 def test_requests_come_out_the_same_in_one_call_and_in_many():

@@ -15,7 +15,7 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.purity.altered_arguments import check_pure
 from specbench.exactness.settings import deadline_of
-from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
+from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, call_sizes
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import BLOCKS, SMALL_PAIRS, request_streams
 from specbench.rules.verifier import Verifier
@@ -108,7 +108,7 @@ class SmallTier:
                     return True
                 first = SMALL_PAIRS + number * _APART + draws
                 streams = request_streams(self.seed, first, size, probe.fixture.gamma + 1, self.device)
-                sizes = call_sizes(size, self.seed + first, SOME if probe.compares else ALL)
+                sizes = call_sizes(size, self.seed + first, OF_COMPARED if probe.compares else OF_COUNTED)
                 self._add(probe, streams, sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
