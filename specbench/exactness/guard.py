@@ -22,8 +22,8 @@ from specbench.core.errors import ArgumentError, SpecbenchError
 from specbench.core.machine.signals import held_back
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness.reference import VerifyCall
-from specbench.rules.rule import Rule
-from specbench.rules.verifier import DraftSampler, Verifier
+from specbench.rules import RuleInfo
+from specbench.rules.verifier import DraftSampler, Limits, Verifier
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
@@ -137,7 +137,7 @@ def one_thread() -> Generator[None]:
 
 def check_attributes(verifier: object) -> None:
     """Raises VerifierFault for what is no verifier at all."""
-    for name, kind, example in (("rule", str | Rule, 'rule = "token"'), ("lossless", bool, "lossless = True")):
+    for name, kind, example in (("rule", str | RuleInfo, 'rule = "token"'), ("lossless", bool, "lossless = True")):
         value = getattr(verifier, name, None)
         if not isinstance(value, kind):
             state = "has no attribute" if value is None else f"has {value!r} as its attribute"
@@ -145,6 +145,10 @@ def check_attributes(verifier: object) -> None:
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
         raise VerifierFault("", f"{problem} See rules/verifier.py.")
+    limits = getattr(verifier, "limits", Limits())
+    if not isinstance(limits, Limits):
+        problem = f"{type(verifier).__name__} has {limits!r} as its attribute limits."
+        raise VerifierFault("", f"{problem} Write a specbench.rules.Limits, or leave it out.")
 
 
 def verify(verifier: Verifier, call: VerifyCall) -> Verification:

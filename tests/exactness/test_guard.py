@@ -19,6 +19,7 @@ from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
+from specbench.rules import RULES, RuleInfo
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
@@ -206,6 +207,7 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
         ({"rule": 7, "lossless": True}, "has 7 as its attribute rule"),
         ({"rule": "token"}, "has no attribute lossless"),
         ({"rule": "token", "lossless": True}, "has no method verify"),
+        ({"rule": "token", "lossless": True, "verify": print, "limits": {}}, "has {} as its attribute limits. Write"),
     ],
 )
 def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message):
@@ -230,6 +232,12 @@ def raises(error: Exception):
         raise error
 
     return made
+
+
+def test_what_is_known_of_a_rule_may_stand_for_it():
+    attributes = {"lossless": True, "verify": MaskedVerifier().verify}
+    for rule in (RULES["token"], RuleInfo(name="mine", title="my rule")):
+        guard.check_attributes(type("Mine", (), {"rule": rule, **attributes})())
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
