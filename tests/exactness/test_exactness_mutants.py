@@ -13,7 +13,7 @@ from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
-from specbench.exactness.trials.run import run_trials
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from tests.exactness.test_location import Backwards
@@ -36,7 +36,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
     strata = tuple(stratum for stratum in STRATA if not stratum.large and not stratum.recorded)
     monkeypatch.setattr(
-        suite, "run_trials", lambda *arguments, **options: run_trials(*arguments, strata=strata, **options)
+        suite, "CallsToDraw", lambda *arguments: dataclasses.replace(CallsToDraw(*arguments), strata=strata)
     )
 
 

@@ -16,6 +16,7 @@ from specbench.exactness.results import ALL
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
@@ -261,14 +262,15 @@ def test_a_sampler_of_its_own_that_does_wrong_is_broken(made, problem):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_sampler_of_its_own_may_refuse_calls_of_d_and_is_broken_if_it_raises_there():
+    calls = CallsToDraw(0, CPU, 30)
     with torch.inference_mode():
-        trials = run_trials(Draws(raises(ArgumentError("rows: too many tokens")), above=50), 30, 0, 0, CPU)
+        trials = run_trials(Draws(raises(ArgumentError("rows: too many tokens")), above=50), calls)
     whole = next(row for row in trials.rows if row.stratum == ALL)
     assert whole.calls + whole.refused == 30
     assert trials.refusals == {"rows: too many tokens": whole.refused}
     assert 5 < whole.refused < 30
     with pytest.raises(guard.VerifierFault, match=r"On call \d+ of D, seed 0: draft_tokens raised KeyError"):
-        run_trials(Draws(raises(KeyError()), above=50), 30, 0, 0, CPU)
+        run_trials(Draws(raises(KeyError()), above=50), calls)
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")

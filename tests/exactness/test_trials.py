@@ -17,6 +17,7 @@ from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
@@ -38,7 +39,7 @@ BY_NAME = {stratum.name: stratum for stratum in STRATA}
 def trials(verifier, calls: int, *names: str, seconds: float | int = 0, configured=None):
     strata = tuple(BY_NAME[name] for name in names) or None
     with torch.inference_mode():
-        outcome = run_trials(verifier, calls, seconds, 0, CPU, configured, strata=strata)
+        outcome = run_trials(verifier, CallsToDraw(0, CPU, calls, configured, strata), seconds)
     return outcome, {row.stratum: row for row in outcome.rows}, {row.test: row for row in reversed(outcome.tests)}
 
 

@@ -20,6 +20,7 @@ from specbench.exactness.reference import held_against
 from specbench.exactness.results import RULE
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.replay.survival import survival
 from specbench.rules import BLOCK, RULES, TOKEN, floor_info
@@ -266,7 +267,7 @@ def test_agreement_with_a_lossy_rule_bounds_no_bias():
     tiny = tuple(stratum for stratum in STRATA if stratum.name == "tiny")
     for rule, wrong in ((LENIENT, True), (LAZY, False)):
         with torch.inference_mode():
-            row = run_trials(ReferenceVerifier(rule), 60, 0, 1, CPU, strata=tiny).rows[0]
+            row = run_trials(ReferenceVerifier(rule), CallsToDraw(1, CPU, 60, strata=tiny)).rows[0]
         assert (row.differing, row.structural) == (0, 0)
         assert (row.rule_wrong > 0) == wrong
         assert row.rule > (0.2 if wrong else 0.0)

@@ -70,23 +70,23 @@ class CallsToDraw:
 
     Attributes:
         seed: of the inputs.
-        calls: of D.
-        configured: the conditions of the run; None for none.
+        of_d: how many of D.
+        configured: the conditions of the run (run.configured_stratum); None for none.
         strata: in the place of D, in turn; None for D.
     """
 
     seed: int
     device: torch.device
-    calls: int
-    configured: Stratum | None
-    strata: tuple[Stratum, ...] | None
+    of_d: int
+    configured: Stratum | None = None
+    strata: tuple[Stratum, ...] | None = None
 
     def __len__(self) -> int:
-        return self.calls + self._of_run
+        return self.of_d + self._of_run
 
     @property
     def _of_run(self) -> int:
-        return 0 if self.configured is None else max(1, self.calls // 20)
+        return 0 if self.configured is None else max(1, self.of_d // 20)
 
     def draw(self, i: int, takes: Takes) -> Call:
         """The call at a place in the order in which they are made."""
@@ -103,7 +103,7 @@ class CallsToDraw:
         """The number of that call, and its stratum if it is not drawn with the call."""
         number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
         of_run = i // 21  # after each 20 calls of D one of the run; the last one of fewer than 20
-        if of_run < self._of_run and i == min(21 * of_run + 20, self.calls + of_run):
+        if of_run < self._of_run and i == min(21 * of_run + 20, self.of_d + of_run):
             number, stratum = CONFIGURED_FIRST + of_run, self.configured
         return number, stratum
 

@@ -53,13 +53,9 @@ def configured_stratum(sampling: SamplingParams, gamma: int, batch: int, dtype: 
 
 def run_trials(
     verifier: Verifier,
-    calls: int,
-    seconds: float | int,
-    seed: int,
-    device: torch.device,
-    configured: Stratum | None = None,
+    calls: CallsToDraw,
+    seconds: float | int = 0,
     report: Callable[[str], None] = lambda _: None,
-    strata: tuple[Stratum, ...] | None = None,
     share: int | None = None,
     patience: float | int = 0,
     unused: Verifier | None = None,
@@ -67,11 +63,7 @@ def run_trials(
     """Draws calls from D and puts each before the verifier.
 
     Args:
-        calls: of D; a twentieth as many follow under the conditions of the run.
         seconds: after which no further call is drawn; 0 is no limit.
-        seed: of the inputs.
-        configured: the conditions of the run (configured_stratum); None for none.
-        strata: in the place of D, in turn; for tests.
         share: processes among which calls are shared; None for as many as PyTorch has threads, if calls are many.
         patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
         unused: a copy of the verifier that was never used, for other processes on a GPU; None for none there.
@@ -82,17 +74,16 @@ def run_trials(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
+    on_cpu = calls.device.type == "cpu"
     if share is None:
-        share = worker_pool.processes(calls, device) if device.type == "cpu" or unused is not None else 1
+        share = worker_pool.processes(calls.of_d, calls.device) if on_cpu or unused is not None else 1
     with guard.one_thread():
-        judge, there = Judge(verifier, CallsToDraw(seed, device, calls, configured, strata)), None
-        total = len(judge.calls)
+        judge = Judge(verifier, calls)
         if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
-            judge.counted = any(judge.law(judge.drawn(i)) is None for i in range(min(_LOOKED_AT, total)))
-        if device.type != "cpu" and unused is not None:
-            there = Judge(unused, judge.calls, judge.counted)
+            judge.counted = any(judge.law(judge.drawn(i)) is None for i in range(min(_LOOKED_AT, len(calls))))
+        there = None if on_cpu or unused is None else Judge(unused, calls, judge.counted)
         trials = Trials(judge)
-        trials.take(in_order(judge, total, share, patience, there), seconds, report)
+        trials.take(in_order(judge, len(calls), share, patience, there), seconds, report)
         return trials
 
 
