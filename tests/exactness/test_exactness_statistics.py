@@ -4,6 +4,8 @@ All statistical asserts have fixed seeds and bounds that chance breaks with a pr
 """
 
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from scipy import stats
 
 from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
+from specbench.exactness.draws import serial
 from specbench.exactness.draws.serial import serial_rows, transforms
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.fixtures import small_fixtures
@@ -246,6 +249,15 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_time_that_is_up_when_all_twins_are_made_cuts_nothing(late, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(serial, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    twins = serial._Serial(MaskedVerifier(), FIXTURES["chain"], 0, CPU)
+    rows = twins.twins(serial._LEAST, 0, float(len(serial._FLIPS) - (3 if late else 2)))
+    assert (twins.late, [row.test for row in rows]) == ((True, []) if late else (False, [TWINS]))
 
 
 def test_one_pair_of_steps_is_enough_for_a_test():

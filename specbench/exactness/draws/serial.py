@@ -102,13 +102,13 @@ class _Serial:
             return []
         values: list[tuple[np.ndarray, np.ndarray]] = []
         for number, (seed_flip, position_flip) in enumerate(_FLIPS):
+            if number and time.perf_counter() > deadline:
+                self.late = True
+                return []  # too slow for all bits, so it is tested on none
             streams = self.streams(first + number * pairs, pairs)
             other = Streams(streams.seeds ^ seed_flip, streams.positions ^ position_flip, streams.width)
             one, two = (self.values(self.steps(noise))[0] for noise in (streams, other))
             values.append((one, two))
-            if time.perf_counter() > deadline:
-                self.late = True
-                return []  # too slow for all bits, so it is tested on none
         tests = [pair_g_test(*columns) for columns in values]
         return [self._row(TWINS, pairs * len(tests), tests)]
 
