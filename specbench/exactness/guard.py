@@ -197,17 +197,13 @@ def _malformed_draft(drawn: object, rows: LogitRows) -> str:
     """What makes a result of ``draft_tokens`` no tokens drawn from rows; empty if nothing does."""
     if not (isinstance(drawn, tuple) and len(drawn) == 2):
         return f"draft_tokens returned a {type(drawn).__name__}. {DRAFT_RETURN}"
-    tokens, stated = drawn
-    if not (isinstance(tokens, torch.Tensor) and isinstance(stated, LogitRows)):
-        return f"draft_tokens returned {type(tokens).__name__} and {type(stated).__name__}. {DRAFT_RETURN}"
-    if tokens.dtype != torch.int64 or tokens.shape != (len(rows),):
-        return f"draft_tokens returned {tokens.dtype} tokens {list(tokens.shape)} of {len(rows)} rows. {DRAFT_RETURN}"
-    if stated.logits.shape != rows.logits.shape:
-        shapes = f"{list(stated.logits.shape)} of rows {list(rows.logits.shape)}"
-        return f"draft_tokens returned rows {shapes}. {DRAFT_RETURN}"
-    if bool(((tokens < 0) | (tokens >= rows.logits.shape[1])).any()):
-        return f"draft_tokens returned a token outside of the vocabulary. {DRAFT_RETURN}"
-    return ""
+    (tokens, stated), (count, vocabulary) = drawn, rows.logits.shape
+    if not isinstance(stated, LogitRows) or stated.logits.shape != rows.logits.shape:
+        return f"draft_tokens returned no LogitRows [{count}, {vocabulary}] beside its tokens. {DRAFT_RETURN}"
+    if problem := _unlike("tokens", tokens, (count,), rows.logits.device):
+        return f"draft_tokens returned {problem} {DRAFT_RETURN}"
+    outside = bool(((tokens < 0) | (tokens >= vocabulary)).any())
+    return f"draft_tokens returned a token outside of the vocabulary. {DRAFT_RETURN}" if outside else ""
 
 
 def _described(call: VerifyCall) -> str:
@@ -252,16 +248,20 @@ def malformed(result: object, batch: int, width: int, device: torch.device) -> s
     if not isinstance(result, Verification):
         return f"verify returned a {type(result).__name__}. {RETURN}"
     for name, shape in (("token_ids", (batch, width)), ("num_accepted", (batch,))):
-        tensor = getattr(result, name)
-        if not isinstance(tensor, torch.Tensor):
-            return f"verify returned a {type(tensor).__name__} as {name}. {RETURN}"
-        if tuple(tensor.shape) != shape:
-            return f"verify returned {name} {list(tensor.shape)}, expected {list(shape)}. {RETURN}"
-        if tensor.dtype != torch.int64:
-            return f"verify returned {tensor.dtype} {name}, expected torch.int64. Return {name}.long(). {RETURN}"
-        if tensor.device != device:
-            return f"verify returned {name} on {tensor.device}, its arguments are on {device}. {RETURN}"
+        if problem := _unlike(name, getattr(result, name), shape, device):
+            return f"verify returned {problem} {RETURN}"
     return ""
+
+
+def _unlike(name: str, tensor: object, shape: tuple[int, ...], device: torch.device) -> str:
+    """What makes a value no int64 tensor of a shape and device."""
+    if not isinstance(tensor, torch.Tensor):
+        return f"a {type(tensor).__name__} as {name}."
+    if tuple(tensor.shape) != shape:
+        return f"{name} {list(tensor.shape)}, expected {list(shape)}."
+    if tensor.dtype != torch.int64:
+        return f"{tensor.dtype} {name}, expected torch.int64. Return {name}.long()."
+    return "" if tensor.device == device else f"{name} on {tensor.device}, its arguments are on {device}."
 
 
 def _stop(*_: object) -> None:
