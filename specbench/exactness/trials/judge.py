@@ -1,4 +1,4 @@
-"""One call of D, put before the verifier and compared with the rule that it names.
+"""Which calls are put before a verifier, and what each shows, compared with the rule that the verifier names.
 
 What a call shows depends on the call alone, so that processes may share the calls (worker_pool.py). The one exception:
 after _EXPLAINED requests of a stratum that no rounding explains, a process explains no more of them.
@@ -46,8 +46,7 @@ class CallJudgement:
         request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
         size: of that request: tokens of the vocabulary, draft tokens, requests of the call.
         tokens: that it emitted, PADDING behind them.
-        error: of the rule's formulas on one of its requests, if it is more than rounding.
-        error_request: that request.
+        error: of the rule's formulas on its chosen request, if it is more than rounding.
         cells: of its tokens, where tokens are counted.
         differences: of differing requests from what the rule gives, one row each; None without one.
     """
@@ -59,7 +58,6 @@ class CallJudgement:
     size: tuple[int, int, int] = (0, 0, 0)
     tokens: tuple[int, ...] = ()
     error: LawError | None = None
-    error_request: int = 0
     cells: TokenCells | None = None
     differences: np.ndarray | None = None
 
@@ -138,7 +136,7 @@ class Judge:
         None means that the rule has no closed form, or one that reads other requests of the batch.
         """
         assert self.rule is not None
-        request = _chosen(call)
+        request = checked_request(call)
         error = law_error(self.rule, call, request)
         return error if error is not None and same_in_batch(self.rule, call, request) else None
 
@@ -214,7 +212,7 @@ class Judge:
         seen.law_checked, seen.largest_error = 1, min(1.0, error.step)
         if error.step > TOLERANCE:
             seen.law_wrong = 1
-            judgement.error, judgement.error_request = error, _chosen(call)
+            judgement.error = error
 
 
 def impossible(call: Call, result: Verification) -> Bool[Tensor, " B"]:
@@ -226,7 +224,7 @@ def impossible(call: Call, result: Verification) -> Bool[Tensor, " B"]:
     return ~good | (there & (call.p[call.path.p_rows, token] == 0)).any(dim=1)
 
 
-def _chosen(call: Call) -> int:
+def checked_request(call: Call) -> int:
     """Returns the index of the request on which a rule's formulas are compared with the target."""
     return call.number % len(call.counts)
 

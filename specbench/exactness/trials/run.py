@@ -28,7 +28,7 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import worker_pool
-from specbench.exactness.trials.judge import CallJudgement, CallsToDraw, Judge
+from specbench.exactness.trials.judge import CallJudgement, CallsToDraw, Judge, checked_request
 from specbench.exactness.trials.strata import Seen, mean_over_d, together
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
@@ -141,7 +141,8 @@ class Trials:
             self._smallest, self.example = one.size, (self._judge.drawn(i), one.request, one.tokens)
         error, rule = one.error, self._judge.rule
         if error is not None and rule is not None and rule.lossless and (error.first, error.step) > self._worst:
-            self._worst, self.unfit = (error.first, error.step), (self._judge.drawn(i), one.error_request, error)
+            call = self._judge.drawn(i)
+            self._worst, self.unfit = (error.first, error.step), (call, checked_request(call), error)
         if one.cells is not None:
             self._cells.setdefault(stratum.name, CellCounts()).add(one.cells)
         if one.differences is not None:
