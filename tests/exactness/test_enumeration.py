@@ -26,7 +26,7 @@ from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual
 from specbench.rules.block.masked import BlockVerifier
-from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES, every_fixture
@@ -62,6 +62,14 @@ def test_fixtures_hold_what_they_promise():
 @pytest.mark.parametrize("rule", rules_with_formulas())
 def test_rules_are_lossless_by_enumeration(fixture, rule):
     assert rule_error(rule, fixture) <= 1e-12
+
+
+@every_fixture
+def test_thresholds_above_1_accept_with_certainty(fixture):
+    """A sound rule whose thresholds are not capped was taken for biased, where q has zeros."""
+    rule = Rule(name="open", title="open rule", guarantee="lossless", thresholds=lambda path: path.ratio)
+    assert rule_error(rule, fixture) <= 1e-12
+    assert torch.equal(rule_lengths(rule, fixture), rule_lengths("token", fixture))
 
 
 @every_fixture

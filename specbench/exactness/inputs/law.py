@@ -135,8 +135,8 @@ def _looks_ahead(rule: Rule, path: _Path, place: int) -> bool:
     others = path.q[place:].scatter(1, path.tokens[0, place:, None], 0.0)
     tokens = torch.cat([path.tokens[0, :place], others.argmax(dim=1)])
     there = bool(others.any(dim=1).all())  # or no other draft is possible
-    limits = [rule.limits(one)[0, :place] for one in (path, _Path(path.p, path.q, tokens))]
-    return there and bool(((limits[0] - limits[1]).abs() > TOLERANCE).any())
+    chances = [rule.chances(one)[0, :place] for one in (path, _Path(path.p, path.q, tokens))]
+    return there and bool(((chances[0] - chances[1]).abs() > TOLERANCE).any())
 
 
 def _errors(rule: Rule, path: _Path) -> list[float]:
@@ -147,7 +147,7 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
     stops = rule.decides == FIRST_REFUSAL
     if not stops and rule.prefix_weights is None:
         raise NoClosedFormError
-    thresholds, kept, errors = rule.limits(path)[0], 1.0, []
+    chances, kept, errors = rule.chances(path)[0], 1.0, []
     for i in range(gamma):
         q = path.q[i]
         others = _Alternatives(path, i)
@@ -161,13 +161,13 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
         emitted = drafted + (kept - kept_on) * _drawn(rule, path, i)
         error = 0.5 * float((emitted - kept * path.p[i]).abs().sum())
         if not stops and i > 0:
-            h = float(thresholds[i - 1])
+            h = float(chances[i - 1])
             error += abs(kept - (h + (1 - h) * kept_on))
         errors.append(error)
         kept = float(longer[path.tokens[0, i]])
         if kept < _REACHED:
             return errors
-    end = 0.0 if stops else abs(kept - float(thresholds[-1]))
+    end = 0.0 if stops else abs(kept - float(chances[-1]))
     return [*errors, end + kept * _difference(_drawn(rule, path, gamma), path.p[gamma])]
 
 
