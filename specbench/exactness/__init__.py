@@ -3,8 +3,9 @@
 ``suite`` examines a verifier as ``settings`` say, ``evidence`` is what that leaves, ``verdict`` what follows from it,
 and ``certificate`` says it. They need the following, which need those above them alone:
 
-- ``fixtures`` (small pairs of models), ``streams``, ``guard`` (all calls of the verifier), ``steps`` (verified drafts)
-- ``enumeration``: what code emits for every value of its uniforms, and what a rule does
+- ``fixtures`` (small pairs of models), ``streams``, ``reference`` (a call of ``verify``, and what a rule emits for it),
+  ``guard`` (which makes all calls), ``steps`` (verified drafts on fixtures)
+- ``enumeration``: what code emits for every value of its uniforms, and how likely that is
 - ``inputs``: the distribution D of calls
 - ``statistics``: tests, bets and bounds; ``results``: what the parts of a suite leave
 - ``purity`` (what else tokens depend on), ``draws`` (requests on fixtures), ``trials`` (calls of D): the parts

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import ALL, LARGE, Bound, Failure, Habit, LongUseRow, Row, StratumRow
+from specbench.exactness.results import ALL, LARGE, Bound, Failure, Habit, LocatedRow, LongUseRow, Row, StratumRow
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from specbench.core.errors import ArgumentError, SpecbenchError
 from specbench.core.machine.signals import held_back
-from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules.agreement import only
-from specbench.rules.rule import Rule
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.core.types import LogitRows, Verification
+from specbench.exactness.reference import VerifyCall
+from specbench.rules import RuleInfo
+from specbench.rules.verifier import DraftSampler, Limits, Verifier
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
+DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
 
@@ -135,7 +137,7 @@ def one_thread() -> Generator[None]:
 
 def check_attributes(verifier: object) -> None:
     """Raises VerifierFault for what is no verifier at all."""
-    for name, kind, example in (("rule", str | Rule, 'rule = "token"'), ("lossless", bool, "lossless = True")):
+    for name, kind, example in (("rule", str | RuleInfo, 'rule = "token"'), ("lossless", bool, "lossless = True")):
         value = getattr(verifier, name, None)
         if not isinstance(value, kind):
             state = "has no attribute" if value is None else f"has {value!r} as its attribute"
@@ -143,69 +145,88 @@ def check_attributes(verifier: object) -> None:
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
         raise VerifierFault("", f"{problem} See rules/verifier.py.")
+    limits = getattr(verifier, "limits", Limits())
+    if not isinstance(limits, Limits):
+        problem = f"{type(verifier).__name__} has {limits!r} as its attribute limits."
+        raise VerifierFault("", f"{problem} Write a specbench.rules.Limits, or leave it out.")
 
 
-def verify(verifier: Verifier, name: str, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-    """What the verifier makes of a batch.
-
-    Args:
-        name: of the fixture, or of the call of the input distribution, that the arguments were made from.
+def verify(verifier: Verifier, call: VerifyCall) -> Verification:
+    """What the verifier makes of a call.
 
     Raises:
         ArgumentError: the verifier's own, by which it refuses what it is not made for.
         VerifierFault: anything else that it raised or returned, or that it did not return.
         Stopped: a signal came (``stoppable``).
     """
-    _LIMIT.fixture = name
-    problem = _problem(verifier, draft, target, streams)
+    _LIMIT.fixture = call.name
+    problem = _problem(verifier, call)
     if isinstance(problem, Verification):
         return problem
-    requests = torch.arange(min(len(streams.seeds), _TRIED), device=streams.seeds.device)
+    size = len(call.counts)
     if "never returned" not in problem:
-        for b in requests:
-            one = only(b[None], draft, target, streams)
+        for b in torch.arange(min(size, _TRIED), device=call.counts.device):
+            one = call.only(b[None])
             with contextlib.suppress(ArgumentError):  # refused alone, which does not excuse the batch
-                if not isinstance(_problem(verifier, *one), Verification):
-                    raise VerifierFault(name, problem, described(*one))
-    raise VerifierFault(name, problem, f"a batch of {len(streams.seeds):,} requests")
+                if not isinstance(_problem(verifier, one), Verification):
+                    raise VerifierFault(call.name, problem, _described(one))
+    raise VerifierFault(call.name, problem, f"a batch of {size:,} requests")
 
 
-def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
-    """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
-    own = capabilities(verifier).draft_tokens
-    if own is None:
-        return None
+def draft(own: DraftSampler, name: str, rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Tensor, LogitRows]:
+    """What the verifier's own ``draft_tokens`` draws from some rows; what it does wrong is named as ``verify``'s is.
 
-    def sampler(rows: LogitRows, u: torch.Tensor) -> Any:
-        try:
-            return own(rows, u)
-        except ArgumentError:
-            raise
-        except Exception as error:
-            raise VerifierFault(name, _raised("draft_tokens", error)) from error
+    Args:
+        name: of the fixture, or of the call of D.
 
-    return sampler
+    Raises:
+        ArgumentError, VerifierFault: as ``verify``.
+    """
+    try:
+        drawn: Any = own(rows, u)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        raise VerifierFault(name, _raised("draft_tokens", error)) from error
+    if problem := _malformed_draft(drawn, rows):
+        raise VerifierFault(name, problem)
+    return drawn
 
 
-def described(draft: Draft, target: LogitRows, streams: Streams) -> str:
-    """One request in words."""
+def _malformed_draft(drawn: object, rows: LogitRows) -> str:
+    """What makes a result of ``draft_tokens`` no tokens drawn from rows; empty if nothing does."""
+    if not (isinstance(drawn, tuple) and len(drawn) == 2):
+        return f"draft_tokens returned a {type(drawn).__name__}. {DRAFT_RETURN}"
+    (tokens, stated), (count, vocabulary) = drawn, rows.logits.shape
+    if not isinstance(stated, LogitRows) or stated.logits.shape != rows.logits.shape:
+        return f"draft_tokens returned no LogitRows [{count}, {vocabulary}] beside its tokens. {DRAFT_RETURN}"
+    if problem := _unlike("tokens", tokens, (count,), rows.logits.device):
+        return f"draft_tokens returned {problem} {DRAFT_RETURN}"
+    outside = bool(((tokens < 0) | (tokens >= vocabulary)).any())
+    return f"draft_tokens returned a token outside of the vocabulary. {DRAFT_RETURN}" if outside else ""
+
+
+def _described(call: VerifyCall) -> str:
+    """A call of one request in words."""
+    draft, target, streams = call.draft, call.target, call.streams
     rows = "one-hot drafts" if draft.rows is None else f"{draft.rows.logits.dtype} draft logits"
     return (
         f"a request of seed {int(streams.seeds[0])} at position {int(streams.positions[0])} that drafted "
-        f"{draft.token_ids.tolist()} of {target.logits.shape[1]:,} tokens ({rows}, max_draft_tokens "
+        f"{draft.token_ids.tolist()} of {call.vocabulary:,} tokens ({rows}, max_draft_tokens "
         f"{draft.max_draft_tokens}, target temperature {float(target.temperature[0]):g})"
     )
 
 
-def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification | str:
+def _problem(verifier: Verifier, call: VerifyCall) -> Verification | str:
     """The verification, or what is wrong with it."""
     if _LIMIT.stopped:
         raise Stopped
+    device = call.target.logits.device
     try:
         with _under_way(_LIMIT.seconds):
-            result: Any = verifier.verify(draft, target, streams)
-            if target.logits.is_cuda:  # what goes wrong on the device is raised here, and not at some later call
-                torch.cuda.synchronize(target.logits.device)
+            result: Any = verifier.verify(call.draft, call.target, call.streams)
+            if device.type == "cuda":  # what goes wrong on the device is raised here, and not at some later call
+                torch.cuda.synchronize(device)
     except ArgumentError:
         raise
     except SystemExit as error:
@@ -214,7 +235,7 @@ def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Strea
         return f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
     except Exception as error:
         return _raised("verify", error)
-    return malformed(result, len(draft.num_draft_tokens), draft.max_draft_tokens + 1, target.logits.device) or result
+    return malformed(result, len(call.counts), call.draft.max_draft_tokens + 1, device) or result
 
 
 def _raised(method: str, error: Exception) -> str:
@@ -227,16 +248,20 @@ def malformed(result: object, batch: int, width: int, device: torch.device) -> s
     if not isinstance(result, Verification):
         return f"verify returned a {type(result).__name__}. {RETURN}"
     for name, shape in (("token_ids", (batch, width)), ("num_accepted", (batch,))):
-        tensor = getattr(result, name)
-        if not isinstance(tensor, torch.Tensor):
-            return f"verify returned a {type(tensor).__name__} as {name}. {RETURN}"
-        if tuple(tensor.shape) != shape:
-            return f"verify returned {name} {list(tensor.shape)}, expected {list(shape)}. {RETURN}"
-        if tensor.dtype != torch.int64:
-            return f"verify returned {tensor.dtype} {name}, expected torch.int64. Return {name}.long(). {RETURN}"
-        if tensor.device != device:
-            return f"verify returned {name} on {tensor.device}, its arguments are on {device}. {RETURN}"
+        if problem := _unlike(name, getattr(result, name), shape, device):
+            return f"verify returned {problem} {RETURN}"
     return ""
+
+
+def _unlike(name: str, tensor: object, shape: tuple[int, ...], device: torch.device) -> str:
+    """What makes a value no int64 tensor of a shape and device."""
+    if not isinstance(tensor, torch.Tensor):
+        return f"a {type(tensor).__name__} as {name}."
+    if tuple(tensor.shape) != shape:
+        return f"{name} {list(tensor.shape)}, expected {list(shape)}."
+    if tensor.dtype != torch.int64:
+        return f"{tensor.dtype} {name}, expected torch.int64. Return {name}.long()."
+    return "" if tensor.device == device else f"{name} on {tensor.device}, its arguments are on {device}."
 
 
 def _stop(*_: object) -> None:

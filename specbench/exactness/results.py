@@ -1,4 +1,7 @@
-"""What the parts of the suite leave: tests, bounds, habits, calls in long use, and a failing request."""
+"""What the parts of the suite leave: tests, bounds, habits, calls in long use, and a failing request.
+
+The names of tests and habits are here too, each with what a certificate says of it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,18 @@ PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
 HARD = (FORM, EXTREMES, LAW)  # one failure rejects; they have no false alarm
 ALL, LARGE = "all of D", "large vocabularies"  # several strata together
+DRAWN = "calls of D"  # in the place of a fixture
+LOCATED, RULE, COUNTED = "located", "rule", "counted"  # what requests on a small fixture are held against
+SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
+    "another seed",
+    "another position",
+    "the same uniforms, given",
+    "called again",
+    "another place in the batch",
+    "other company",
+    "a smaller batch",
+    "another state of PyTorch's generator",
+)
 # What every test compares, as a certificate says it.
 COMPARES = {
     FORM: (
@@ -157,6 +172,53 @@ class StratumRow:
 
 
 @dataclass(frozen=True)
+class HabitKind:
+    """A habit in words.
+
+    Attributes:
+        does: what code with the habit does.
+        when: its tokens were seen to differ.
+        excluded_by: habits that make the tokens of its condition differ too, so that a difference does not prove this
+            one. Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at
+            another place.
+    """
+
+    does: str
+    when: str
+    excluded_by: tuple[str, ...] = (TWICE,)
+
+
+KINDS = {
+    TWICE: HabitKind(
+        "keeps state from call to call, or draws noise of its own", "when the same call was made again", ()
+    ),
+    GENERATOR: HabitKind(
+        "draws from PyTorch's global generator",
+        "from another state of that generator, and none when the same state was set again",
+    ),
+    STREAMS: HabitKind(
+        "does not draw the uniforms that its streams have for a seed and position",
+        "when the same uniforms were given as numbers",
+    ),
+    SEED: HabitKind("reads seeds beside the uniforms", "with other seeds and the same uniforms"),
+    POSITION: HabitKind("reads positions beside the uniforms", "with other positions and the same uniforms"),
+    COMPANY: HabitKind(
+        "depends on the other requests of the batch",
+        "when every other request of the batch was replaced",
+        (TWICE, GENERATOR),
+    ),
+    PLACE: HabitKind(
+        "depends on a request's place in the batch",
+        "when the batch was put in another order",
+        (TWICE, GENERATOR, COMPANY),
+    ),
+    SIZE: HabitKind(
+        "depends on how many requests the batch has", "in a smaller batch", (TWICE, GENERATOR, COMPANY, PLACE)
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Habit:
     """What code was seen to depend on, or not.
 
@@ -171,6 +233,53 @@ class Habit:
     requests: int
     differing: int
     structural: int | None = None
+
+
+def established(habits: Sequence[Habit]) -> list[Habit]:
+    """Returns the habits that are proved: the others that would explain the same difference made none."""
+    differing = {habit.name for habit in habits if habit.differing}
+    return [habit for habit in habits if habit.differing and differing.isdisjoint(KINDS[habit.name].excluded_by)]
+
+
+@dataclass(frozen=True)
+class LocatedRow:
+    """The law of a step that drafts one token, for one pair of target rows and one draft row.
+
+    Attributes:
+        vocabulary: tokens of each row.
+        rule: the rule's name.
+        normalized: whether the target's rows came with their normaliser.
+        tv: total variation of the located law of the first token and the bonus token from the target's; a first token
+            after a refusal is completed with the target's second one. Parts that were not located are taken as the
+            rule's.
+        slack: what ``tv`` may be too small by: the probability of all that was not located, which is mostly what lies
+            between a probe and its edge.
+        edges: of the rule, probed on both sides.
+        displaced: edges beside which the code does not emit what the rule does.
+        largest: the largest length of a uniform between two of the rule's edges on which the code does otherwise.
+        structural: intervals between two of the rule's edges on which it does otherwise for longer than rounding makes.
+        requests: verified.
+        cut: whether the time was up before every edge was probed and located; ``slack`` has what is missing.
+        seconds: how long it took.
+    """
+
+    vocabulary: int
+    rule: str
+    normalized: bool
+    tv: float
+    slack: float
+    edges: int
+    displaced: int
+    largest: float
+    structural: int
+    requests: int
+    cut: bool
+    seconds: float
+
+    @property
+    def upper(self) -> float:
+        """Upper bound on the total variation under the assumption."""
+        return min(1.0, self.tv + self.slack)
 
 
 @dataclass(frozen=True)

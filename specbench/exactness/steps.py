@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int64
@@ -20,40 +21,33 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import first_above
+from specbench.exactness.reference import TabledCall, VerifyCall
 from specbench.exactness.streams import uniforms
-from specbench.rules.agreement import well_formed
-from specbench.rules.verifier import Verifier
+from specbench.rules.draft_path import DraftPathTables
+from specbench.rules.verifier import Verifier, capabilities
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(TabledCall):
     """B requests of a fixture with their drafts, and where these stand in its tables.
 
     Attributes:
         fixture: on the streams' device.
-        draft, target, streams: the verifier's arguments.
         tokens: [B, gamma], the drafted tokens; those beyond a request's draft were never drafted.
         rows: [B, gamma + 1], the table rows along them.
         base: [B], where each request's variant begins in the tables.
     """
 
     fixture: Fixture
-    draft: Draft
-    target: LogitRows
-    streams: Streams
     tokens: Int64[Tensor, "B gamma"]
     rows: Int64[Tensor, "B width"]
     base: Int64[Tensor, " B"]
 
-    @property
-    def counts(self) -> Int64[Tensor, " B"]:
-        """num_draft_tokens."""
-        return self.draft.num_draft_tokens
-
-    @property
-    def arguments(self) -> tuple[Draft, LogitRows, Streams]:
-        """What the verifier gets."""
-        return self.draft, self.target, self.streams
+    @cached_property
+    def path(self) -> DraftPathTables:
+        """p and q along the drafts, which are taken to be drawn from the fixture's own rows."""
+        fixture, rows = self.fixture, self.rows
+        return DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], self.tokens, self.counts)
 
     @property
     def classes(self) -> Int64[Tensor, " B"]:
@@ -104,13 +98,13 @@ def draw(verifier: Verifier | None, fixture: Fixture, streams: Streams) -> Drawn
     counts = torch.tensor(fixture.counts, device=streams.seeds.device)[number % len(fixture.counts)]
     base = number % fixture.variants * fixture.rows
     uniforms = streams.uniform(Stream.DRAFT)  # at offset i for drafted token i
-    sampler = None if verifier is None else guard.draft_sampler(verifier, fixture.name)
+    sampler = None if verifier is None else capabilities(verifier).draft_tokens
     state = torch.zeros_like(counts)
     tokens, table, stated = [], [], []
     for i in range(fixture.gamma):
         rows = base + fixture.first_row[i] + state
         if sampler is not None and not fixture.deterministic:
-            token, rows_drawn = sampler(fixture.draft.select(rows), uniforms[:, i])
+            token, rows_drawn = guard.draft(sampler, fixture.name, fixture.draft.select(rows), uniforms[:, i])
             stated.append(rows_drawn)
         elif fixture.deterministic:
             token = fixture.draft.argmax[rows]
@@ -130,7 +124,7 @@ def draw(verifier: Verifier | None, fixture: Fixture, streams: Streams) -> Drawn
     target = fixture.target.select(all_rows.flatten())
     if ragged:  # rows without a drafted token go
         draft, target = draft.compact(target)
-    return Drawn(fixture, draft, target, streams, all_tokens, all_rows, base)
+    return Drawn(fixture.name, draft, target, streams, fixture, all_tokens, all_rows, base)
 
 
 def follow(drawn: Drawn, result: Verification) -> Steps:
@@ -139,7 +133,7 @@ def follow(drawn: Drawn, result: Verification) -> Steps:
     offsets = torch.arange(fixture.gamma + 1, device=accepted.device)
     emitted = offsets <= accepted[:, None]
     inside = (tokens >= 0) & (tokens < fixture.vocabulary)
-    malformed = ~well_formed(drawn.draft, drawn.target, result)
+    malformed = ~drawn.well_formed(result)
     tokens = torch.where(emitted & inside, tokens, 0)
     return Steps(drawn, result, table_rows(fixture, drawn.base, tokens), tokens, emitted & inside, malformed)
 
@@ -153,7 +147,7 @@ def table_rows(
 
 def verified(verifier: Verifier, drawn: Drawn) -> Steps:
     """One step of every request, from drafts that are there."""
-    return follow(drawn, guard.verify(verifier, drawn.fixture.name, *drawn.arguments))
+    return follow(drawn, guard.verify(verifier, drawn))
 
 
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes: Sequence[int] | None = None) -> Steps:
@@ -169,18 +163,19 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     drawn = draw(verifier, fixture, streams)
     if sizes is None or len(sizes) == 1:
         return verified(verifier, drawn)
-    results = [guard.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, sizes)]
+    results = [guard.verify(verifier, call) for call in _calls(drawn, sizes)]
     return follow(drawn, Verification.join(results))
 
 
-def _calls(drawn: Drawn, sizes: Sequence[int]) -> Iterator[tuple[Draft, LogitRows, Streams]]:
-    """The arguments of each call: views of those of all requests, which cost less than to draw each call by itself."""
+def _calls(drawn: Drawn, sizes: Sequence[int]) -> Iterator[VerifyCall]:
+    """The calls, as views of all requests: that costs less than to draw each call by itself."""
     draft, streams, made = drawn.draft, drawn.streams, uniforms(drawn.streams)
     ends = [0, *itertools.accumulate(sizes)]
     rows = [0, *drawn.counts.cumsum(0)[torch.tensor(ends[1:], device=drawn.counts.device) - 1].tolist()]
     for (first, end), (row, last) in zip(itertools.pairwise(ends), itertools.pairwise(rows), strict=True):
         own = slice(first, end)
-        yield (
+        yield VerifyCall(
+            drawn.name,
             Draft(
                 draft.token_ids[row:last],
                 None if draft.rows is None else draft.rows.select(slice(row, last)),

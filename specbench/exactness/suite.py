@@ -27,7 +27,6 @@ from specbench.exactness.enumeration.injection import (
     extreme_failures,
     takes_injected_uniforms,
 )
-from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
@@ -37,8 +36,10 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
@@ -189,10 +190,14 @@ class Examination:
 
     def _draw_from_d(self) -> bool:
         self.report(f"{self.settings.calls:,} calls drawn from D")
-        arguments = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
-        patience = 4 * self.settings.call_seconds  # a call may be made three times
+        calls = CallsToDraw(self.evidence.inputs_seed, self.device, self.settings.calls, self.configured)
         self.trials = run_trials(
-            self.verifier, *arguments, self.configured, self.report, patience=patience, unused=self.subject.unused
+            self.verifier,
+            calls,
+            self.settings.input_seconds,
+            self.report,
+            patience=4 * self.settings.call_seconds,  # a call may be made three times
+            unused=self.subject.unused,
         )
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())

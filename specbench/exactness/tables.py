@@ -1,14 +1,17 @@
-"""The parquet tables that protocol=exactness leaves: their names, and rows that follow from evidence."""
+"""The parquet tables that protocol=exactness leaves, made of evidence."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.exactness.draws.alpha_spending import last_alarm
-from specbench.exactness.enumeration.laws import rule_lengths
+from specbench.exactness.enumeration.laws import completed, counted_ends, rule_lengths, target_joint
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import JOINT, Row
+from specbench.exactness.fixtures.table import all_sequences
+from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.results import JOINT, Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.rules.agreement import TOLERANCE
@@ -28,6 +31,20 @@ SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
 LOCATION = "location"  # the row of what was located, beside those of the tests
 
 
+def tables_of(evidence: Evidence, settings: Settings) -> dict[str, tuple[list[Any], type]]:
+    """Every table by its name: the rows, and their class."""
+    return {
+        TESTS: (evidence.rows, Row),
+        BOUNDS: (evidence.bounds, Bound),
+        INPUTS: (evidence.inputs, StratumRow),
+        CENSUS: (evidence.census, CensusRow),
+        HABITS: (evidence.habits, Habit),
+        CELLS: (joint_cells(evidence), CellRow),
+        BIAS: (bias_rows(evidence), RuleBiasRow),
+        SENSITIVITY: (sensitivity(evidence, settings), SensitivityRow),
+    }
+
+
 @dataclass(frozen=True)
 class CellRow:
     """A whole step of the longest draft on a small fixture: the target's probability of it, and its share of draws."""
@@ -37,6 +54,26 @@ class CellRow:
     prob: float
     share: float
     draws: int
+
+
+def joint_cells(evidence: Evidence) -> list[CellRow]:
+    """Shares and probabilities of whole steps of the longest draft, completed with the target, by fixture.
+
+    A fixture of several sets of sampling parameters is shown by the first.
+    """
+    rows = []
+    for name, tally in evidence.tallies.items():
+        if not (tally.fixture.whole_prefix and tally.fixture.enumerable):
+            continue
+        fixture, nodes = tally.by_variant()[0]
+        counts = nodes[max(fixture.counts)]
+        shares = completed(fixture, counted_ends(fixture, counts)).tolist()
+        probs = target_joint(fixture, fixture.gamma + 1).tolist()
+        draws = int(counts[0].sum())
+        sequences = all_sequences(fixture.vocabulary, fixture.gamma + 1).tolist()
+        for sequence, share, prob in zip(sequences, shares, probs, strict=True):
+            rows.append(CellRow(name, " ".join(map(str, sequence)), prob, share, draws))
+    return rows
 
 
 @dataclass(frozen=True)

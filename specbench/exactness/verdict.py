@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.draws.probes import COUNTED, LOCATED
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ALL, HARD, LARGE, Bound, LongUseRow, Row, StratumRow, uncontradicted
+from specbench.exactness.results import (
+    ALL,
+    COUNTED,
+    HARD,
+    LARGE,
+    LOCATED,
+    Bound,
+    LongUseRow,
+    Row,
+    StratumRow,
+    uncontradicted,
+)
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"

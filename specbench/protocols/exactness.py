@@ -18,15 +18,10 @@ from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certificate_of
-from specbench.exactness.enumeration.laws import completed, counted_ends, target_joint
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.inputs import fresh_seed
-from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
-from specbench.exactness.tables import bias_rows, sensitivity
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum
 from specbench.exactness.verdict import breaks_lossy_rule, names_another_rule
 from specbench.metrics.run_row import emptied
@@ -84,23 +79,15 @@ class ExactnessProtocol:
         examination.stuck, examination.interrupted = stuck, save
         evidence = examination.run()
         certificate = certificate_of(*certified)
-        cells = joint_cells(evidence)
+        made = tables.tables_of(evidence, self.settings)
+        cells, _ = made[tables.CELLS]
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
         )
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
             {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
-            {
-                tables.TESTS: ParquetTable(evidence.rows, Row),
-                tables.BOUNDS: ParquetTable(evidence.bounds, Bound),
-                tables.INPUTS: ParquetTable(evidence.inputs, StratumRow),
-                tables.CENSUS: ParquetTable(evidence.census, CensusRow),
-                tables.HABITS: ParquetTable(evidence.habits, Habit),
-                tables.CELLS: ParquetTable(cells, tables.CellRow),
-                tables.BIAS: ParquetTable(bias_rows(evidence), tables.RuleBiasRow),
-                tables.SENSITIVITY: ParquetTable(sensitivity(evidence, self.settings), tables.SensitivityRow),
-            },
+            {name: ParquetTable(rows, kind) for name, (rows, kind) in made.items()},
             figures,
             {JSON: certificate.json(), PAGE: certificate.page},
             failure=_failure(certificate, evidence),
@@ -136,23 +123,3 @@ def _failure(certificate: Certificate, evidence: Evidence) -> str | None:
 
 def _place(context: RunContext) -> str:
     return f"certificate: {os.path.relpath(context.folder / PAGE) if context.folder is not None else PAGE}"
-
-
-def joint_cells(evidence: Evidence) -> list[tables.CellRow]:
-    """Shares and probabilities of whole steps of the longest draft, completed with the target, by fixture.
-
-    A fixture of several sets of sampling parameters is shown by the first.
-    """
-    rows = []
-    for name, tally in evidence.tallies.items():
-        if not (tally.fixture.whole_prefix and tally.fixture.enumerable):
-            continue
-        fixture, nodes = tally.by_variant()[0]
-        counts = nodes[max(fixture.counts)]
-        shares = completed(fixture, counted_ends(fixture, counts)).tolist()
-        probs = target_joint(fixture, fixture.gamma + 1).tolist()
-        draws = int(counts[0].sum())
-        sequences = all_sequences(fixture.vocabulary, fixture.gamma + 1).tolist()
-        for sequence, share, prob in zip(sequences, shares, probs, strict=True):
-            rows.append(tables.CellRow(name, " ".join(map(str, sequence)), prob, share, draws))
-    return rows

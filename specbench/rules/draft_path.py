@@ -57,7 +57,7 @@ class DraftPathTables(DraftPath):
         tokens: Int64[Tensor, "m gamma"],
         counts: Int64[Tensor, " m"],
     ):
-        self.p, self.q, self.p_rows, self.q_rows, self.counts = p, q, p_rows, q_rows, counts
+        self.p, self.q, self.p_rows, self.q_rows, self.tokens, self.counts = p, q, p_rows, q_rows, tokens, counts
         self.drafted_p, self.drafted_q = p[p_rows[:, :-1], tokens], q[q_rows, tokens]
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:

@@ -33,7 +33,7 @@ def step_law(rule: Rule, path: DraftPath) -> StepLaw:
     Raises:
         ArgumentError: a rule whose formulas are not known.
     """
-    accept = rule.limits(path)
+    accept = rule.chances(path)
     one = torch.ones_like(path.counts, dtype=torch.float64)[:, None]
     if rule.decides == FIRST_REFUSAL:
         length = torch.cat([one, accept.cumprod(dim=1)], 1) * torch.cat([1 - accept, one], 1)

@@ -33,6 +33,7 @@ from specbench.sampling import inverse_cdf
 FIRST_REFUSAL, LAST_SUCCESS = "first refusal", "last success"
 Decides = Literal["first refusal", "last success"]
 DecisionErrors = Callable[[Draft, LogitRows, Streams, Tensor], Tensor]
+_ROUNDING = 1e-9  # of a threshold that is 1, in float64
 
 
 def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float64[Tensor, "m V"]:
@@ -98,6 +99,14 @@ class Rule(RuleInfo):
         thresholds = self.thresholds(path)
         places = torch.arange(thresholds.shape[1], device=thresholds.device)
         return torch.where(places < path.counts[:, None], thresholds, 0.0)
+
+    def chances(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
+        """The probability that each uniform is below its threshold, which may be above 1 or below 0.
+
+        A threshold that only rounding puts above 1 stays: published numbers have its last digits.
+        """
+        limits = self.limits(path)
+        return torch.where((limits < 0) | (limits > 1 + _ROUNDING), limits.clamp(0, 1), limits)
 
     def num_accepted(
         self, thresholds: Float64[Tensor, "m gamma"], u: Float64[Tensor, "m gamma"]

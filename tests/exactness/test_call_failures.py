@@ -8,11 +8,13 @@ import re
 import pytest
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.exactness import inputs
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.inputs import Takes
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Limits
 from tests.exactness.test_trials import trials
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -124,6 +126,22 @@ def assert_the_example_fails(verifier, outcome, unused=None):
     shown = result.token_ids[int(alone.group(1)) if alone else 0].tolist()
     assert str([token_id for token_id in shown if token_id >= 0]) == emitted
     return failure
+
+
+def test_an_example_is_shrunk_to_what_the_verifier_takes():
+    verifier = _wrong_where(lambda v, d, t, s: d.num_draft_tokens > 0)
+    verifier.limits = Limits(empty=False)
+    takes = verifier.verify
+
+    def verify(draft, target, streams):
+        if (draft.num_draft_tokens == 0).any():
+            raise ArgumentError("draft: empty")
+        return takes(draft, target, streams)
+
+    verifier.verify = verify
+    outcome, _, _ = trials(verifier, 20, "tiny")
+    failure = assert_the_example_fails(verifier, outcome)
+    assert sum(line.startswith("draft token") for line in failure.lines) == 1
 
 
 def test_an_example_in_company_says_so():

@@ -10,15 +10,13 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected, expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
 from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch, _Batch
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import uniforms
-from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.bugs import bugs, card, flawed
@@ -29,7 +27,7 @@ from specbench.rules.rule import rule_of
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.exactness.test_probes import Strip
-from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.cases import FIXTURES, examined
 
 
 def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) -> str:
@@ -154,8 +152,7 @@ KNOWN = {
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_certificate_names_well_known_bugs(kind):
     settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0, row_vocabulary=0)
-    with torch.inference_mode():
-        evidence = Examination(kind(), settings, 0, CPU, inputs_seed=1).run()
+    evidence = examined(kind(), settings, inputs_seed=1)
     assert KNOWN[kind] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause
     words = say("sentences", verdict_of(evidence), evidence, settings)
@@ -193,7 +190,7 @@ def test_requests_show_a_cause_from_ten_wrong_ones_on(verifier):
     search = CauseSearch(verifier, list(FIXTURES.values()), 0, REQUESTS)
     kept = []
     for batch in search._batches:
-        own = expected(rule_of(verifier), draw(None, batch.fixture, batch.streams)).token_ids
+        own = draw(None, batch.fixture, batch.streams).expected(rule_of(verifier)).token_ids
         wrong = (batch.emitted != own).any(dim=1)
         kept.append((batch, wrong.nonzero()[:, 0].tolist(), (~wrong).nonzero()[:, 0].tolist()))
     for most, named in ((9, False), (10, True)):

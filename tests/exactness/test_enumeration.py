@@ -20,14 +20,13 @@ from specbench.exactness.enumeration.laws import (
     target_joint,
 )
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.enumeration.reference import expected
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual
 from specbench.rules.block.masked import BlockVerifier
-from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES, every_fixture
@@ -63,6 +62,14 @@ def test_fixtures_hold_what_they_promise():
 @pytest.mark.parametrize("rule", rules_with_formulas())
 def test_rules_are_lossless_by_enumeration(fixture, rule):
     assert rule_error(rule, fixture) <= 1e-12
+
+
+@every_fixture
+def test_thresholds_above_1_accept_with_certainty(fixture):
+    """A sound rule whose thresholds are not capped was taken for biased, where q has zeros."""
+    rule = Rule(name="open", title="open rule", guarantee="lossless", thresholds=lambda path: path.ratio)
+    assert rule_error(rule, fixture) <= 1e-12
+    assert torch.equal(rule_lengths(rule, fixture), rule_lengths("token", fixture))
 
 
 @every_fixture
@@ -131,6 +138,6 @@ def test_the_reference_is_the_rule(verifier):
     for fixture in (*small_fixtures(), greedy_fixture()):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        steps, reference = verified(verifier, drawn), expected(rule_of(verifier), drawn)
+        steps, reference = verified(verifier, drawn), drawn.expected(rule_of(verifier))
         assert torch.equal(steps.verification.token_ids, reference.token_ids), fixture.name
         assert torch.equal(steps.verification.num_accepted, reference.num_accepted)

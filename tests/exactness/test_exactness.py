@@ -21,15 +21,14 @@ from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.draws import small_pairs
-from specbench.exactness.draws.probes import COUNTED, RULE
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.purity import long_use
+from specbench.exactness.results import COUNTED, RULE
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import altered, verdict_of
 from specbench.exactness.zoo import accept, residual, state
 from specbench.exactness.zoo.bugs import bugs, card, flawed
@@ -43,7 +42,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
 from specbench.runs.combinations import with_every_bug
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount
+from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount, examined
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -97,8 +96,7 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
         settings = dataclasses.replace(
             settings, draws=min(settings.draws, 2000), serial_draws=0, calls=min(settings.calls, 12), use_calls=0
         )
-    with torch.inference_mode():
-        evidence = Examination(verifier, settings, seed=1, device=CPU, inputs_seed=1).run()
+    evidence = examined(verifier, settings, seed=1, inputs_seed=1)
     assert evidence.fault is None
     assert not evidence.rejected
     assert all(row.rejected_at is None for row in evidence.rows)
@@ -132,8 +130,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
 
     def numbers(pace: int) -> Evidence:
         monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
-        with torch.inference_mode():
-            evidence = Examination(SOUND[name], settings, seed=1, device=CPU, inputs_seed=1).run()
+        evidence = examined(SOUND[name], settings, seed=1, inputs_seed=1)
         row, use = (dataclasses.replace(part, seconds=0.0) for part in (evidence.row, evidence.long_use))
         return dataclasses.replace(evidence, tallies={}, seconds=0.0, row=row, long_use=use)
 
@@ -159,8 +156,7 @@ def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
     first = (FIXTURES["chain"], FIXTURES["mixed"])
     for kept in (first, tuple(fixture for fixture in fixtures if fixture.name not in ("chain", "mixed"))):
         monkeypatch.setattr(suite, "small_fixtures", lambda kept=kept: kept)
-        with torch.inference_mode():
-            evidence = Examination(verifier, HUNT, seed=2, device=CPU).run()
+        evidence = examined(verifier, HUNT, seed=2)
         assert evidence.fault is None
         located = any(bound.least > TOLERANCE for bound in evidence.bounds)
         if caught := located or any(row.rejected_at is not None for row in evidence.rows):

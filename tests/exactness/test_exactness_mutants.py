@@ -13,12 +13,11 @@ from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.settings import SUITES, Settings
-from specbench.exactness.suite import Examination
-from specbench.exactness.trials.run import run_trials
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules import batched
 from tests.exactness.test_location import Backwards
-from tests.helpers.cases import CPU
+from tests.helpers.cases import examined
 from tests.helpers.made_up_evidence import certificate_of
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.
@@ -37,13 +36,12 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
     strata = tuple(stratum for stratum in STRATA if not stratum.large and not stratum.recorded)
     monkeypatch.setattr(
-        suite, "run_trials", lambda *arguments, **options: run_trials(*arguments, strata=strata, **options)
+        suite, "CallsToDraw", lambda *arguments: dataclasses.replace(CallsToDraw(*arguments), strata=strata)
     )
 
 
-def examined(verifier, settings: Settings = LOOK) -> Certificate:
-    with torch.inference_mode():
-        evidence = Examination(verifier, settings, 5, CPU, inputs_seed=5).run()
+def certified(verifier, settings: Settings = LOOK) -> Certificate:
+    evidence = examined(verifier, settings, seed=5, inputs_seed=5)
     return certificate_of(evidence, rule=verifier.rule, settings=settings)
 
 
@@ -225,7 +223,7 @@ def full_text(certificate: Certificate) -> str:
     ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, verdict, words):
-    certificate = examined(verifier)
+    certificate = certified(verifier)
     assert certificate.verdict == verdict, full_text(certificate)
     assert words in full_text(certificate)
 
@@ -248,14 +246,14 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
 )
 def test_wrong_code_is_rejected(verifier, words):
-    certificate = examined(verifier)
+    certificate = certified(verifier)
     assert certificate.verdict == NOT_LOSSLESS, full_text(certificate)
     assert words in full_text(certificate)
 
 
 def test_what_few_requests_show_is_never_called_lossless():
     """Two requests in five of one stratum: perhaps too few to be rejected, and far too many to be certified."""
-    certificate = examined(BeyondThe300th())
+    certificate = certified(BeyondThe300th())
     assert certificate.verdict != LOSSLESS, full_text(certificate)
     assert "batch" in full_text(certificate)
 
@@ -263,7 +261,7 @@ def test_what_few_requests_show_is_never_called_lossless():
 @pytest.mark.thorough
 def test_a_bias_on_rare_seeds_stays_in_the_bound():
     """One seed in 50, of which a part comes out otherwise: no bound may be below what is known to differ."""
-    certificate = examined(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))
+    certificate = certified(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))
     chain = next(row for row in certificate.bounds if row["fixture"] == "chain")
     assert chain["tv"] > chain["differing"] / chain["draws"] > 0.005
     assert "seed" in full_text(certificate)

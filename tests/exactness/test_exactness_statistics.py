@@ -4,6 +4,8 @@ All statistical asserts have fixed seeds and bounds that chance breaks with a pr
 """
 
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from scipy import stats
 
 from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
+from specbench.exactness.draws import serial
 from specbench.exactness.draws.serial import serial_rows, transforms
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.fixtures import small_fixtures
@@ -79,6 +82,7 @@ def test_the_detectable_bias_is_detected():
     counts = rng.binomial(10_000, 0.5 + tv, 1000)
     p_values = [node_g_test(np.array([[k, 10_000 - k]]), np.array([[0.5, 0.5]])).p_value for k in counts]
     assert 0.85 <= np.mean(np.array(p_values) < 0.01) <= 0.95
+    assert detectable_tv(10_000, 1, 0.001, 0.01) == 0  # without any bias it rejects more often
     # What a table of the noncentral chi-square gives for TV 1e-3, power 0.99, false alarm 1e-6.
     assert detectable_tv(20_200_000, 15, 0.99, 1e-6) == pytest.approx(1e-3, rel=0.01)
 
@@ -245,6 +249,22 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_time_that_is_up_when_all_twins_are_made_cuts_nothing(late, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(serial, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    twins = serial._Serial(MaskedVerifier(), FIXTURES["chain"], 0, CPU)
+    rows = twins.twins(serial._LEAST, 0, float(len(serial._FLIPS) - (3 if late else 2)))
+    assert (twins.late, [row.test for row in rows]) == ((True, []) if late else (False, [TWINS]))
+
+
+def test_one_pair_of_steps_is_enough_for_a_test():
+    rows, late = serial_rows(MaskedVerifier(), 1, 0, CPU, 0)
+    assert not late
+    assert {row.test for row in rows} == {FORM, SUCCESSIVE, LAST_FIRST}
+    assert all(row.p_value == 1 for row in rows)
 
 
 def test_malformed_steps_are_counted_among_all_steps():

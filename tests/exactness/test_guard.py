@@ -12,14 +12,18 @@ from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness import guard
 from specbench.exactness.certificate import BROKEN
+from specbench.exactness.results import ALL
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.exactness.suite import Examination
+from specbench.exactness.trials.judge import CallsToDraw
+from specbench.exactness.trials.run import run_trials
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import TokenSteps
+from specbench.rules import RULES, RuleInfo
 from specbench.rules.token.masked import MaskedVerifier
-from tests.helpers.cases import CPU, FIXTURES
+from specbench.sampling import inverse_cdf
+from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import certificate_of
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
@@ -47,8 +51,7 @@ class Returns(MaskedVerifier):
 def verify_on(verifier, name: str = "chain", requests: int = 6):
     fixture = FIXTURES[name]
     streams = request_streams(0, 100, requests, fixture.gamma + 1, CPU)
-    drawn = draw(MaskedVerifier(), fixture, streams)
-    return guard.verify(verifier, name, drawn.draft, drawn.target, streams)
+    return guard.verify(verifier, draw(MaskedVerifier(), fixture, streams))
 
 
 @pytest.mark.parametrize(
@@ -193,8 +196,7 @@ class OneBuffer(MaskedVerifier):
     ("verifier", "message"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
 )
 def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
-    with torch.inference_mode():
-        evidence = Examination(verifier, SETTINGS, 0, CPU).run()
+    evidence = examined(verifier, SETTINGS)
     assert evidence.fault is not None
     assert message.replace("\\", "") in evidence.fault
 
@@ -206,23 +208,69 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
         ({"rule": 7, "lossless": True}, "has 7 as its attribute rule"),
         ({"rule": "token"}, "has no attribute lossless"),
         ({"rule": "token", "lossless": True}, "has no method verify"),
+        ({"rule": "token", "lossless": True, "verify": print, "limits": {}}, "has {} as its attribute limits. Write"),
     ],
 )
 def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message):
-    evidence = Examination(type("Mine", (), attributes)(), SETTINGS, 0, CPU).run()
+    evidence = examined(type("Mine", (), attributes)(), SETTINGS)
     assert "Mine " + message in (evidence.fault or "")
     assert evidence.rows == []
 
 
-@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
-def test_a_sampler_of_its_own_that_raises_is_broken():
-    class Draws(MaskedVerifier):
-        def draft_tokens(self, rows, u):
-            raise KeyError("no sampler")
+class Draws(MaskedVerifier):
+    """A sound sampler, of which ``made`` alters the tokens and rows of vocabularies above some size."""
 
+    def __init__(self, made, above: int = 0):
+        self.made, self.above = made, above
+
+    def draft_tokens(self, rows, u):
+        drawn = inverse_cdf(rows.probs(), u)
+        return self.made(drawn, rows) if rows.logits.shape[1] > self.above else (drawn, rows)
+
+
+def raises(error: Exception):
+    def made(tokens, rows):
+        raise error
+
+    return made
+
+
+def test_what_is_known_of_a_rule_may_stand_for_it():
+    attributes = {"lossless": True, "verify": MaskedVerifier().verify}
+    for rule in (RULES["token"], RuleInfo(name="mine", title="my rule")):
+        guard.check_attributes(type("Mine", (), {"rule": rule, **attributes})())
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (raises(KeyError("no sampler")), "raised KeyError: 'no sampler'"),
+        (lambda tokens, rows: tokens, "returned a Tensor. Return (tokens [n] int64, LogitRows"),
+        (lambda tokens, rows: (tokens, rows.probs()), "returned no LogitRows ["),
+        (lambda tokens, rows: (tokens.int(), rows), "returned torch.int32 tokens, expected torch.int64."),
+        (lambda tokens, rows: (tokens[1:], rows), "returned tokens ["),
+        (lambda tokens, rows: (tokens, rows.select(slice(1, None))), "returned no LogitRows ["),
+        (lambda tokens, rows: (tokens + 99, rows), "returned a token outside of the vocabulary."),
+    ],
+    ids=["raises", "no rows", "probabilities", "int32", "short", "few rows", "outside"],
+)
+def test_a_sampler_of_its_own_that_does_wrong_is_broken(made, problem):
+    evidence = examined(Draws(made), SETTINGS)
+    assert f"draft_tokens {problem}" in (evidence.fault or "")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_sampler_of_its_own_may_refuse_calls_of_d_and_is_broken_if_it_raises_there():
+    calls = CallsToDraw(0, CPU, 30)
     with torch.inference_mode():
-        evidence = Examination(Draws(), SETTINGS, 0, CPU).run()
-    assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
+        trials = run_trials(Draws(raises(ArgumentError("rows: too many tokens")), above=50), calls)
+    whole = next(row for row in trials.rows if row.stratum == ALL)
+    assert whole.calls + whole.refused == 30
+    assert trials.refusals == {"rows: too many tokens": whole.refused}
+    assert 5 < whole.refused < 30
+    with pytest.raises(guard.VerifierFault, match=r"On call \d+ of D, seed 0: draft_tokens raised KeyError"):
+        run_trials(Draws(raises(KeyError()), above=50), calls)
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
@@ -233,8 +281,7 @@ def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same(
                 raise ArgumentError("real streams alone")
             return super().verify(draft, target, streams)
 
-    with torch.inference_mode():
-        evidence = Examination(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU).run()
+    evidence = examined(Guarded(), dataclasses.replace(SETTINGS, draws=20_000))
     assert evidence.fault is None
     assert evidence.rejected
 
@@ -255,8 +302,7 @@ def test_the_evidence_so_far_is_kept():
             return super().verify(draft, target, streams)
 
     settings = dataclasses.replace(SETTINGS, draws=200_000, stop_when_caught=False)
-    with torch.inference_mode():
-        evidence = Examination(Tires(), settings, 0, CPU).run()
+    evidence = examined(Tires(), settings)
     assert "RuntimeError: out of workspace" in (evidence.fault or "")
     assert evidence.habits
     assert any(row.draws > 1000 for row in evidence.rows)

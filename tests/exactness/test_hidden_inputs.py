@@ -7,7 +7,8 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
-from specbench.exactness.purity.hidden_inputs import (
+from specbench.exactness.purity.hidden_inputs import habits
+from specbench.exactness.results import (
     COMPANY,
     GENERATOR,
     KINDS,
@@ -17,19 +18,17 @@ from specbench.exactness.purity.hidden_inputs import (
     SIZE,
     STREAMS,
     TWICE,
+    Habit,
     established,
-    habits,
 )
-from specbench.exactness.results import Habit
 from specbench.exactness.settings import settings_of
-from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import FIXTURES
+from tests.helpers.cases import FIXTURES, examined
 
 COUPLED = ["ragged", "mixed"]
 
@@ -200,8 +199,7 @@ class OddSeedsBackwards(TokenSteps):
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
     settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
-    with torch.inference_mode():
-        evidence = Examination(OddSeedsBackwards(), settings, 0, torch.device("cpu")).run()
+    evidence = examined(OddSeedsBackwards(), settings)
     assert sum(bound.structural for bound in evidence.bounds) > 100
     assert say("headline", verdict_of(evidence), evidence)[0].startswith(
         "not rejected, but its tokens are not those of the rule that it names"

@@ -15,6 +15,7 @@ from specbench.exactness.inputs import census as cells
 from specbench.exactness.inputs.distribution import drawn_from
 from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.rows import cutoffs, probabilities
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier
@@ -217,7 +218,7 @@ class Meter(MaskedVerifier):
 
 def test_the_census_is_what_a_verifier_was_given():
     meter = Meter()
-    trials = run_trials(meter, 70, 0, 2, CPU, strata=QUICK)
+    trials = run_trials(meter, CallsToDraw(2, CPU, 70, strata=QUICK))
     pure = Meter()  # every 64th call is made three times, to see whether arguments are altered
     for number in (0, 64):
         call = draw_call(2, number, CPU, Takes.of(meter), QUICK[number % len(QUICK)])

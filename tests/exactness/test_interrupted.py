@@ -14,11 +14,13 @@ from specbench.exactness.certificate.words import say
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import mean_at_most
+from specbench.exactness.steps import draw
+from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
-from tests.helpers.cases import CPU
+from tests.helpers.cases import CPU, FIXTURES
 
 FEW = {"draws": 3000, "calls": 20, "serial_draws": 0, "use_calls": 50, "row_vocabulary": 20}
 NOT_RUN = "; not run: the law of a step for one pair of rows, calls in long use"
@@ -79,7 +81,8 @@ def examined(verifier, report=lambda _: None, **more):
 def test_a_verifier_that_was_refuted_before_stays_so(monkeypatch):
     def search(*_):
         interrupt()
-        guard.verify(*[None] * 5)
+        streams = request_streams(0, 0, 1, FIXTURES["chain"].gamma + 1, CPU)
+        guard.verify(MaskedVerifier(), draw(None, FIXTURES["chain"], streams))
 
     monkeypatch.setattr(suite, "simplest_failure", search)
     evidence = examined(TargetResidual())

@@ -10,9 +10,10 @@ from specbench.core.rng import Stream, Streams
 from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
-from specbench.exactness.enumeration.row import LocatedRow, locate_row
+from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import LocatedRow
 from specbench.exactness.verdict import names_another_rule
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
@@ -292,6 +293,13 @@ def test_a_refusal_is_the_verifiers_own():
 
     with pytest.raises(ArgumentError, match="too large"):
         located(Refuses())
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2])
+def test_the_smallest_vocabularies_have_a_law(vocabulary):
+    row = located(MaskedVerifier(), vocabulary)
+    assert (row.displaced, row.structural) == (0, 0)
+    assert row.upper < 1e-9
 
 
 def test_noise_of_ones_own_ends():

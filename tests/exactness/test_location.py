@@ -209,7 +209,7 @@ def test_a_division_by_a_uniform_is_no_proof():
 def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
     model = locate(MaskedVerifier(), FIXTURES["chain"])
-    boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
+    boxes = model.boxes
     assert list(between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()
     ends = high[Stream.ACCEPT, :, 0]

@@ -13,12 +13,12 @@ from specbench.core.machine.journal import Journal
 from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.draws.alpha_spending import Looks
-from specbench.exactness.draws.probes import COUNTED, LOCATED, RULE, Probe
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import JOINT, Habit, Row, uncontradicted
+from specbench.exactness.results import COUNTED, JOINT, LOCATED, RULE, Habit, Row, uncontradicted
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.statistics.calls import MODELS
 from specbench.exactness.steps import verified_steps
@@ -27,7 +27,7 @@ from specbench.exactness.verdict import ROUNDING, verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.cases import CPU, FIXTURES, examined
 
 CHAIN = FIXTURES["chain"]
 LOW = 0.41237
@@ -297,7 +297,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     settings = Settings(
         draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
-    evidence = suite.Examination(Strip(3e-4), settings, 0, CPU).run()
+    evidence = examined(Strip(3e-4), settings)
     (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 5
     assert bound.differing == 0
@@ -327,7 +327,7 @@ def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     settings = Settings(
         draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
     )
-    evidence = suite.Examination(Strip(3e-3), settings, 0, CPU).run()
+    evidence = examined(Strip(3e-3), settings)
     (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 0
     assert bound.draws > 0

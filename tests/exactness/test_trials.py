@@ -17,6 +17,7 @@ from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
@@ -38,7 +39,7 @@ BY_NAME = {stratum.name: stratum for stratum in STRATA}
 def trials(verifier, calls: int, *names: str, seconds: float | int = 0, configured=None):
     strata = tuple(BY_NAME[name] for name in names) or None
     with torch.inference_mode():
-        outcome = run_trials(verifier, calls, seconds, 0, CPU, configured, strata=strata)
+        outcome = run_trials(verifier, CallsToDraw(0, CPU, calls, configured, strata), seconds)
     return outcome, {row.stratum: row for row in outcome.rows}, {row.test: row for row in reversed(outcome.tests)}
 
 
@@ -244,6 +245,13 @@ def test_the_conditions_of_a_run_are_a_stratum():
     _, rows, _ = trials(Looks(), 100, "tiny", configured=stratum)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
+
+
+@pytest.mark.parametrize(("calls", "of_run"), [(1, 1), (19, 1), (20, 1), (39, 1), (40, 2), (45, 2)])
+def test_a_run_of_few_calls_has_one_under_its_conditions(calls, of_run):
+    stratum = dataclasses.replace(configured_stratum(SamplingParams(), 1, 1, torch.float32), vocabulary=(9, 9))
+    _, rows, _ = trials(MaskedVerifier(), calls, "tiny", configured=stratum)
+    assert (rows["tiny"].calls, rows[CONFIGURED].calls) == (calls, of_run)
 
 
 def test_a_run_that_drafts_nothing_has_its_conditions():

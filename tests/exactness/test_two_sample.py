@@ -129,6 +129,13 @@ def test_bounds_of_few_tokens_say_nothing():
     assert class_bias(alike, 0.99) == (0.0, pytest.approx(math.log(100) / FEWEST))
 
 
+def test_one_pair_of_long_texts_bounds_nothing():
+    """A checkpoint knows the classes of its tokens, however few texts a prompt has."""
+    one = np.full((1, 2, FEWEST), LIKELIEST)
+    one[0, SPECULATIVE, ::2] = RARER
+    assert class_bias(one, 0.99) == (0.5, 1.0)
+
+
 def test_rows_say_entropy_and_places():
     pairs = Law().pairs(7, 800)
     rows = bias_rows(pairs, evidence(pairs), list("abcd"), 0.99)

@@ -16,14 +16,14 @@ from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import Bound
 from specbench.exactness.settings import settings_of
-from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
+from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, CallCounts, call_bound, call_sizes
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import Examination
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import bound
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -49,22 +49,21 @@ class SpoilsCalls(TokenSteps):
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
     settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
-    with torch.inference_mode():
-        evidence = Examination(SpoilsCalls(period), settings, 0, CPU).run()
+    evidence = examined(SpoilsCalls(period), settings)
     verdict = verdict_of(evidence)
     assert verdict.kind == NOT_LOSSLESS or verdict.tv > 1 / period
     unspoiled = [bound.tv for bound in evidence.bounds if bound.differing == 0]
     assert max(unspoiled) < 2 / period or period == 20
 
 
-@pytest.mark.parametrize("sizes", [SOME, ALL])
+@pytest.mark.parametrize("sizes", [OF_COMPARED, OF_COUNTED])
 def test_calls_hold_all_requests_and_are_of_many_sizes(sizes):
     for requests in (1, 2, 31, 5000, 131_072):
         split = call_sizes(requests, 3, sizes)
         assert sum(split) == requests
         assert min(split) > 0
     assert len({size for size in split if size <= 512}) > 40
-    assert (max(split) > 100_000) == (sizes == SOME)
+    assert (max(split) > 100_000) == (sizes == OF_COMPARED)
 
 
 def test_requests_come_out_the_same_in_one_call_and_in_many():

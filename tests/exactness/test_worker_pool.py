@@ -15,6 +15,7 @@ import torch
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.trials import worker_pool
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
@@ -41,7 +42,7 @@ class WithoutARule(accept.AcceptsEverything):
 def test_three_processes_show_what_one_shows(verifier):
     def shown(share: int):
         with torch.inference_mode():
-            trials = run_trials(verifier(), 40, 0, 7, CPU, strata=SMALL, share=share)
+            trials = run_trials(verifier(), CallsToDraw(7, CPU, 40, strata=SMALL), share=share)
         example, unfit = trials.example, trials.unfit
         return (
             trials.rows,

@@ -15,6 +15,7 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.results import ACCEPTANCE, FORM, JOINT
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.rules.verifier import Verifier
 
@@ -51,6 +52,6 @@ def p_values(verifier: Verifier, seeds: int, draws: int, seed: int, device: torc
         tests = [row for probe in probes.values() for row in probe.rows()]
         rows = [row for row in tests if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)[0]
-        rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
+        rows += run_trials(verifier, CallsToDraw(this, device, CALLS, strata=BET_ON)).tests
         results += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
     return results

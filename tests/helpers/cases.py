@@ -18,7 +18,10 @@ from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.exactness.settings import Settings
+from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import CachedModel, Pair
 from specbench.rules.external.adapter import ExternalVerifier
@@ -42,6 +45,12 @@ TRUNCATED = dataclasses.replace(
 FLAWED = {f"flawed/{bug}": flawed(bug) for bug in bugs()}
 FIXTURES = {fixture.name: fixture for fixture in (*small_fixtures(), greedy_fixture()) if fixture.enumerable}
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
+
+
+def examined(verifier: object, settings: Settings, seed: int = 0, inputs_seed: int = 0) -> Evidence:
+    """What the suite finds out about a verifier."""
+    with torch.inference_mode():
+        return Examination(verifier, settings, seed, CPU, inputs_seed=inputs_seed).run()
 
 
 def bound(drafter: Drafter, pair: Pair) -> Drafter:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.exactness.certificate import Certificate, certify
-from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.purity.hidden_inputs import KINDS
-from specbench.exactness.results import Bound, Habit, LongUseRow, Row, StratumRow
+from specbench.exactness.results import KINDS, Bound, Habit, LocatedRow, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import specbench
 from specbench.analysis import gamma_sweep, verifier_latency
 from specbench.core.errors import ArgumentError, ConfigError
-from specbench.exactness.trials.judge import Judge
+from specbench.exactness.trials.judge import CallsToDraw, Judge
 from specbench.protocols.replay import rules_of
 from specbench.reports import markdown
 from specbench.reports.latex import document
@@ -129,10 +130,11 @@ def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(RULES, "biased", biased)
     assert not of_this_tree(biased)
     assert [of_this_tree(get_rule(name)) for name in ("token", "block")] == [True, True]
-    assert Judge(biased.reference).own_rule
+    none = CallsToDraw(0, torch.device("cpu"), 0)
+    assert Judge(biased.reference, none).own_rule
     certificate = specbench.certify(biased.reference, "quick", device="cpu", **SMALL)
     assert certificate.verdict == "not lossless"
-    assert not Judge(get_rule("token").reference).own_rule
+    assert not Judge(get_rule("token").reference, none).own_rule
 
 
 def test_its_second_verifier_is_compared_with_its_timing_baseline(timed: Path) -> None:

@@ -13,12 +13,14 @@ from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness.draws.probes import RULE, Probe
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
-from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.inputs import STRATA
+from specbench.exactness.reference import held_against
+from specbench.exactness.results import RULE
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.replay.survival import survival
 from specbench.rules import BLOCK, RULES, TOKEN, floor_info
@@ -152,7 +154,7 @@ def test_a_rule_from_outside_has_its_law(fixture):
 def test_what_is_expected_of_it_is_what_its_code_emits(rule, fixture):
     streams = request_streams(5, 0, 2000, fixture.gamma + 1, CPU)
     steps = verified_steps(ReferenceVerifier(rule), fixture, streams)
-    reference = expected(rule, steps.drawn)
+    reference = steps.drawn.expected(rule)
     assert torch.equal(steps.verification.token_ids, reference.token_ids)
     assert torch.equal(steps.verification.num_accepted, reference.num_accepted)
 
@@ -265,7 +267,7 @@ def test_agreement_with_a_lossy_rule_bounds_no_bias():
     tiny = tuple(stratum for stratum in STRATA if stratum.name == "tiny")
     for rule, wrong in ((LENIENT, True), (LAZY, False)):
         with torch.inference_mode():
-            row = run_trials(ReferenceVerifier(rule), 60, 0, 1, CPU, strata=tiny).rows[0]
+            row = run_trials(ReferenceVerifier(rule), CallsToDraw(1, CPU, 60, strata=tiny)).rows[0]
         assert (row.differing, row.structural) == (0, 0)
         assert (row.rule_wrong > 0) == wrong
         assert row.rule > (0.2 if wrong else 0.0)

@@ -17,10 +17,7 @@ from markupsafe import Markup
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness import results, verdict
-from specbench.exactness.draws import probes
-from specbench.exactness.failures.call_failure import DRAWN
 from specbench.exactness.inputs import published
-from specbench.exactness.purity import hidden_inputs
 from specbench.exactness.statistics.power import CONFIDENCE
 
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
@@ -62,9 +59,9 @@ def _templates() -> jinja2.Environment:
         "setting": lambda value: f"{value:,}" if type(value) is int else value,
         "table": _table,
     }
-    known: dict[str, Any] = {"EXACT": EXACT, "DRAWN": DRAWN, "SURE": f"{CONFIDENCE:.0%}"}
+    known: dict[str, Any] = {"EXACT": EXACT, "SURE": f"{CONFIDENCE:.0%}"}
     known |= {"largest": _largest, "choices_of_d": _choices}
-    for module in (results, verdict, probes, hidden_inputs):  # their names mean in templates what they do here
+    for module in (results, verdict):  # their names mean in templates what they do here
         known |= {name: value for name, value in vars(module).items() if not name.startswith("_")}
     made.filters.update(filters)
     made.globals.update(known)

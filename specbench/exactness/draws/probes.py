@@ -27,9 +27,9 @@ from specbench.exactness.enumeration.injection import Example, Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, PAIRED, Bound, Row
+from specbench.exactness.reference import held_against
+from specbench.exactness.results import ACCEPTANCE, COUNTED, FORM, JOINT, LOCATED, PAIRED, RULE, Bound, Row
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import MODELS, CallCounts
 from specbench.exactness.statistics.power import share_at_most
@@ -40,7 +40,6 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
-LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # differing requests of a batch to bet on, about; chosen before it is known which differ
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
@@ -186,7 +185,7 @@ class Probe:
 
     def _wanted(self, steps: Steps) -> Int64[Tensor, "B width"]:
         if self.method == RULE:
-            return expected(self.rule, steps.drawn).token_ids
+            return steps.drawn.expected(self.rule).token_ids
         given = uniforms(steps.drawn.streams)
         if len(self.models) == 1:
             return self.models[0].predict(given)
@@ -217,7 +216,7 @@ class Probe:
     def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], rows: Tensor) -> None:
         drawn, streams = steps.drawn, steps.drawn.streams
         if self.held is not None:
-            unlike = beyond_rounding(self.rule, *drawn.arguments, steps.verification, rows)
+            unlike = drawn.beyond_rounding(self.rule, steps.verification, rows)
             self.structural += len(unlike)
             if self.method == RULE:
                 self.rounding += len(rows) - len(unlike)

@@ -66,6 +66,57 @@ class _Serial:
         # A step at the last position has none after it.
         return Streams(streams.seeds, streams.positions.clamp(max=2**32 - 256), streams.width)
 
+    def successive(self, draws: int, deadline: float) -> list[Row]:
+        done, chunk = 0, 32
+        firsts, lasts, nexts = [], [], []
+        neighbours: dict[int, list[np.ndarray]] = {}
+        while done < draws:
+            if done and time.perf_counter() > deadline:
+                self.late = True
+                break
+            size = min(chunk, draws - done + (draws - done) % 2)
+            streams = self.streams(done, size)
+            one = self.steps(streams)
+            positions = streams.positions + one.verification.num_accepted.clamp(0, self.fixture.gamma) + 1
+            two = self.steps(Streams(streams.seeds, positions, streams.width))
+            (first, last), (following, _) = self.values(one), self.values(two)
+            firsts.append(first)
+            lasts.append(last)
+            nexts.append(following)
+            for distance, pairs in _neighbours(first).items():
+                neighbours.setdefault(distance, []).append(pairs)
+            done += size
+            chunk = min(chunk * 2, LARGEST[self.device.type])
+        first, last, following = (np.concatenate(arrays) for arrays in (firsts, lasts, nexts))
+        pairs = [np.concatenate(arrays, axis=1) for arrays in neighbours.values()]
+        tests = [pair_g_test(*table) for table in pairs if table.shape[1] >= _LEAST]
+        return [
+            self._row(SUCCESSIVE, done, [pair_g_test(first, following)]),
+            self._row(LAST_FIRST, done, [pair_g_test(last, following)]),
+            *([self._row(NEIGHBOURS, done, tests)] if tests else []),
+        ]
+
+    def twins(self, pairs: int, first: int, deadline: float) -> list[Row]:
+        """Requests whose seeds or positions differ in one bit, which a generator of fewer bits takes for the same."""
+        if pairs < _LEAST:
+            return []
+        values: list[tuple[np.ndarray, np.ndarray]] = []
+        for number, (seed_flip, position_flip) in enumerate(_FLIPS):
+            if number and time.perf_counter() > deadline:
+                self.late = True
+                return []  # too slow for all bits, so it is tested on none
+            streams = self.streams(first + number * pairs, pairs)
+            other = Streams(streams.seeds ^ seed_flip, streams.positions ^ position_flip, streams.width)
+            one, two = (self.values(self.steps(noise))[0] for noise in (streams, other))
+            values.append((one, two))
+        tests = [pair_g_test(*columns) for columns in values]
+        return [self._row(TWINS, pairs * len(tests), tests)]
+
+    def _row(self, name: str, draws: int, tests: list[GTest]) -> Row:
+        """The test of the smallest p-value, which counts as often as there are tests."""
+        worst = min(tests, key=lambda test: test.p_value)
+        return Row(self.name, name, draws, worst.statistic, worst.dof, min(1.0, len(tests) * worst.p_value))
+
 
 def serial_rows(
     verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int
@@ -84,44 +135,13 @@ def serial_rows(
     chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
-        pairs, time_each = draws // len(chosen), seconds / len(chosen)
-        rows = _successive(serial, pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
+        pairs, time_each = max(1, draws // len(chosen)), seconds / len(chosen)
+        rows = serial.successive(pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
         of_a_bit = int(pairs * TWINS_SHARE) // len(_FLIPS)
-        rows += _twins(serial, of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
+        rows += serial.twins(of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
         late = late or serial.late
         results += [Row.of_failures(serial.name, FORM, serial.steps_made, serial.malformed), *rows]
     return results, late
-
-
-def _successive(serial: _Serial, draws: int, deadline: float) -> list[Row]:
-    done, chunk = 0, 32
-    firsts, lasts, nexts = [], [], []
-    neighbours: dict[int, list[np.ndarray]] = {}
-    while done < draws:
-        if done and time.perf_counter() > deadline:
-            serial.late = True
-            break
-        size = min(chunk, draws - done + (draws - done) % 2)
-        streams = serial.streams(done, size)
-        one = serial.steps(streams)
-        positions = streams.positions + one.verification.num_accepted.clamp(0, serial.fixture.gamma) + 1
-        two = serial.steps(Streams(streams.seeds, positions, streams.width))
-        (first, last), (following, _) = serial.values(one), serial.values(two)
-        firsts.append(first)
-        lasts.append(last)
-        nexts.append(following)
-        for distance, pairs in _neighbours(first).items():
-            neighbours.setdefault(distance, []).append(pairs)
-        done += size
-        chunk = min(chunk * 2, LARGEST[serial.device.type])
-    first, last, following = (np.concatenate(arrays) for arrays in (firsts, lasts, nexts))
-    pairs = [np.concatenate(arrays, axis=1) for arrays in neighbours.values()]
-    tests = [pair_g_test(*table) for table in pairs if table.shape[1] >= _LEAST]
-    return [
-        _row(serial, SUCCESSIVE, done, [pair_g_test(first, following)]),
-        _row(serial, LAST_FIRST, done, [pair_g_test(last, following)]),
-        *([_row(serial, NEIGHBOURS, done, tests)] if tests else []),
-    ]
 
 
 def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
@@ -132,26 +152,3 @@ def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
         by_distance[distance] = pairs.transpose(1, 0, 2).reshape(2, -1)
         distance *= 2
     return by_distance
-
-
-def _twins(serial: _Serial, pairs: int, first: int, deadline: float) -> list[Row]:
-    """Requests whose seeds or positions differ in one bit, which a generator of fewer bits takes for the same."""
-    if pairs < _LEAST:
-        return []
-    values: list[tuple[np.ndarray, np.ndarray]] = []
-    for number, (seed_flip, position_flip) in enumerate(_FLIPS):
-        streams = serial.streams(first + number * pairs, pairs)
-        other = Streams(streams.seeds ^ seed_flip, streams.positions ^ position_flip, streams.width)
-        one, two = (serial.values(serial.steps(noise))[0] for noise in (streams, other))
-        values.append((one, two))
-        if time.perf_counter() > deadline:
-            serial.late = True
-            return []  # too slow for all bits, so it is tested on none
-    tests = [pair_g_test(*columns) for columns in values]
-    return [_row(serial, TWINS, pairs * len(tests), tests)]
-
-
-def _row(serial: _Serial, name: str, draws: int, tests: list[GTest]) -> Row:
-    """The test of the smallest p-value, which counts as often as there are tests."""
-    worst = min(tests, key=lambda test: test.p_value)
-    return Row(serial.name, name, draws, worst.statistic, worst.dof, min(1.0, len(tests) * worst.p_value))

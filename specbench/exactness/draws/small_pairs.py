@@ -15,9 +15,9 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.purity.altered_arguments import check_pure
 from specbench.exactness.settings import deadline_of
-from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
+from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, call_sizes
 from specbench.exactness.steps import draw, verified_steps
-from specbench.exactness.streams import BLOCKS, COUNTED, request_streams
+from specbench.exactness.streams import BLOCKS, SMALL_PAIRS, request_streams
 from specbench.rules.verifier import Verifier
 
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
@@ -106,9 +106,9 @@ class SmallTier:
                 draws = probe.tally.draws
                 if draws and time.perf_counter() > deadline:
                     return True
-                first = COUNTED + number * _APART + draws
+                first = SMALL_PAIRS + number * _APART + draws
                 streams = request_streams(self.seed, first, size, probe.fixture.gamma + 1, self.device)
-                sizes = call_sizes(size, self.seed + first, SOME if probe.compares else ALL)
+                sizes = call_sizes(size, self.seed + first, OF_COMPARED if probe.compares else OF_COUNTED)
                 self._add(probe, streams, sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.chunk = min(2 * self.chunk, LARGEST[self.device.type])
@@ -117,8 +117,7 @@ class SmallTier:
         try:
             if probe.tally.draws == 0:
                 few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
-                drawn = draw(self.verifier, probe.fixture, few)
-                check_pure(self.verifier, probe.fixture.name, *drawn.arguments)
+                check_pure(self.verifier, draw(self.verifier, probe.fixture, few))
             steps = verified_steps(self.verifier, probe.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[probe.fixture.name] = str(error)

@@ -16,7 +16,7 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
-from specbench.rules.verifier import Verifier
+from specbench.rules.verifier import Verifier, capabilities
 
 MOST_CUTS, MOST_BOXES = 60, 100_000
 _BISECTIONS = 50
@@ -193,6 +193,11 @@ class Model:
     tokens: Int64[Tensor, "boxes width"]
     tv: float
 
+    @property
+    def boxes(self) -> Boxes:
+        """The boxes, in the order of ``tokens``; not kept, since they can be many."""
+        return self.grid.boxes(self.fixture.gamma + 1)
+
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:
         """What is emitted for each point, as in ``tokens``."""
         return self.tokens.to(given.device)[self.grid.box_of(given)]
@@ -206,7 +211,7 @@ def _padded(rows: list[list[float]]) -> Float64[Tensor, "rows _"]:
 
 def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece, int]] | None:
     """The intervals of u that draw each token from one draft row, in order."""
-    sampler = guard.draft_sampler(verifier, fixture.name)
+    sampler = capabilities(verifier).draft_tokens
     if fixture.deterministic:
         return [((0.0, 1.0), int(fixture.draft.argmax[row]))]
     if sampler is None:
@@ -216,7 +221,7 @@ def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece,
 
     def draw(u: Tensor) -> Tensor:
         rows = fixture.draft.select(torch.full((len(u),), row, device=fixture.p.device))
-        return sampler(rows, u.to(fixture.p.device))[0].cpu()
+        return guard.draft(sampler, fixture.name, rows, u.to(fixture.p.device))[0].cpu()
 
     grid = (torch.arange(2048, dtype=torch.float64) + 0.5) / 2048
     tokens = draw(grid)

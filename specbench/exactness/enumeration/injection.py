@@ -16,6 +16,7 @@ from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import GivenStreams
+from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
 SMALLEST, LARGEST = 2.0**-53, 1 - 2.0**-53  # of the uniforms that a stream can yield
@@ -71,6 +72,11 @@ def inject(
         if read is not None:
             read |= streams.read
     return Steps.on_cpu(parts)
+
+
+def expected_of(rule: Rule, fixture: Fixture, given: Float64[Tensor, "s n width"]) -> Int64[Tensor, "n width"]:
+    """The tokens that a rule emits for given uniforms, with the drafts drawn with them; ``fixture`` is of one class."""
+    return draw(None, fixture, GivenStreams.of(given.to(fixture.p.device))).expected(rule).token_ids.cpu()
 
 
 def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:

@@ -128,7 +128,7 @@ def proved(verifier: Verifier, model: Model) -> bool:
     fixture = model.fixture
     if capabilities(verifier).draft_tokens is not None:
         return False
-    boxes, device = model.grid.boxes(fixture.gamma + 1), fixture.p.device
+    boxes, device = model.boxes, fixture.p.device
     narrow = boxes.high - boxes.low <= 4 * SAME
     low, high = (torch.where(narrow, boxes.middle, end) for end in (boxes.low + SAME, boxes.high - SAME))
     plain = GivenStreams.of(boxes.middle.to(device))

@@ -11,6 +11,7 @@ from torch import Tensor
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import guard
+from specbench.exactness.reference import VerifyCall
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
 
@@ -74,7 +75,7 @@ class RowCode:
         streams = GivenStreams.of(given, Streams(self.like.seeds[:n], self.like.positions[:n], 2))
         draft = Draft(token, _as_rows(self.q_logits[:n], self.q_normalizer), torch.ones_like(token), 1)
         target = _as_rows(self.p_logits[: 2 * n], self.p_normalizer)
-        result = guard.verify(self.verifier, "located row", draft, target, streams)
+        result = guard.verify(self.verifier, VerifyCall("located row", draft, target, streams))
         self.requests += n
         self.streams_read |= streams.read
         (first, second), count = result.token_ids.unbind(1), result.num_accepted

@@ -90,9 +90,9 @@ def lines_of(rule: Rule, p: Float64[Tensor, "2 V"], q: Float64[Tensor, "1 V"], s
     size = max(1, _CELLS // vocabulary)
     accept = torch.cat([rule.limits(along(part))[:, 0] for part in number.split(size)]).clamp(0, 1)
     refusing, accepting = q[0] * (1 - accept), q[0] * accept
-    likely = refusing.topk(2).indices
+    likely = refusing.topk(min(2, vocabulary)).indices
     residuals = rule.weights_after(along(likely), torch.zeros_like(likely))
-    if not torch.equal(residuals[0], residuals[1]):
+    if not torch.equal(residuals[0], residuals[-1]):
         return None
     certain = accept >= 1
     parts, weights = [], []

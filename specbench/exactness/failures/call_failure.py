@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
-from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import Failure
+from specbench.exactness.reference import held_against
+from specbench.exactness.results import DRAWN, Failure
 from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
-from specbench.rules.agreement import TOLERANCE, well_formed
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
-DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request
 
 
@@ -36,12 +36,18 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
     """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
 
     def run(one: Call, used: Verifier | None = None) -> Verification:
-        return guard.verify(used or subject.new_object(), one.name, one.draft, one.target, one.streams)
+        return guard.verify(used or subject.new_object(), one)
+
+    def fails(one: Call) -> bool:
+        try:
+            return _wrong(rule, one, run(one), 0)
+        except ArgumentError:  # it may take no draft so short
+            return False
 
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
     shown, b, shrunk, history = call, request, False, []
-    if (shorter := next((one for one in lengths if _wrong(rule, one, run(one), 0)), None)) is not None:
+    if (shorter := next(filter(fails, lengths), None)) is not None:
         shown, b, shrunk, tokens = shorter, 0, True, run(shorter).token_ids[0].tolist()
     elif _wrong(rule, call, result := run(call), request):
         tokens = result.token_ids[request].tolist()
@@ -68,7 +74,7 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
 def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:
     """Whether a request's result is not the rule's; without a rule, whether it is one that the target cannot give."""
     if rule is None:
-        return bool(impossible(call, result, well_formed(call.draft, call.target, result))[b])
+        return bool(impossible(call, result)[b])
     return not torch.equal(result.token_ids[b], call.expected(rule).token_ids[b])
 
 

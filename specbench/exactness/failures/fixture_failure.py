@@ -12,9 +12,8 @@ from specbench.core.rng import Stream
 from specbench.core.types import PADDING
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
-from specbench.exactness.enumeration.injection import Example, Point, ends_of, inject
+from specbench.exactness.enumeration.injection import Example, Point, ends_of, expected_of, inject
 from specbench.exactness.enumeration.laws import completed, target_joint
-from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
@@ -23,6 +22,7 @@ from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint,
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.purity.fresh_copies import Subject
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
@@ -186,7 +186,7 @@ def _tokens(tokens: Int64[Tensor, " width"]) -> str:
 
 def _of_law(verifier: Verifier, model: Model, cause: str) -> Failure:
     """The sequence whose probability is farthest from the target's: drafts that are drawn otherwise show so alone."""
-    fixture, boxes = model.fixture, model.grid.boxes(model.fixture.gamma + 1)
+    fixture, boxes = model.fixture, model.boxes
     ends = ends_of(inject(verifier, fixture, boxes.middle), boxes.weight)
     law = completed(fixture, ends)
     target = target_joint(fixture, len(ends)).to(law.device)

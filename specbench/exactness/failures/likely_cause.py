@@ -21,8 +21,7 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.reference import expected, expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures.uniform_order import other_orders
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.guard import VerifierFault
@@ -99,7 +98,7 @@ class CauseSearch:
                 f"{of_wrong:,} are wrong.)"
             )
         if self._alike:
-            return _cause_at_points(self.verifier, self._alike, wrong, right)
+            return self._at_points(wrong, right)
         return self._of_uniforms(requests) if of_wrong >= _FEWEST else ""
 
     def _of_uniforms(self, requests: int) -> str:
@@ -120,7 +119,7 @@ class CauseSearch:
             streams = request_streams(self.seed, CAUSES, REQUESTS, fixture.gamma + 1, fixture.p.device)
             with contextlib.suppress(ArgumentError, VerifierFault):
                 emitted = verified_steps(self.verifier, fixture, streams).visible
-                own = expected(rule, draw(None, fixture, streams)).token_ids
+                own = draw(None, fixture, streams).expected(rule).token_ids
                 batches.append(_Batch(fixture, streams, emitted, int((emitted != own).any(dim=1).sum())))
         return batches
 
@@ -146,45 +145,43 @@ class CauseSearch:
                 return False
         return True
 
+    def _at_points(self, wrong: Sequence[Point], right: Sequence[Point]) -> str:
+        """Returns the bug, of those that are not refuted, that explains what code does at points; "" if none does."""
+        as_wrong, of_wrong = self._agreement(wrong, self._alike, right=False)
+        as_right, of_right = self._agreement(right, as_wrong, right=True)
+        best = max(
+            as_right,
+            default="",
+            key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right),
+        )
+        if not best or of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
+            return ""
+        return f"{_words(best)} (It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests.)"
 
-def _cause_at_points(verifier: Verifier, names: Iterable[str], wrong: Sequence[Point], right: Sequence[Point]) -> str:
-    """Returns the bug, of some flawed verifiers, that explains what code does at points; "" if none does."""
-    as_wrong, of_wrong = _agreement(verifier, wrong, names, right=False)
-    as_right, of_right = _agreement(verifier, right, as_wrong, right=True)
-    best = max(
-        as_right, default="", key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right)
-    )
-    if not best or of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
-        return ""
-    return f"{_words(best)} (It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests.)"
+    def _agreement(self, points: Sequence[Point], names: Iterable[str], right: bool) -> tuple[dict[str, int], int]:
+        """In how many requests each of the names emits what the code does, and how many there are.
 
-
-def _agreement(
-    verifier: Verifier, points: Sequence[Point], names: Iterable[str], right: bool
-) -> tuple[dict[str, int], int]:
-    """In how many requests each of the names emits what the code does, and how many there are.
-
-    What does not come out right or wrong again, as it should, says nothing and is left out. A name is dropped as soon
-    as it differs in more requests than it may, since each costs a call.
-    """
-    batches = defaultdict(list)
-    for point in points:
-        batches[point.fixture.name, point.fixture.counts, point.fixture.params].append(point)
-    same: dict[str, int] = dict.fromkeys(names, 0)
-    rule, held = rule_of(verifier), 0
-    for batch in batches.values():
-        fixture = batch[0].fixture
-        given = torch.stack([point.given for point in batch], dim=1)
-        got = inject(verifier, fixture, given).visible
-        if rule.has_law:
-            again = (got == expected_of(rule, fixture, given)).all(dim=1) == right
-            given, got = given[:, again], got[again]
-        held += len(got)
-        for name in list(same):
-            with contextlib.suppress(ArgumentError, VerifierFault):
-                its = inject(_zoo()[name], fixture, given).visible
-                same[name] += int((its == got).all(dim=1).sum())
-            differing = held - same[name]
-            if len(points) - differing < SAME * len(points):
-                del same[name]
-    return same, held
+        What does not come out right or wrong again, as it should, says nothing and is left out. A name is dropped as
+        soon as it differs in more requests than it may, since each costs a call.
+        """
+        batches = defaultdict(list)
+        for point in points:
+            batches[point.fixture.name, point.fixture.counts, point.fixture.params].append(point)
+        same: dict[str, int] = dict.fromkeys(names, 0)
+        rule, held = rule_of(self.verifier), 0
+        for batch in batches.values():
+            fixture = batch[0].fixture
+            given = torch.stack([point.given for point in batch], dim=1)
+            got = inject(self.verifier, fixture, given).visible
+            if rule.has_law:
+                again = (got == expected_of(rule, fixture, given)).all(dim=1) == right
+                given, got = given[:, again], got[again]
+            held += len(got)
+            for name in list(same):
+                with contextlib.suppress(ArgumentError, VerifierFault):
+                    its = inject(_zoo()[name], fixture, given).visible
+                    same[name] += int((its == got).all(dim=1).sum())
+                differing = held - same[name]
+                if len(points) - differing < SAME * len(points):
+                    del same[name]
+        return same, held

@@ -10,8 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.exactness.enumeration.boxes import Axis, Boxes, Model
-from specbench.exactness.enumeration.injection import Point
-from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.enumeration.injection import Point, expected_of
 from specbench.rules.rule import Rule
 
 FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
@@ -37,7 +36,7 @@ class WrongPoint:
 def differences(rule: Rule, model: Model) -> Iterator[WrongPoint]:
     """Points in the boxes of a model that the rule answers otherwise, the heaviest first; if there is none, points
     between the thresholds of the two."""
-    boxes = model.grid.boxes(model.fixture.gamma + 1)
+    boxes = model.boxes
     middle = boxes.middle
     wanted = expected_of(rule, model.fixture, middle)
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,13 +11,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Stream, Streams
-from specbench.core.types import Draft, LogitRows, Verification
-from specbench.exactness.enumeration.reference import outcome
+from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.exactness.inputs.distribution import Stratum
-from specbench.rules.agreement import only
+from specbench.exactness.reference import TabledCall
 from specbench.rules.draft_path import DraftPathTables
-from specbench.rules.rule import Rule
 from specbench.rules.verifier import DraftSampler, capabilities
 
 
@@ -66,13 +64,14 @@ EVERYTHING = Takes()
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call.
+class Call(TabledCall):
+    """One call of D.
 
     Attributes:
+        name: what messages call it.
+        draft, target, streams: the verifier's arguments.
         seed, number: of the certificate's inputs, and of the call among them: ``draw_call`` makes it again from these.
         stratum: that it was drawn from.
-        draft, target, streams: the verifier's arguments.
         options: what was drawn for the call, and for each request, by the name of the choice.
         p, q: the target's rows and the draft's in float64; q is None for one-hot drafts.
     """
@@ -80,27 +79,9 @@ class Call:
     seed: int
     number: int
     stratum: Stratum
-    draft: Draft
-    target: LogitRows
-    streams: Streams
     options: dict[str, Any]
     p: Float64[Tensor, "n V"]
     q: Float64[Tensor, "m V"] | None
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"call {self.number} of D, seed {self.seed}"
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens."""
-        return self.target.logits.shape[1]
-
-    @property
-    def counts(self) -> Int64[Tensor, " B"]:
-        """Draft tokens of each request."""
-        return self.draft.num_draft_tokens
 
     def alone(self, request: int, count: int | None = None) -> Call:
         """One request without its company, its rows dense and without padding.
@@ -109,23 +90,22 @@ class Call:
             count: draft tokens that are kept; None for all.
         """
         chosen = torch.tensor([request], device=self.counts.device)
-        draft, target, streams = only(chosen, self.draft, self.target, self.streams)
+        one = self.only(chosen)
+        draft, streams = one.draft, one.streams
         kept = len(draft.token_ids) if count is None else count
         drafted, scored = (torch.arange(length, device=chosen.device) for length in (kept, kept + 1))
         first = int(self.counts[:request].sum())
         rows = None if draft.rows is None else draft.rows.select(drafted)
         of_request = {name: value if isinstance(value, str) else value[request : request + 1]
                       for name, value in self.options.items()}  # fmt: skip
-        return Call(
-            self.seed,
-            self.number,
-            self.stratum,
-            Draft(draft.token_ids[:kept], rows, torch.full_like(chosen, kept), kept),
-            target.select(scored),
-            Streams(streams.seeds, streams.positions, kept + 1),
-            of_request,
-            self.p[first + request + scored],
-            None if self.q is None else self.q[first + drafted],
+        return replace(
+            self,
+            draft=Draft(draft.token_ids[:kept], rows, torch.full_like(chosen, kept), kept),
+            target=one.target.select(scored),
+            streams=Streams(streams.seeds, streams.positions, kept + 1),
+            options=of_request,
+            p=self.p[first + request + scored],
+            q=None if self.q is None else self.q[first + drafted],
         )
 
     @cached_property
@@ -149,8 +129,3 @@ class Call:
         path = DraftPathTables(self.p, q, p_rows, q_rows, self.tokens, counts)
         path.drafted_p, path.drafted_q = (torch.where(own, probs, 1.0) for probs in (path.drafted_p, path.drafted_q))
         return path
-
-    def expected(self, rule: Rule) -> Verification:
-        """The outcome of a rule, by its formulas, which are known, and these probabilities. No verifier's code."""
-        u = self.streams.uniform(Stream.ACCEPT)[:, : self.draft.max_draft_tokens]
-        return outcome(rule, self.path, self.tokens, u, self.streams.uniform(Stream.EMIT)[:, 0])

@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.core.mask import Mask
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 from specbench.core.types import Draft, LogitRows
+from specbench.exactness import guard
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
@@ -42,8 +43,20 @@ def draw_call(
         number: of the call.
         takes: what the verifier takes.
         stratum: to draw from; None draws one by its probability.
+
+    Raises:
+        ArgumentError, VerifierFault: of ``takes.draft_tokens``.
     """
     return _Drawing(seed, number, device, takes, stratum).call()
+
+
+def stratum_of(seed: int, number: int) -> Stratum:
+    """The stratum that a call of D is drawn from."""
+    return _drawn_stratum(np.random.default_rng([seed, number]))
+
+
+def _drawn_stratum(rng: np.random.Generator) -> Stratum:
+    return STRATA[rng.choice(len(STRATA), p=[stratum.probability for stratum in STRATA])]
 
 
 class _Drawing:
@@ -55,8 +68,9 @@ class _Drawing:
 
     def __init__(self, seed: int, number: int, device: torch.device, takes: Takes, stratum: Stratum | None):
         rng = np.random.default_rng([seed, number])
-        stratum = stratum or STRATA[rng.choice(len(STRATA), p=[one.probability for one in STRATA])]
+        stratum = stratum or _drawn_stratum(rng)
         self.seed, self.number, self.rng, self.device = seed, number, rng, device
+        self.name = f"call {number} of D, seed {seed}"
         self.takes, self.stratum = takes, stratum
         seed_of_tensors = int(rng.integers(2**62))
         self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
@@ -128,9 +142,8 @@ class _Drawing:
             draft, target = self._draft_laid_out(draft), self._laid_out(target)
         else:
             target, draft = self._laid_out(target), self._draft_laid_out(draft)
-        return Call(
-            self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
-        )
+        drawn = self.seed, self.number, self.stratum, self.options
+        return Call(self.name, draft, target, streams, *drawn, p, q if sampled else None)
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)
@@ -286,7 +299,7 @@ class _Drawing:
         owner, offset = self._tensor(np.stack([self.owner, offset]))
         u = streams.uniform(Stream.DRAFT)[owner, offset]
         if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None:
-            return self.takes.draft_tokens(rows, u)
+            return guard.draft(self.takes.draft_tokens, self.name, rows, u)
         if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
             return rows.logits.argmax(dim=1), None
         return first_above(q, u), None

@@ -59,7 +59,7 @@ class _Alternatives(DraftPath):
 
     def __init__(self, path: _Path, place: int):
         self.path, self.place, vocabulary = path, place, path.p.shape[1]
-        self.counts = torch.full((vocabulary,), len(path.tokens), device=path.p.device)
+        self.counts = torch.full((vocabulary,), path.tokens.shape[1], device=path.p.device)
         self.drafted_p = path.drafted_p.repeat(vocabulary, 1)
         self.drafted_q = path.drafted_q.repeat(vocabulary, 1)
         self.drafted_p[:, place], self.drafted_q[:, place] = path.p[place], path.q[place]
@@ -78,7 +78,6 @@ class _Path(DraftPathTables):
     def __init__(self, p: Float64[Tensor, "g1 V"], q: Float64[Tensor, "g V"], tokens: Int64[Tensor, " g"]):
         places = torch.arange(len(p), device=p.device)[None]
         super().__init__(p, q, places, places[:, :-1], tokens[None], places[:, -1])
-        self.tokens = tokens
 
 
 def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
@@ -133,22 +132,22 @@ def _looks_ahead(rule: Rule, path: _Path, place: int) -> bool:
 
     Then whether a token is kept tells of later ones, which the sums along one path do not show.
     """
-    others = path.q[place:].scatter(1, path.tokens[place:, None], 0.0)
-    tokens = torch.cat([path.tokens[:place], others.argmax(dim=1)])
+    others = path.q[place:].scatter(1, path.tokens[0, place:, None], 0.0)
+    tokens = torch.cat([path.tokens[0, :place], others.argmax(dim=1)])
     there = bool(others.any(dim=1).all())  # or no other draft is possible
-    limits = [rule.limits(one)[0, :place] for one in (path, _Path(path.p, path.q, tokens))]
-    return there and bool(((limits[0] - limits[1]).abs() > TOLERANCE).any())
+    chances = [rule.chances(one)[0, :place] for one in (path, _Path(path.p, path.q, tokens))]
+    return there and bool(((chances[0] - chances[1]).abs() > TOLERANCE).any())
 
 
 def _errors(rule: Rule, path: _Path) -> list[float]:
     """The difference at each place, in the order of the path."""
-    gamma = len(path.tokens)
+    gamma = path.tokens.shape[1]
     if gamma == 0:
         return [_difference(_drawn(rule, path, 0), path.p[0])]
     stops = rule.decides == FIRST_REFUSAL
     if not stops and rule.prefix_weights is None:
         raise NoClosedFormError
-    thresholds, kept, errors = rule.limits(path)[0], 1.0, []
+    chances, kept, errors = rule.chances(path)[0], 1.0, []
     for i in range(gamma):
         q = path.q[i]
         others = _Alternatives(path, i)
@@ -162,13 +161,13 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
         emitted = drafted + (kept - kept_on) * _drawn(rule, path, i)
         error = 0.5 * float((emitted - kept * path.p[i]).abs().sum())
         if not stops and i > 0:
-            h = float(thresholds[i - 1])
+            h = float(chances[i - 1])
             error += abs(kept - (h + (1 - h) * kept_on))
         errors.append(error)
-        kept = float(longer[path.tokens[i]])
+        kept = float(longer[path.tokens[0, i]])
         if kept < _REACHED:
             return errors
-    end = 0.0 if stops else abs(kept - float(thresholds[-1]))
+    end = 0.0 if stops else abs(kept - float(chances[-1]))
     return [*errors, end + kept * _difference(_drawn(rule, path, gamma), path.p[gamma])]
 
 
@@ -187,7 +186,7 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
     if rule.decides != FIRST_REFUSAL or rule.prefix_weights is not None:
         return 0.0
     rest, again = rule.residual(path.p[:1], path.q[:1])[0], path.q[0].clone()
-    again[path.tokens[0]] = 0.0
+    again[path.tokens[0, 0]] = 0.0
     if float(rest.sum()) < _REACHED or float(again.sum()) < _REACHED:
         return 0.0
     rest, again = rest / rest.sum(), again / again.sum()

@@ -7,32 +7,31 @@ from collections.abc import Generator
 
 import torch
 
-from specbench.core.rng import Stream, Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness.guard import VerifierFault, verify
-from specbench.rules.agreement import only
+from specbench.exactness.reference import VerifyCall
 from specbench.rules.verifier import Verifier
 
 _OWN_TENSORS = "Its arguments are the engine's own; write into tensors of its own."
 
 
-def check_pure(verifier: Verifier, name: str, draft: Draft, target: LogitRows, streams: Streams) -> None:
+def check_pure(verifier: Verifier, call: VerifyCall) -> None:
     """Calls the verifier and looks whether it altered what it was given, or a later call what an earlier one returned.
 
     Raises:
         ArgumentError, VerifierFault: as verify; the latter names the argument that was altered.
     """
-    with unaltered(name, draft, target, streams):
-        result = verify(verifier, name, draft, target, streams)
+    with unaltered(call):
+        result = verify(verifier, call)
     kept = Verification(result.token_ids.clone(), result.num_accepted.clone())
-    order = torch.arange(len(streams.seeds), device=streams.seeds.device).roll(1)
-    verify(verifier, name, *only(order, draft, target, streams))
+    verify(verifier, call.only(torch.arange(len(call.counts), device=call.counts.device).roll(1)))
     if bool(result.differs(kept).any()):
-        raise VerifierFault(name, "verify overwrites the tensors that it returned before. Return new ones.")
+        raise VerifierFault(call.name, "verify overwrites the tensors that it returned before. Return new ones.")
 
 
 @contextlib.contextmanager
-def unaltered(name: str, draft: Draft, target: LogitRows, streams: Streams) -> Generator[None]:
+def unaltered(call: VerifyCall) -> Generator[None]:
     """Looks whether a call inside altered its arguments, bit for bit, or the memory between their rows.
 
     What a call should emit is computed from its arguments afterwards, so that an altered one could hide a wrong token.
@@ -40,14 +39,14 @@ def unaltered(name: str, draft: Draft, target: LogitRows, streams: Streams) -> G
     Raises:
         VerifierFault: names the argument that was altered.
     """
-    given = {part: tensor for part, tensor in _tensors(draft, target, streams).items() if tensor is not None}
+    given = {part: tensor for part, tensor in _tensors(call).items() if tensor is not None}
     before = {part: _memory(tensor).clone() for part, tensor in given.items()}
     yield
     touched = [part for part, tensor in given.items() if not torch.equal(_memory(tensor), before[part])]
     if touched:  # arguments may share memory
         altered = [part for part in touched if not torch.equal(_bits(given[part]), _bits(given[part], before[part]))]
         what = altered[0] if altered else f"memory between the rows of {touched[0]}"
-        raise VerifierFault(name, f"verify altered {what} in place. {_OWN_TENSORS}")
+        raise VerifierFault(call.name, f"verify altered {what} in place. {_OWN_TENSORS}")
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -63,7 +62,8 @@ def _bits(tensor: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Ten
     return tensor.contiguous().flatten().view(torch.uint8)
 
 
-def _tensors(draft: Draft, target: LogitRows, streams: Streams) -> dict[str, torch.Tensor | None]:
+def _tensors(call: VerifyCall) -> dict[str, torch.Tensor | None]:
+    draft, target, streams = call.draft, call.target, call.streams
     arguments = {"draft.token_ids": draft.token_ids, "draft.num_draft_tokens": draft.num_draft_tokens}
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
         if rows is not None:

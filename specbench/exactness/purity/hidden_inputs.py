@@ -3,16 +3,15 @@
 The same requests are verified under several conditions, each of which changes one thing that should change nothing. All
 calls are made in random order, and each condition more than once, so that a memory or noise of the verifier's own shows
 as a difference between calls of one condition. Such a difference would also look like every other habit, so what each
-habit needs to have excluded is listed in ``KINDS``. Enumeration takes for granted that there are no habits; code
-with a habit is judged by what is drawn with real seeds, in batches.
+habit needs to have excluded is listed in KINDS (results.py). Enumeration takes for granted that there are no habits;
+code with a habit is judged by what is drawn with real seeds, in batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int64
@@ -21,83 +20,17 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import gpus_in_use
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import Verification
 from specbench.exactness import guard
-from specbench.exactness.enumeration.reference import beyond_rounding, held_against
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.results import Habit
+from specbench.exactness.reference import VerifyCall, held_against
+from specbench.exactness.results import COMPANY, GENERATOR, PLACE, POSITION, SEED, SIZE, STREAMS, TWICE, Habit
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
-from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
-SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
-    "another seed",
-    "another position",
-    "the same uniforms, given",
-    "called again",
-    "another place in the batch",
-    "other company",
-    "a smaller batch",
-    "another state of PyTorch's generator",
-)
-
-
-@dataclass(frozen=True)
-class HabitKind:
-    """A habit in words.
-
-    Attributes:
-        does: what code with the habit does.
-        when: its tokens were seen to differ.
-        excluded_by: habits that make the tokens of its condition differ too, so that a difference does not prove this
-            one. Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at
-            another place.
-    """
-
-    does: str
-    when: str
-    excluded_by: tuple[str, ...] = (TWICE,)
-
-
-KINDS = {
-    TWICE: HabitKind(
-        "keeps state from call to call, or draws noise of its own", "when the same call was made again", ()
-    ),
-    GENERATOR: HabitKind(
-        "draws from PyTorch's global generator",
-        "from another state of that generator, and none when the same state was set again",
-    ),
-    STREAMS: HabitKind(
-        "does not draw the uniforms that its streams have for a seed and position",
-        "when the same uniforms were given as numbers",
-    ),
-    SEED: HabitKind("reads seeds beside the uniforms", "with other seeds and the same uniforms"),
-    POSITION: HabitKind("reads positions beside the uniforms", "with other positions and the same uniforms"),
-    COMPANY: HabitKind(
-        "depends on the other requests of the batch",
-        "when every other request of the batch was replaced",
-        (TWICE, GENERATOR),
-    ),
-    PLACE: HabitKind(
-        "depends on a request's place in the batch",
-        "when the batch was put in another order",
-        (TWICE, GENERATOR, COMPANY),
-    ),
-    SIZE: HabitKind(
-        "depends on how many requests the batch has", "in a smaller batch", (TWICE, GENERATOR, COMPANY, PLACE)
-    ),
-}
 _REQUESTS, _ALONE = 2048, 12  # requests of a fixture at most, and those of them that are verified alone
-
-Arguments = tuple[Draft, LogitRows, Streams]
-
-
-def established(habits: Sequence[Habit]) -> list[Habit]:
-    """Returns the habits that are proved: the others that would explain the same difference made none."""
-    differing = {habit.name for habit in habits if habit.differing}
-    return [habit for habit in habits if habit.differing and differing.isdisjoint(KINDS[habit.name].excluded_by)]
 
 
 def habits(
@@ -135,14 +68,14 @@ class _Condition:
 
     Attributes:
         name: the habit that a difference shows; empty for the usual batch.
-        batches: the arguments of its calls.
+        calls: with some or all of the requests.
         requests: [m], the requests of the usual batch that are compared.
-        places: [m], where each of them stands in the results of all calls together.
+        places: [m], where each of them stands in the results of the calls together.
         state: seed of PyTorch's generator before each call.
     """
 
     name: str
-    batches: list[Arguments]
+    calls: list[VerifyCall]
     requests: Int64[Tensor, " m"]
     places: Int64[Tensor, " m"]
     state: int = 1
@@ -157,9 +90,9 @@ def _compared(
 
     def results_of(condition: _Condition) -> Verification:
         results = []
-        for arguments in condition.batches:
+        for call in condition.calls:
             seeded(condition.state)
-            results.append(guard.verify(verifier, fixture.name, *arguments))
+            results.append(guard.verify(verifier, call))
         return Verification.join(results)
 
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
@@ -193,12 +126,12 @@ def _compared(
 
 def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Tensor, " n"]:
     """Which results of a condition's calls are not the rule's, beyond rounding."""
-    sizes = [len(draft.num_draft_tokens) for draft, _, _ in condition.batches]
+    sizes = [len(call.counts) for call in condition.calls]
     outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
     marks = []
-    for arguments, outcome in zip(condition.batches, outcomes, strict=True):
+    for call, outcome in zip(condition.calls, outcomes, strict=True):
         indices = torch.arange(len(outcome[1]), device=outcome[1].device)
-        unlike = beyond_rounding(rule, *arguments, Verification(*outcome), indices)
+        unlike = call.beyond_rounding(rule, Verification(*outcome), indices)
         marks.append(torch.zeros_like(indices, dtype=torch.bool).index_fill_(0, unlike, True))
     return torch.cat(marks)
 
@@ -211,19 +144,17 @@ def _conditions(
     # The second half of these requests takes the places of others, one on: every 64th seed is an end of its range.
     streams = request_streams(seed, HABITS + number * 2**30, 2 * size, width, device)
     drawn = draw(verifier, fixture, streams)
-    shown = GivenStreams.of(uniforms(streams), streams) if injectable else streams
+    if injectable:
+        drawn = replace(drawn, streams=GivenStreams.of(uniforms(streams), streams))
     usual_requests = torch.arange(size, device=device)
     second = size + usual_requests.roll(1)
 
-    def batch(requests: Int64[Tensor, " m"]) -> Arguments:
-        return only(requests, drawn.draft, drawn.target, shown)
-
-    draft, target, usual = batch(usual_requests)
+    usual = drawn.only(usual_requests)
     conditions = [
-        _Condition("", [(draft, target, usual)], usual_requests, usual_requests),
-        _Condition(GENERATOR, [(draft, target, usual)], usual_requests, usual_requests, state=2),
+        _Condition("", [usual], usual_requests, usual_requests),
+        _Condition(GENERATOR, [usual], usual_requests, usual_requests, state=2),
     ]
-    if (made := usual.made) is not None:
+    if (made := usual.streams.made) is not None:
         own = streams.select(usual_requests)
         seeds, positions = streams.seeds[second], streams.positions[second]
         for name, other in (
@@ -231,17 +162,17 @@ def _conditions(
             (SEED, GivenStreams.of(made, Streams(seeds, own.positions, width))),
             (POSITION, GivenStreams.of(made, Streams(own.seeds, positions, width))),
         ):
-            conditions.append(_Condition(name, [(draft, target, other)], usual_requests, usual_requests))
+            conditions.append(_Condition(name, [replace(usual, streams=other)], usual_requests, usual_requests))
     for kept in (usual_requests[::2], usual_requests[1::2]):  # at their places, in a batch of the same size
         others = second.clone()
         others[kept] = kept
-        conditions.append(_Condition(COMPANY, [batch(others)], kept, kept))
+        conditions.append(_Condition(COMPANY, [drawn.only(others)], kept, kept))
     order = torch.randperm(size, generator=torch.Generator().manual_seed(number)).to(device)
-    conditions.append(_Condition(PLACE, [batch(order)], order, usual_requests))
+    conditions.append(_Condition(PLACE, [drawn.only(order)], order, usual_requests))
     half = usual_requests[: max(1, size // 2)]
-    conditions.append(_Condition(SIZE, [batch(half)], half, half))
+    conditions.append(_Condition(SIZE, [drawn.only(half)], half, half))
     alone = torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()
     conditions.append(
-        _Condition(SIZE, [batch(request[None]) for request in alone], alone, usual_requests[: len(alone)])
+        _Condition(SIZE, [drawn.only(request[None]) for request in alone], alone, usual_requests[: len(alone)])
     )
     return conditions

@@ -11,7 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,10 +19,10 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import guard
-from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.purity.mixed_shapes import MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.reference import held_against
 from specbench.exactness.results import LongUseRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
@@ -213,8 +213,8 @@ class LongUse:
             return None, None
         by_rounding = structural = 0
         for batch, now in zip(batches, after, strict=True):
-            wrong = now.differs(expected(rule, batch.drawn)).nonzero()[:, 0]
-            unlike = beyond_rounding(rule, *batch.drawn.arguments, now, wrong)
+            wrong = now.differs(batch.drawn.expected(rule)).nonzero()[:, 0]
+            unlike = batch.drawn.beyond_rounding(rule, now, wrong)
             structural += len(unlike)
             by_rounding += len(wrong) - len(unlike)
         return by_rounding, structural
@@ -233,7 +233,7 @@ class LongUse:
 
 def _verified(verifier: Verifier, drawn: Drawn, streams: Streams | None = None) -> Verification:
     """An outcome that later calls cannot overwrite; with the requests' own streams if none are given."""
-    result = guard.verify(verifier, drawn.fixture.name, drawn.draft, drawn.target, streams or drawn.streams)
+    result = guard.verify(verifier, drawn if streams is None else replace(drawn, streams=streams))
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 

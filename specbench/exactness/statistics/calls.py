@@ -15,21 +15,21 @@ from torch import Tensor
 from specbench.exactness.statistics.power import mean_at_most
 
 # Log-uniform sizes of calls, up to the first number, hold the second share of requests; one call holds all others.
-SOME, ALL = (2**9, 1 / 8), (2**12, 1.0)
+OF_COMPARED, OF_COUNTED = (2**9, 1 / 8), (2**12, 1.0)
 _STEP = 8  # shares are rounded up to powers of 2^(1/8), so that few of them differ
 MODELS = 6  # of a fixture, one after the other
 _FIRST_MODEL = 31 / 32  # weight of a fixture's first model; each later one has half of what is left
 _LEFT_OUT = (1 - _FIRST_MODEL) * 0.5 ** (MODELS - 1)  # what these leave: weight of a fixture that is left out
 
 
-def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = SOME) -> list[int]:
+def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = OF_COMPARED) -> list[int]:
     """Returns the requests of each call, log-uniform but for the last, which holds the others.
 
     A verifier may go wrong in few calls as a whole, so that calls have to be many, or in large calls alone.
 
     Args:
         requests: of all calls.
-        sizes: SOME, or ALL where requests are counted and compared with nothing.
+        sizes: OF_COMPARED, or OF_COUNTED where requests are counted and compared with nothing.
     """
     chance, sizes_drawn, (most, share) = random.Random(seed), [], sizes
     while sum(sizes_drawn) < share * requests:

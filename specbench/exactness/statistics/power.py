@@ -19,7 +19,9 @@ CONFIDENCE = 0.99  # of upper bounds
 
 
 def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
-    """The noncentrality that a chi-square test sees with probability ``power``."""
+    """The noncentrality that a chi-square test sees with probability ``power``; 0 if its false alarm is no less."""
+    if power <= false_alarm:
+        return 0.0
     critical = stats.chi2.isf(false_alarm, dof)
     return _root(lambda noncentrality: stats.ncx2.sf(critical, dof, noncentrality) - power)
 

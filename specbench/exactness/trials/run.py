@@ -13,14 +13,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import guard
-from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
+from specbench.exactness.inputs import STRATA, Call, Stratum
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.inputs.law import LawError
@@ -30,7 +28,7 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import worker_pool
-from specbench.exactness.trials.judge import CONFIGURED_FIRST, CallJudgement, Judge
+from specbench.exactness.trials.judge import CallJudgement, CallsToDraw, Judge, checked_request
 from specbench.exactness.trials.strata import Seen, mean_over_d, together
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.rules.verifier import Verifier
@@ -55,13 +53,9 @@ def configured_stratum(sampling: SamplingParams, gamma: int, batch: int, dtype: 
 
 def run_trials(
     verifier: Verifier,
-    calls: int,
-    seconds: float | int,
-    seed: int,
-    device: torch.device,
-    configured: Stratum | None = None,
+    calls: CallsToDraw,
+    seconds: float | int = 0,
     report: Callable[[str], None] = lambda _: None,
-    strata: tuple[Stratum, ...] | None = None,
     share: int | None = None,
     patience: float | int = 0,
     unused: Verifier | None = None,
@@ -69,11 +63,7 @@ def run_trials(
     """Draws calls from D and puts each before the verifier.
 
     Args:
-        calls: of D; a twentieth as many follow under the conditions of the run.
         seconds: after which no further call is drawn; 0 is no limit.
-        seed: of the inputs.
-        configured: the conditions of the run (configured_stratum); None for none.
-        strata: in the place of D, in turn; for tests.
         share: processes among which calls are shared; None for as many as PyTorch has threads, if calls are many.
         patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
         unused: a copy of the verifier that was never used, for other processes on a GPU; None for none there.
@@ -84,50 +74,17 @@ def run_trials(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
+    on_cpu = calls.device.type == "cpu"
     if share is None:
-        share = worker_pool.processes(calls, device) if device.type == "cpu" or unused is not None else 1
+        share = worker_pool.processes(calls.of_d, calls.device) if on_cpu or unused is not None else 1
     with guard.one_thread():
-        drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
-        judge, there = Judge(verifier), None
+        judge = Judge(verifier, calls)
         if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
-            judge.counted = any(judge.law(drawn[i]) is None for i in range(min(_LOOKED_AT, len(drawn))))
-        if device.type != "cpu" and unused is not None:
-            there = partial(_judge_drawn, Judge(unused, judge.counted), replace(drawn, takes=Takes.of(unused)))
-        trials = Trials(judge, drawn)
-        judgements = in_order(partial(_judge_drawn, judge, drawn), len(drawn), share, patience, there)
-        trials.take(judgements, seconds, report)
+            judge.counted = any(judge.law(judge.drawn(i)) is None for i in range(min(_LOOKED_AT, len(calls))))
+        there = None if on_cpu or unused is None else Judge(unused, calls, judge.counted)
+        trials = Trials(judge)
+        trials.take(in_order(judge, len(calls), share, patience, there), seconds, report)
         return trials
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """The calls, by their places in the order in which they are made."""
-
-    seed: int
-    device: torch.device
-    takes: Takes
-    calls: int
-    configured: Stratum | None
-    strata: tuple[Stratum, ...] | None
-
-    def __len__(self) -> int:
-        return self.calls + self._later
-
-    def __getitem__(self, i: int) -> Call:
-        number, stratum = i, self.strata[i % len(self.strata)] if self.strata else None
-        if i % 21 == 20 and i // 21 < self._later:
-            number, stratum = CONFIGURED_FIRST + i // 21, self.configured
-        with torch.inference_mode():
-            return draw_call(self.seed, number, self.device, self.takes, stratum)
-
-    @property
-    def _later(self) -> int:
-        return 0 if self.configured is None else max(1, self.calls // 20)
-
-
-def _judge_drawn(judge: Judge, drawn: _Drawn, i: int) -> CallJudgement:
-    """Draws a call and puts it before the verifier; not a lambda, which spawned processes could not be sent."""
-    return judge.judge(drawn[i])
 
 
 class Trials:
@@ -144,13 +101,13 @@ class Trials:
         cut: whether the time was up first.
     """
 
-    def __init__(self, judge: Judge, drawn: _Drawn):
+    def __init__(self, judge: Judge):
         self.rows: list[StratumRow] = []
         self.tests: list[Row] = []
         self.census, self.refusals, self.cut = Census(), Counter[str](), False
         self.example: tuple[Call, int, tuple[int, ...]] | None = None
         self.unfit: tuple[Call, int, LawError] | None = None
-        self._judge, self._drawn = judge, drawn
+        self._judge = judge
         self._seen: dict[str, Seen] = {}
         self._cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self._bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
@@ -159,7 +116,7 @@ class Trials:
     def take(self, judgements: Generator[CallJudgement], seconds: float | int, report: Callable[[str], None]) -> None:
         """Adds judgements, in the order of the calls, and concludes."""
         shown, deadline = time.perf_counter(), deadline_of(seconds)
-        total = len(self._drawn)
+        total = len(self._judge.calls)
         with contextlib.suppress(guard.Stopped), contextlib.closing(judgements):
             for i, one in enumerate(judgements):
                 self._add(i, one)
@@ -181,10 +138,11 @@ class Trials:
         if one.refusal:
             self.refusals[one.refusal] += 1
         if one.request is not None and one.size < self._smallest:
-            self._smallest, self.example = one.size, (self._drawn[i], one.request, one.tokens)
+            self._smallest, self.example = one.size, (self._judge.drawn(i), one.request, one.tokens)
         error, rule = one.error, self._judge.rule
         if error is not None and rule is not None and rule.lossless and (error.first, error.step) > self._worst:
-            self._worst, self.unfit = (error.first, error.step), (self._drawn[i], one.error_request, error)
+            call = self._judge.drawn(i)
+            self._worst, self.unfit = (error.first, error.step), (call, checked_request(call), error)
         if one.cells is not None:
             self._cells.setdefault(stratum.name, CellCounts()).add(one.cells)
         if one.differences is not None:
@@ -196,7 +154,7 @@ class Trials:
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self._cells)) for name, cells in self._cells.items()}
 
         def row(one: Seen, along: float | None = None) -> StratumRow:
-            return one.row(self._judge.rule, self._judge.own_rule, along, self._drawn.seed)
+            return one.row(self._judge.rule, self._judge.own_rule, along, self._judge.calls.seed)
 
         for one in drawn:
             yield row(one, along.get(one.stratum.name))

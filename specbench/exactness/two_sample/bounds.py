@@ -82,6 +82,8 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float] | 
         return None, None
     shares = counts.sum(axis=1) / totals
     observed = float(np.abs(shares[:, SPECULATIVE] - shares[:, PLAIN]).sum() / 2)
+    if len(classes) < 2:  # whose spread nothing shows
+        return observed, 1.0
     quantile = float(stats.t.isf((1 - confidence) / (2 * len(CLASSES)), len(classes) - 1))
     bounds = []
     for number in range(len(CLASSES)):  # of three classes every set or its complement is one class
