@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError, ModelError
-from specbench.core.machine.provenance import request_seed
+from specbench.core.machine.provenance import request_seed, sample_name
 from specbench.core.sampling_params import BANS
 from specbench.decoding.detokenize import TextStream, Tokenizer
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, RANKS_DIFFER, RequestStep
@@ -55,11 +55,6 @@ class Request:
     def prompt_name(self) -> str:
         """The name of its prompt, which all continuations of it share."""
         return self.name.removesuffix(sample_name("", self.sample)) if self.sample else self.name
-
-
-def sample_name(prompt: str, sample: int) -> str:
-    """Returns the name of a further continuation of a prompt."""
-    return f"{prompt}#{sample}"
 
 
 def requests_of(

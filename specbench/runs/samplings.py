@@ -8,8 +8,8 @@ from typing import Any
 
 from specbench.core import extensions
 from specbench.core.errors import ConfigError
+from specbench.core.machine.provenance import sample_name
 from specbench.core.sampling_params import processors_named
-from specbench.decoding.requests import sample_name
 from specbench.runs.choices import build
 from specbench.runs.config import Config
 from specbench.runs.workloads import Prompt

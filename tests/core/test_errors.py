@@ -22,6 +22,7 @@ from specbench.core.errors import (
 from specbench.core.machine.disk import WriteError
 from specbench.core.machine.ranks import RankError
 from specbench.exactness.guard import VerifierFault
+from specbench.runs.commandline import NotComposedError
 from specbench.runs.state import JobRunning
 from specbench.runs.sweep import JobsRefused
 from specbench.sources.http import FaultError, StatusError
@@ -35,6 +36,7 @@ ERRORS = [
     TrackingError("W&B did not end"),
     WriteError(Path("outputs"), "No space left on device"),
     JobRunning("process 1 on here runs it already"),
+    NotComposedError("gamma=: cannot be composed"),
     JobsRefused("gamma=99: outside 0..64. Use 0 to 64."),
     RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),

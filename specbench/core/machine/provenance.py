@@ -23,6 +23,11 @@ def request_seed(seed: int, name: str) -> int:
     return int.from_bytes(digest, "big") & MAX_SEED
 
 
+def sample_name(prompt: str, sample: int) -> str:
+    """Returns the name of a further continuation of a prompt."""
+    return f"{prompt}#{sample}"
+
+
 @functools.cache
 def commit() -> str:
     """The commit this package runs from, with ``-dirty`` behind it where files changed.
