@@ -7,7 +7,7 @@ and ``certificate`` says it. They need the following, which need those above the
   ``guard`` (which makes all calls), ``steps`` (verified drafts on fixtures)
 - ``enumeration``: what code emits for every value of its uniforms, and how likely that is
 - ``inputs``: the distribution D of calls
-- ``statistics``: tests, bets and bounds; ``results``: what the parts of a suite leave
+- ``statistics``: tests, bets and bounds; ``results`` and ``habits``: what the parts of a suite leave
 - ``purity`` (what else tokens depend on), ``draws`` (requests on fixtures), ``trials`` (calls of D): the parts
 - ``zoo`` (known bugs), ``failures``: the simplest request that shows what is wrong
 

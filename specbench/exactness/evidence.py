@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import ALL, LARGE, Bound, Failure, Habit, LocatedRow, LongUseRow, Row, StratumRow
+from specbench.exactness.results import ALL, LARGE, Bound, Failure, LocatedRow, LongUseRow, Row, StratumRow
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 

@@ -12,7 +12,8 @@ import pytest
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import COMPARES, KINDS, Bound, StratumRow
+from specbench.exactness.habits import KINDS
+from specbench.exactness.results import COMPARES, Bound, StratumRow
 from tests.helpers.made_up_evidence import BOUNDS, INPUTS, ROWS, SETTINGS, certificate_of, evidences
 
 ROUNDING = 1e-5

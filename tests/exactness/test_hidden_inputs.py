@@ -7,8 +7,7 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
-from specbench.exactness.purity.hidden_inputs import habits
-from specbench.exactness.results import (
+from specbench.exactness.habits import (
     COMPANY,
     GENERATOR,
     KINDS,
@@ -21,6 +20,7 @@ from specbench.exactness.results import (
     Habit,
     established,
 )
+from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.settings import settings_of
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
