@@ -72,7 +72,7 @@ class Habit:
         name: what was changed between two calls that should give the same tokens.
         requests: put before it twice.
         differing: that came out otherwise.
-        structural: of these, those of which one outcome is not the rule's, beyond rounding; None without its formulas.
+        structural: those among them of which one outcome is not the rule's, beyond rounding; None without its formulas.
     """
 
     name: str

@@ -64,7 +64,7 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
 
 
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
-    """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md)."""
+    """Whether such a product was faster than PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
     if itemsize > 2:
         return rows <= (ROWS_OF_FLOAT32 if outputs <= SMALL else FEW_OF_FLOAT32)
     return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])

@@ -163,7 +163,7 @@ def _measured(config: Config, job: JobInfo, device: str | None, tracked: Tracked
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing.
 
     Args:
-        device: None takes that of the configuration.
+        device: None takes the configured one.
     """
     if tracked is not None:
         write_settings(job.folder, config)

@@ -123,7 +123,7 @@ def test_runs_on_more_and_fewer_prompts_are_told_apart(run, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gamma", "all", "acceptance length"])
 def test_a_category_with_the_name_of_another_column_has_its_own(run, name):
-    """Its speedup stood in the place of a setting, or that of the whole workload in its own."""
+    """Its speedup took the place of a setting, or the whole workload's speedup took its own place."""
     for job, speedup in enumerate((1.5, 1.75)):
         rows = [make_category(name, speedup), make_category("b", 1.25)]
         write_rows(run / str(job) / CATEGORIES, rows, CategoryRow)

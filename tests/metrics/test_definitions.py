@@ -80,7 +80,7 @@ def test_position_metric_by_hand(metric):
 
 
 def test_several_texts_of_a_prompt_are_several_requests():
-    """The step log of specbench.decode numbers them, where that of a run names them "a" and "a#1"."""
+    """The step log of specbench.decode numbers them, where the log of a run names them "a" and "a#1"."""
     named = step_log([("a", 4, 4, 5), ("a#1", 4, 0, 1), ("a#1", 4, 0, 1), ("b", 4, 2, 3)])
     numbered = named.assign(prompt=[0, 0, 0, 1], sample=[0, 1, 1, 0])
     pd.testing.assert_series_equal(all_metrics(numbered, 4), all_metrics(named, 4))

@@ -179,6 +179,16 @@ CHOICES = {
 }  # fmt: skip
 
 
+def choices_of(seed: int, number: int) -> np.random.Generator:
+    """What the choices of a call of D are drawn from, its stratum first."""
+    return np.random.default_rng([seed, number])
+
+
+def drawn_stratum(rng: np.random.Generator) -> Stratum:
+    """Returns a stratum, each with its probability."""
+    return STRATA[rng.choice(len(STRATA), p=[stratum.probability for stratum in STRATA])]
+
+
 def drawn_from(ranges: Mapping[tuple[int, int], float], rng: np.random.Generator, size: int) -> np.ndarray:
     """Whole numbers: a range by its probability, then uniform within it."""
     ends = np.array(list(ranges))

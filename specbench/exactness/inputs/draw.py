@@ -19,7 +19,7 @@ from specbench.exactness import guard
 from specbench.exactness.fixtures.table import first_above
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
-from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
+from specbench.exactness.inputs.distribution import CHOICES, Stratum, choices_of, drawn_from, drawn_stratum, log_uniform
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, uniforms
 
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
@@ -50,15 +50,6 @@ def draw_call(
     return _Drawing(seed, number, device, takes, stratum).call()
 
 
-def stratum_of(seed: int, number: int) -> Stratum:
-    """The stratum that a call of D is drawn from."""
-    return _drawn_stratum(np.random.default_rng([seed, number]))
-
-
-def _drawn_stratum(rng: np.random.Generator) -> Stratum:
-    return STRATA[rng.choice(len(STRATA), p=[stratum.probability for stratum in STRATA])]
-
-
 class _Drawing:
     """The choices of one call. What can be computed on the host is, so that a GPU gets few small launches and copies.
 
@@ -67,8 +58,8 @@ class _Drawing:
     """
 
     def __init__(self, seed: int, number: int, device: torch.device, takes: Takes, stratum: Stratum | None):
-        rng = np.random.default_rng([seed, number])
-        stratum = stratum or _drawn_stratum(rng)
+        rng = choices_of(seed, number)
+        stratum = stratum or drawn_stratum(rng)
         self.seed, self.number, self.rng, self.device = seed, number, rng, device
         self.name = f"call {number} of D, seed {seed}"
         self.takes, self.stratum = takes, stratum

@@ -19,7 +19,7 @@ from specbench.core.types import Verification
 from specbench.exactness import guard
 from specbench.exactness.inputs import Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
-from specbench.exactness.inputs.draw import stratum_of
+from specbench.exactness.inputs.distribution import choices_of, drawn_stratum
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.purity.altered_arguments import check_pure, unaltered
 from specbench.exactness.reference import held_against
@@ -95,7 +95,7 @@ class CallsToDraw:
     def stratum(self, i: int) -> Stratum:
         """The stratum of that call."""
         number, stratum = self._at(i)
-        return stratum or stratum_of(self.seed, number)
+        return stratum or drawn_stratum(choices_of(self.seed, number))
 
     def _at(self, i: int) -> tuple[int, Stratum | None]:
         """The number of that call, and its stratum if it is not drawn with the call."""
