@@ -28,6 +28,16 @@ def test_steps_give_the_logits_of_whole_passes(name):
     assert families.apart(name) < TOLERANCE
 
 
+def test_padding_may_lie_beyond_learned_positions():
+    """A step that is as wide for all requests, near the end of the context, where positions have no row."""
+    model, text = made("gpt2"), [7] * (CONTEXT - 1)
+    cached = CachedModel(model, VOCABULARY, "target")
+    cached.start([text], CONTEXT + 4)
+    cached.show(1)
+    logits = cached.extend(torch.tensor([[7, 1, 1, 1]]), torch.tensor([1])).logits
+    torch.testing.assert_close(logits[0, 0], cached.score(text)[-1], rtol=0, atol=1e-4)
+
+
 @pytest.mark.cases(1)
 @pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU these are the kernels")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
