@@ -9,8 +9,12 @@ from itertools import islice
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from experiments.embedded_pair.muon import StackedMuon
+from specbench.core.machine import ranks
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -68,7 +72,7 @@ def optimisers(model: nn.Module, learning_rate: float, weight_decay: float) -> l
     inside = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in inside]
     return [
-        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        StackedMuon(matrices, lr=learning_rate, weight_decay=weight_decay),
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 
@@ -96,6 +100,22 @@ def alternating(tokens: Tensor, texts: Tensor, sequences: int, context: int, see
         yield texts[torch.randint(len(texts), (count,), generator=generator, device=texts.device)].long()
 
 
+def copy_from_first(model: nn.Module) -> None:
+    """Gives every process the weights of the first."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+
+def average_gradients(model: nn.Module) -> None:
+    """Replaces the gradients of each process by their mean over all of them, in one message."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
 def train(
     model: nn.Module,
     batches: Iterator[Tensor],
@@ -106,7 +126,12 @@ def train(
     weight_decay: float = 0.1,
     label: str = "",
 ) -> list[dict[str, float | int]]:
-    """Trains in place on the first ``steps`` of batches [B, T + 1]; returns the log. On a GPU in bf16 autocast."""
+    """Trains in place on the first ``steps`` of batches [B, T + 1]; returns the log. On a GPU in bf16 autocast.
+
+    Where torch.distributed has a group, ``batches`` are this process' share of each step.
+    """
+    if dist.is_initialized():
+        copy_from_first(model)
     optims = optimisers(model, learning_rate, weight_decay)
     log: list[dict[str, float | int]] = []
     started = time.perf_counter()
@@ -114,6 +139,8 @@ def train(
         with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=batch.is_cuda):
             value = loss(model, batch)
         value.backward()
+        if dist.is_initialized():
+            average_gradients(model)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optim in optims:
             for group in optim.param_groups:
@@ -123,5 +150,6 @@ def train(
         if step % 100 == 0 or step == steps - 1:
             seconds = time.perf_counter() - started
             log.append({"step": step, "loss": value.item(), "seconds": round(seconds, 1)})
-            print(label, json.dumps(log[-1]), flush=True)
+            if ranks.is_rank0():
+                print(label, json.dumps(log[-1]), flush=True)
     return log

@@ -1,5 +1,6 @@
-"""Trains a pair as the embedded one was trained, on one GPU: ``python -m experiments.embedded_pair.train --out pair``.
+"""Trains a pair as the embedded one was trained: ``python -m experiments.embedded_pair.train --out pair``.
 
+``torchrun --nproc-per-node 4 -m experiments.embedded_pair.train --out pair`` divides each step over four GPUs.
 Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json
 with the data, the steps and the held-out measurements of the weights as they were written. If it is stopped after the
 target, ``--teacher OUT/target`` trains the drafts. Without a GPU it runs too, for small shapes and few steps.
@@ -24,14 +25,15 @@ from experiments.embedded_pair.evaluate import evaluate_pair
 from experiments.embedded_pair.optimise import alternating, build, crops, distillation_loss, next_token_loss, train
 from experiments.embedded_pair.own_samples import LENGTH, sample_texts
 from specbench.core.errors import SpecbenchError
-from specbench.core.machine.devices import choose_device
+from specbench.core.machine import ranks
+from specbench.core.machine.devices import choose_device, device_of_rank
 from specbench.core.machine.disk import read_json, write_json
 from specbench.core.machine.files import Origin
 from specbench.models.weights import check_values, from_files
 
 TOKENIZER, FACTS = "tokenizer.json", "training.json"
 SHAPES = {  # layers, width, heads, kv_heads, inner
-    "12x256": (12, 256, 4, 2, 704),
+    "20x256": (20, 256, 4, 2, 704),
     "2x192": (2, 192, 3, 3, 512),
     "3x192": (3, 192, 3, 3, 512),
     "2x256": (2, 256, 4, 2, 512),
@@ -47,10 +49,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="experiments.embedded_pair.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, help="a folder of texts; else Python source found on this machine")
+    parser.add_argument("--tokenizer", type=Path, help="the folder of one to keep; else one is fitted to the corpus")
     parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--context", type=int, default=1024, help="tokens of a sequence, and later of a text")
     parser.add_argument("--sequences", type=int, default=64, help="sequences a step")
-    parser.add_argument("--target", default="12x256", choices=SHAPES)
+    parser.add_argument("--target", default="20x256", choices=SHAPES)
     parser.add_argument("--target-steps", type=int, default=8000)
     parser.add_argument("--drafts", default="2x192", help="comma-separated shapes")
     parser.add_argument("--draft-steps", type=int, default=4000)
@@ -79,6 +82,10 @@ def problems(args: argparse.Namespace) -> Iterator[str]:
         yield f"argument --learning-rate: {args.learning_rate} is not above 0"
     if not 0 <= args.share_of_tv <= 1:
         yield f"argument --share-of-tv: {args.share_of_tv} is outside 0 to 1"
+    if args.sequences % ranks.size():
+        yield f"argument --sequences: {args.sequences} cannot be divided among {ranks.size()} processes"
+    if args.tokenizer is not None and not (args.tokenizer / TOKENIZER).is_file():
+        yield f"argument --tokenizer: {args.tokenizer} has no {TOKENIZER}"
     if args.corpus is not None and not args.corpus.is_dir():
         yield f"argument --corpus: {args.corpus} is no folder"
     if args.teacher is not None and not all((args.teacher / name).is_file() for name in ("config.json", TOKENIZER)):
@@ -99,9 +106,13 @@ def problems(args: argparse.Namespace) -> Iterator[str]:
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
     """Writes the checkpoint in bf16 and returns the model as a reader of the file gets it, on the same device."""
+
+    def write() -> None:
+        model.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
     device = model.device
-    model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    ranks.broadcast_from_rank0(write)
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
 
 
@@ -120,7 +131,11 @@ def teacher(folder: Path) -> LlamaForCausalLM:
 def main(argv: Sequence[str] | None = None) -> None:
     """Trains what the command line asks for."""
     args = arguments(argv)
-    device = choose_device("auto")
+    device = choose_device(device_of_rank("auto"))
+    if ranks.size() > 1:
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     faster = torch.compile if device.type == "cuda" else lambda function: function
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
@@ -129,12 +144,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not corpus.train or not corpus.held_out:
         read, kept = len(corpus.train) + len(corpus.held_out), len(corpus.held_out)
         sys.exit(f"argument --corpus: {read} different texts, {kept} of them kept apart: too few. About 300 are needed")
-    if args.teacher:
-        bpe = Tokenizer.from_file(str(args.teacher / TOKENIZER))
+    if kept := args.teacher or args.tokenizer:
+        bpe = Tokenizer.from_file(str(kept / TOKENIZER))
         if bpe.get_vocab_size() > LARGEST_VOCABULARY:
-            sys.exit(
-                f"argument --teacher: its vocabulary has {bpe.get_vocab_size()} tokens, above {LARGEST_VOCABULARY}"
-            )
+            option = "--teacher" if args.teacher else "--tokenizer"
+            sys.exit(f"argument {option}: its vocabulary has {bpe.get_vocab_size()} tokens, above {LARGEST_VOCABULARY}")
     else:
         bpe = train_tokenizer(corpus.train, args.vocab_size)
     tokens = torch.from_numpy(encode(bpe, corpus.train)).to(device)
@@ -152,16 +166,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         "bytes_per_token": sum(len(t.encode()) for t in corpus.held_out) / len(held_out),
         "arguments": {k: str(v) for k, v in vars(args).items()},
         "hardware": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "processes": ranks.size(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "sources": corpus.sources,
     }
-    print(
+    say = print if ranks.is_rank0() else lambda *_, **__: None
+    say(
         f"corpus ready after {time.perf_counter() - started:.0f} s",
         {k: v for k, v in facts.items() if k != "sources"},
         flush=True,
     )
 
-    crop = {"sequences": args.sequences, "context": args.context, "seed": args.seed}
+    share, seed = args.sequences // ranks.size(), args.seed + ranks.rank()  # of this process
+    crop = {"sequences": share, "context": args.context, "seed": seed}
     if args.teacher:
         target = teacher(args.teacher).to(device)
     else:
@@ -179,11 +196,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     texts = None
     if args.own_samples:
-        texts = sample_texts(target, tokens, args.own_samples, min(LENGTH, args.context), args.seed)
+        count = -(-args.own_samples // ranks.size())
+        texts = sample_texts(target, tokens, count, min(LENGTH, args.context), seed)
     before = read_json(args.out / FACTS) if args.teacher else None  # of a training that was stopped
     facts = {**{name: before[name] for name in ("target_log", "drafts") if before and name in before}, **facts}
     facts.setdefault("drafts", {})
-    write_json(args.out / FACTS, facts)
+    write = write_json if ranks.is_rank0() else lambda *_: None
+    write(args.out / FACTS, facts)
     for shape in args.drafts.split(","):
         draft = build(target.config.vocab_size, *SHAPES[shape], args.context).to(device)
         loss = faster(distillation_loss(target, args.share_of_tv))
@@ -192,9 +211,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         draft = save(draft, tokenizer, args.out / f"draft-{shape}")
         measured = evaluate_pair(target, draft, held_out, args.context)
         facts["drafts"][shape] = {"log": log, **measured}
-        print(shape, measured, flush=True)
-        write_json(args.out / FACTS, facts)
-    print(f"done after {time.perf_counter() - started:.0f} s", flush=True)
+        say(shape, measured, flush=True)
+        write(args.out / FACTS, facts)
+    say(f"done after {time.perf_counter() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
