@@ -44,8 +44,8 @@ class StackedMuon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Changes the parameters by their gradients."""
+    def step(self, closure: Any = None) -> Any:
+        """Changes the parameters by their gradients; there is no closure."""
         for group in self.param_groups:
             parameters, lr, momentum = group["params"], group["lr"], group["momentum"]
             gradients = torch.stack([p.grad for p in parameters])

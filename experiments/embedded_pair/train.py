@@ -55,9 +55,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, help="tokens of a sequence, and later of a text")
     parser.add_argument("--sequences", type=int, default=64, help="sequences a step")
     parser.add_argument("--target", default="20x256", choices=SHAPES)
-    parser.add_argument("--target-steps", type=int, default=8000)
-    parser.add_argument("--drafts", default="2x192", help="comma-separated shapes")
-    parser.add_argument("--draft-steps", type=int, default=4000)
+    parser.add_argument("--target-steps", type=int, default=5000)
+    parser.add_argument("--drafts", default="3x192", help="comma-separated shapes")
+    parser.add_argument("--draft-steps", type=int, default=6000)
     parser.add_argument("--teacher", type=Path, help="a finished target folder; only drafts are trained")
     parser.add_argument("--share-of-tv", type=float, default=0.5)
     parser.add_argument("--own-samples", type=int, default=0, help="texts of the target for every second draft step")
@@ -85,13 +85,18 @@ def problems(args: argparse.Namespace) -> Iterator[str]:
         yield f"argument --share-of-tv: {args.share_of_tv} is outside 0 to 1"
     if args.sequences % ranks.size():
         yield f"argument --sequences: {args.sequences} cannot be divided among {ranks.size()} processes"
-    if args.tokenizer is not None and not (args.tokenizer / TOKENIZER).is_file():
-        yield f"argument --tokenizer: {args.tokenizer} has no {TOKENIZER}"
+    yield from problems_of_folders(args, drafts)
+
+
+def problems_of_folders(args: argparse.Namespace, drafts: list[str]) -> Iterator[str]:
+    """What is wrong with the folders that the arguments name."""
     if args.corpus is not None and not args.corpus.is_dir():
         yield f"argument --corpus: {args.corpus} is no folder"
-    if args.teacher is not None and not all((args.teacher / name).is_file() for name in ("config.json", TOKENIZER)):
-        yield f"argument --teacher: {args.teacher} has no config.json or no {TOKENIZER}, which a finished target has"
-    elif args.teacher is not None:
+    for name, files in {"tokenizer": (TOKENIZER,), "teacher": ("config.json", TOKENIZER)}.items():
+        folder: Path | None = getattr(args, name)
+        if folder is not None and (missing := [file for file in files if not (folder / file).is_file()]):
+            yield f"argument --{name}: {folder} has no {missing[0]}"
+    if args.teacher is not None:
         kind = (read_json(args.teacher / "config.json") or {}).get("model_type")
         if kind != "llama":
             yield f"argument --teacher: {args.teacher} is a model of type {kind}, and llama is needed"
@@ -129,30 +134,42 @@ def teacher(folder: Path) -> LlamaForCausalLM:
     return model
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Trains what the command line asks for."""
-    args = arguments(argv)
+def prepare(seed: int) -> torch.device:
+    """Seeds PyTorch and joins the processes that torchrun started; the device of this one."""
     device = choose_device(device_of_rank("auto"))
     if ranks.size() > 1:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # as CUDA graphs, since the host takes longer to start a step's kernels than a GPU to run them
-    faster = partial(torch.compile, mode="reduce-overhead", dynamic=False) if device.type == "cuda" else lambda f: f
-    torch.manual_seed(args.seed)
+    torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
+    return device
+
+
+def choose_tokenizer(args: argparse.Namespace, texts: list[str]) -> Tokenizer:
+    """The teacher's, that of ``--tokenizer``, or one that is fitted to the texts. Exits if it has too many tokens."""
+    folder = args.teacher or args.tokenizer
+    if not folder:
+        return train_tokenizer(texts, args.vocab_size)
+    bpe = Tokenizer.from_file(str(folder / TOKENIZER))
+    if (size := bpe.get_vocab_size()) > LARGEST_VOCABULARY:
+        option = "--teacher" if args.teacher else "--tokenizer"
+        sys.exit(f"argument {option}: its vocabulary has {size} tokens, above {LARGEST_VOCABULARY}")
+    return bpe
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains what the command line asks for."""
+    args = arguments(argv)
     started = time.perf_counter()
+    device = prepare(args.seed)
+    # As CUDA graphs: the host takes longer to start a step's kernels than a GPU to run them.
+    faster = partial(torch.compile, mode="reduce-overhead", dynamic=False) if device.type == "cuda" else lambda f: f
     corpus = collect(folder=args.corpus)
     if not corpus.train or not corpus.held_out:
         read, kept = len(corpus.train) + len(corpus.held_out), len(corpus.held_out)
         sys.exit(f"argument --corpus: {read} different texts, {kept} of them kept apart: too few. About 300 are needed")
-    if kept := args.teacher or args.tokenizer:
-        bpe = Tokenizer.from_file(str(kept / TOKENIZER))
-        if bpe.get_vocab_size() > LARGEST_VOCABULARY:
-            option = "--teacher" if args.teacher else "--tokenizer"
-            sys.exit(f"argument {option}: its vocabulary has {bpe.get_vocab_size()} tokens, above {LARGEST_VOCABULARY}")
-    else:
-        bpe = train_tokenizer(corpus.train, args.vocab_size)
+    bpe = choose_tokenizer(args, corpus.train)
     tokens = torch.from_numpy(encode(bpe, corpus.train)).to(device)
     held_out = torch.from_numpy(encode(bpe, corpus.held_out)).to(device)
     if (fewest := min(len(tokens) - 1, len(held_out))) <= args.context:
