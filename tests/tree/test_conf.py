@@ -158,4 +158,4 @@ def test_embedded_workload():
 
 def test_embedded_pair_is_small():
     folder = Path(loading.__file__).parent / "embedded"
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 24 * MEBIBYTE
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 36 * MEBIBYTE
