@@ -27,7 +27,7 @@ from specbench.extras.vocabularies.spelling import Spelling
 from specbench.models import load_pair
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-SHAPE = (2, 192, 3, 3, 512)  # of the embedded draft
+SHAPE = (3, 192, 3, 3, 512)  # of the embedded draft
 TOKENIZERS = ("bytes", "pieces")
 
 
