@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import specbench
-from experiments.embedded_pair import corpus, optimise, own_samples
+from experiments.embedded_pair import corpus, muon, optimise, own_samples
 from experiments.embedded_pair import train as training
 from tests.helpers import checkpoints
+from tests.helpers.forked_ranks import on_ranks, returned
 
 TINY = {"tiny": (1, 32, 1, 1, 64), "small": (2, 32, 1, 1, 64)}
 SHORT = ("--target", "tiny", "--target-steps", "2", "--draft-steps", "2", "--sequences", "2", "--context", "32")
@@ -46,6 +47,7 @@ def texts(folder: Path, count: int) -> Path:
         (("--vocab-size", "256"), "--vocab-size: 256 is outside 257 to 32768"),
         (("--draft-steps", "-1"), "--draft-steps: -1 is below 1"),
         (("--own-samples", "-1"), "--own-samples: -1 is below 0"),
+        (("--tokenizer", "full/target/no"), "--tokenizer: full/target/no has no tokenizer.json"),
         (("--learning-rate", "nan"), "--learning-rate: nan is not above 0"),
         (("--teacher", "full/target"), "--teacher: full/target is a model of type gpt2, and llama is needed"),
         (("--out", "full"), "--out: full/target is there already and would be replaced; give another folder, or"),
@@ -108,6 +110,41 @@ def test_every_second_step_learns_from_texts_of_the_target():
     assert [tuple(batch.shape) for batch in (crop, rows, again)] == [(2, 31), (4, 16), (2, 31)]
     assert all(row in samples.tolist() for row in rows.tolist())
     assert crop.unique().tolist() == [0, 7, 8, 9]
+
+
+def test_stacked_matrices_move_as_those_of_torch_do():
+    """For tall, wide and square matrices, several of a shape, over steps in which momentum counts."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(8, 24), (24, 8), (8, 8), (8, 24)]
+    ours, theirs = ([torch.ones(shape, requires_grad=True) for shape in shapes] for _ in range(2))
+    stacked = muon.StackedMuon(ours, lr=0.1, weight_decay=0.5)
+    single = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        for mine, other in zip(ours, theirs, strict=True):
+            other.grad = torch.randn(mine.shape, generator=generator)
+            mine.grad = other.grad.clone()
+        stacked.step()
+        single.step()
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-3)  # updates are bfloat16, of 0.1
+
+
+@pytest.mark.thorough
+def test_processes_share_a_step(monkeypatch):
+    """Each begins with the weights of the first and moves by the mean of all gradients."""
+
+    def work(rank: int) -> list[float]:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.constant_(model.weight, rank + 1.0)
+        optimise.copy_from_first(model)
+        (model.weight * torch.tensor([[1.0, 10.0]]) * (rank + 1)).sum().backward()
+        optimise.average_gradients(model)
+        assert model.weight.grad is not None
+        return [*model.weight.flatten().tolist(), *model.weight.grad.flatten().tolist()]
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert returned(on_ranks(work)) == [[1.0, 1.0, 1.5, 15.0]] * 2
 
 
 def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):
