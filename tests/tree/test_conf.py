@@ -3,7 +3,6 @@
 import functools
 import inspect
 from dataclasses import is_dataclass
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -15,7 +14,6 @@ from specbench.core import rng, sampling_params
 from specbench.core.conf import CONF
 from specbench.core.machine import devices
 from specbench.drafters import Drafter
-from specbench.models import loading
 from specbench.runs import config
 from specbench.runs.checks import check_job
 from specbench.runs.overrides import spelled_out
@@ -33,7 +31,6 @@ BY_GROUP = {group: [name for other, name in CHOICES if other == group] for group
 LAUNCHERS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
 SHARED_MODULES = {"__init__", "command", "decoding", "folder", "metrics", "page"}
-MEBIBYTE = 2**20
 
 
 @functools.cache
@@ -154,8 +151,3 @@ def test_embedded_workload():
     prompts = load_prompts("embedded:embedded.jsonl")
     assert len(prompts) >= 64
     assert len({prompt.name for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
-
-
-def test_embedded_pair_is_small():
-    folder = Path(loading.__file__).parent / "embedded"
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 36 * MEBIBYTE

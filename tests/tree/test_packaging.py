@@ -76,6 +76,11 @@ def test_the_sdist_has_all_that_make_test_needs(built: Built):
     assert not [name for name in built.sdist if name.split("/")[0] in (".git", ".venv", "outputs", "dist")]
 
 
+def test_the_wheel_is_small(built: Built):
+    """At most 30 MB, of which nearly all is the embedded pair."""
+    assert (built.wheel.parent / f"{NAME}-py3-none-any.whl").stat().st_size <= 30e6
+
+
 def test_the_wheel_has_one_package(built: Built):
     assert {path.name for path in built.wheel.iterdir()} == {"specbench", f"{NAME}.dist-info"}
     for folder in ("conf", "analysis"):
