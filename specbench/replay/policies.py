@@ -117,8 +117,9 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     drafted elsewhere. At temperature 0 the text has no other continuation: where the draft leaves it, the draft is
     taken to be as sure as at the text's own tokens. A fixed gamma comes out exactly.
 
-    On texts of the embedded pair the estimates were 5 to 12% above what decoding drafts at temperature 1, 5 to 25% if
-    the target or the draft alone has temperature 0, and within 7% if both have.
+    On the embedded pair (32 prompts, gamma 8, other texts recorded than decoded) the estimates were 7% below to 10%
+    above what decoding drafts at temperature 1, up to 25% above at 0.7, 2 to 34% above if the target or the draft alone
+    has temperature 0, and within 5% if both have.
     """
     if policy.kind == "fixed":
         return float((starts * np.minimum(trace.draft_limits, policy.gamma)).sum())
