@@ -138,8 +138,13 @@ def test_our_own_decoder_is_judged_under_processors_and_structures():
     ("verifier", "verdict"), [(flawed("accepts_everything"), REFUTED), (MaskedVerifier(), NOT_REFUTED)]
 )
 def test_forks_at_temperature_0_are_scored_by_the_checkpoint(verifier, verdict):
-    """This source gives no log-probabilities, so that the engine itself shows no cause."""
-    source = OwnSource(*PAIR, verifier, ModelDrafter(), EagerEngine(), gamma=3, batch_size=32, device="cpu")
+    """This source gives no log-probabilities, so that the engine itself shows no cause.
+
+    Drafts are drawn at another temperature, so that they are far behind the plain token, however good the draft is.
+    """
+    source = OwnSource(
+        *PAIR, verifier, ModelDrafter(temperature=3.0), EagerEngine(), gamma=3, batch_size=32, device="cpu"
+    )
     outcome = judged(source, texts=24, prompts=2, length=2, rounds=0, greedy_length=8, target=PAIR[0])
     (finding,) = (row for row in certificate(outcome)["findings"] if row["question"] == OF_GREEDY)
     assert finding["verdict"] == verdict

@@ -20,7 +20,7 @@ LENGTH = 16
 METHODS: dict[str, dict[str, Any]] = {
     "assisted": {"draft": "embedded:draft"},
     "prompt_lookup": {},
-    "early_exit": {"layers": 2},
+    "early_exit": {"layers": 16},
 }
 
 
