@@ -111,10 +111,10 @@ def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, mo
         broken.run(requests)
 
 
-def test_a_finished_request_moves_no_lengths_of_its_own(pair):
+def test_a_finished_request_moves_no_lengths_of_its_own(exact):
     """A row stays in the batch after its request has ended: nothing may grow there, step after step."""
-    requests = make_requests(pair, 2)
-    decoding = decoder(pair, engine=StaticEngine([2]), stop_ids=frozenset())
+    requests = make_requests(exact, 2)
+    decoding = decoder(exact, engine=StaticEngine([2]), stop_ids=frozenset())
     decoding.run([dataclasses.replace(requests[i], max_new_tokens=most) for i, most in enumerate((2, 60))])
     lengths = decoding.components.target.lengths.tolist()
     assert lengths[0] <= len(requests[0].prompt) + 2

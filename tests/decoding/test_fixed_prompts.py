@@ -12,8 +12,8 @@ CAPACITY, ROWS = 256, 3
 
 @pytest.fixture
 def cache(pair):
-    """Row 1 has a text, and all others what a longer one left there, NaN among it."""
-    cache = CachedModel(pair.target, pair.vocab_size, "target")
+    """Row 1 has a text, and all others what a longer one left there, NaN among it. Of the draft, which is smaller."""
+    cache = CachedModel(pair.draft, pair.vocab_size, "draft")
     cache.reserve(ROWS, CAPACITY)
     cache.place([text(150), text(21), text(150)], range(ROWS))
     with torch.inference_mode():

@@ -59,11 +59,11 @@ def test_bounds_in_place_of_lengths_write_the_same_texts(exact, way, request):
 
 @every_way
 @pytest.mark.usefixtures("reading_nothing")
-def test_a_step_reads_nothing_back(pair, way, monkeypatch):
+def test_a_step_reads_nothing_back(exact, way, monkeypatch):
     """But for the check of arguments, which is left out if the host may not wait."""
     monkeypatch.setattr(arguments, "_may_wait", lambda device: False)
-    speculative = decoder(pair, **way)
-    speculative.start(make_requests(pair, 3))
+    speculative = decoder(exact, **way)
+    speculative.start(make_requests(exact, 3))
     for _ in range(3):
         before = speculative.engine._batch
         with NoReading():
@@ -100,9 +100,9 @@ def test_a_step_waits_for_no_gpu(way):
 
 
 @every_way
-def test_a_step_leaves_the_batch_that_it_was_given(pair, way):
-    speculative = decoder(pair, **way)
-    speculative.start(make_requests(pair, 3))
+def test_a_step_leaves_the_batch_that_it_was_given(exact, way):
+    speculative = decoder(exact, **way)
+    speculative.start(make_requests(exact, 3))
     before = speculative.engine._batch
     kept = copy.deepcopy(before)
     after, _ = step.step(before, speculative.components)

@@ -138,13 +138,14 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
     assert drafter.sampled_with(SamplingParams(temperature=0.0, top_k=2)) == SamplingParams(temperature=0.6)
 
 
-@pytest.mark.parametrize(("layers", "says"), [(12, "the target has 12 layers.*Use 1 to 11"), (0, "not a count")])
-def test_layers_that_there_are_not(pair, layers, says):
+def test_layers_that_there_are_not(pair):
     """Refused by config.json, and again when the model is bound."""
-    with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
-        LayerSkipDrafter(layers).check(target_config=pair.target.config)
-    with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
-        bound(LayerSkipDrafter(layers), pair)
+    count = pair.target.config.num_hidden_layers
+    for layers, says in ((count, f"the target has {count} layers.*Use 1 to {count - 1}"), (0, "not a count")):
+        with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
+            LayerSkipDrafter(layers).check(target_config=pair.target.config)
+        with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
+            bound(LayerSkipDrafter(layers), pair)
 
 
 def test_layers_that_cannot_be_told_are_refused_by_name():

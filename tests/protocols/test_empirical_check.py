@@ -1,5 +1,6 @@
 """The empirical-against-target check of a run: it passes a sound verifier and fails a biased one, on the real pair."""
 
+import pytest
 import torch
 
 from specbench.exactness.zoo.accept import AcceptsEverything
@@ -17,6 +18,7 @@ def make_context(pair, verifier):
     return model_context(pair, verifier=verifier, verifier_name="any", gamma=2, batch_size=1, requests=requests)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):
     """The seeds are fixed, so that the sound verifier's p-value is what it is; the biased one lies far beyond noise."""
     sound, rows = check_first_tokens(make_context(pair, MaskedVerifier()), SETTINGS)

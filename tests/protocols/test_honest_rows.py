@@ -100,11 +100,11 @@ def test_quick_settings_are_of_protocols_that_are_there():
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_columns_of_what_a_protocol_never_reads_are_empty_and_no_others(name, pair: Pair, tmp_path):
+def test_columns_of_what_a_protocol_never_reads_are_empty_and_no_others(name, exact: Pair, tmp_path):
     """Catches a condition that a protocol stops reading, and one declared unused that it reads nevertheless."""
-    options = {"trace": str(recorded(pair, tmp_path))} if name == "replay" else {}
+    options = {"trace": str(recorded(exact, tmp_path))} if name == "replay" else {}
     protocol = protocol_of(name, **options)
-    noting = context(pair, protocol.needs_models)
+    noting = context(exact, protocol.needs_models)
     read.clear()
     protocol.run(noting)
     if protocol.needs_models:  # the requests' seeds are made of the run's, and so are the models that are loaded

@@ -22,8 +22,8 @@ from specbench.sources.own import OwnSource
 PROMPT = "import"
 
 
-def opened(verifier: Any = None, **options: Any) -> OwnSource:
-    parts = (verifier or MaskedVerifier(), ModelDrafter(), EagerEngine())
+def opened(verifier: Any = None, drafter: ModelDrafter | None = None, **options: Any) -> OwnSource:
+    parts = (verifier or MaskedVerifier(), drafter or ModelDrafter(), EagerEngine())
     source = OwnSource("embedded:target", "embedded:draft", *parts, gamma=3, device="cpu", **options)
     source.open()
     return source
@@ -60,7 +60,8 @@ def test_our_decoder_is_a_source():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("bug", "biased"), [("accepts_everything", True), ("returns_argmax", True), (None, False)])
 def test_flawed_verifiers_are_found_by_their_texts_alone(bug, biased):
-    source = opened(None if bug is None else flawed(bug), batch_size=150)
+    """Drafts are drawn at another temperature, so that many are wrong, however good the draft is."""
+    source = opened(None if bug is None else flawed(bug), ModelDrafter(temperature=3.0), batch_size=150)
     plain, speculative = (
         [text.token_ids for text in source.complete([request(1000 * side + i, 5) for i in range(150)], mode)]
         for side, mode in enumerate(Mode)
