@@ -260,6 +260,7 @@ def test_drafts_are_as_long_as_replay_expects(policy):
     assert expected.drafted_per_step < 0.7 * try_policy(trace, "token", Policy("fixed", None, 6)).drafted_per_step
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "policy", [LengthPolicy("probability", 0.4), LengthPolicy("entropy", 2.0)], ids=lambda p: p.kind
