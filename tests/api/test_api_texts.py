@@ -35,20 +35,20 @@ from specbench.runs.samplings import processors_text
 PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]
 
 
-def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
+def test_decode_is_the_loop_with_seeds_of_its_own(exact: Pair):
     sampling = specbench.SamplingParams(temperature=0.8)
-    texts = specbench.decode(pair, PROMPTS, gamma=3, verifier="block", sampling=sampling, max_new_tokens=12, seed=5)
+    texts = specbench.decode(exact, PROMPTS, gamma=3, verifier="block", sampling=sampling, max_new_tokens=12, seed=5)
     requests = [
-        Request(str(i), tuple(pair.encode(prompt)), request_seed(5, str(i)), sampling, 12)
+        Request(str(i), tuple(exact.encode(prompt)), request_seed(5, str(i)), sampling, 12)
         for i, prompt in enumerate(PROMPTS)
     ]
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    decoder = Decoder(target, ModelDrafter().bind(pair, target), BlockVerifier(), 3, pair.stop_ids)
+    target = CachedModel(exact.target, exact.vocab_size, "target")
+    decoder = Decoder(target, ModelDrafter().bind(exact, target), BlockVerifier(), 3, exact.stop_ids)
     for text, expected in zip(texts, decoder.run(requests), strict=True):
         assert text.token_ids == expected.token_ids
         assert text.prompt == expected.request.prompt
         assert [dataclasses.astuple(step) for step in text.steps] == [dataclasses.astuple(s) for s in expected.steps]
-        assert text.text == pair.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
+        assert text.text == exact.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
         accepted = sum(step.num_accepted for step in text.steps)
         assert text.acceptance_length == 1 + accepted / len(text.steps)
     steps = sum(len(text.steps) for text in texts)
@@ -56,51 +56,51 @@ def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
     assert texts.acceptance_length == pytest.approx((accepted + steps) / steps)
 
 
-def test_a_drafter_is_given_by_name_or_as_an_object(pair: Pair):
+def test_a_drafter_is_given_by_name_or_as_an_object(exact: Pair):
     arguments = {"prompts": ["a b c a b c a b", "x = 1\nx = 1\nx ="], "max_new_tokens": 8, "gamma": 3}
-    texts = specbench.decode(pair, drafter="prompt_lookup", **arguments)
-    assert texts == specbench.decode(pair, drafter=PromptLookupDrafter(3, 1), **arguments)
+    texts = specbench.decode(exact, drafter="prompt_lookup", **arguments)
+    assert texts == specbench.decode(exact, drafter=PromptLookupDrafter(3, 1), **arguments)
     drafted = [step.num_draft_tokens for text in texts for step in text.steps]
-    assert drafted != [step.num_draft_tokens for text in specbench.decode(pair, **arguments) for step in text.steps]
+    assert drafted != [step.num_draft_tokens for text in specbench.decode(exact, **arguments) for step in text.steps]
 
 
-def test_each_prompt_may_have_a_gamma_of_its_own(pair: Pair):
+def test_each_prompt_may_have_a_gamma_of_its_own(exact: Pair):
     """All continuations of a prompt share its gamma, and each text is the same as with that gamma alone."""
     arguments = {"sampling": specbench.SamplingParams(n=2), "max_new_tokens": 8}
-    texts = specbench.decode(pair, PROMPTS, gamma=[2, 0, 4], **arguments)
+    texts = specbench.decode(exact, PROMPTS, gamma=[2, 0, 4], **arguments)
     for place, gamma in enumerate((2, 0, 4)):
-        alone = specbench.decode(pair, PROMPTS, gamma=gamma, **arguments)
+        alone = specbench.decode(exact, PROMPTS, gamma=gamma, **arguments)
         for index in range(2 * place, 2 * place + 2):
             assert (texts[index].token_ids, texts[index].steps) == (alone[index].token_ids, alone[index].steps)
 
 
-def test_each_prompt_may_have_a_seed_and_sampling_parameters_of_its_own(pair: Pair):
+def test_each_prompt_may_have_a_seed_and_sampling_parameters_of_its_own(exact: Pair):
     """Each text is the same as that of its prompt alone, with this seed and these parameters."""
     samplings = [SamplingParams(temperature=0.7), SamplingParams(top_k=5, n=2), SamplingParams(temperature=0.0)]
-    texts = specbench.decode(pair, PROMPTS, seed=[7, 7, 2**40], sampling=samplings, max_new_tokens=8)
+    texts = specbench.decode(exact, PROMPTS, seed=[7, 7, 2**40], sampling=samplings, max_new_tokens=8)
     alone = [
-        specbench.decode(pair, prompt, seed=[seed], sampling=sampling, max_new_tokens=8)
+        specbench.decode(exact, prompt, seed=[seed], sampling=sampling, max_new_tokens=8)
         for prompt, seed, sampling in zip(PROMPTS, (7, 7, 2**40), samplings, strict=True)
     ]
     assert [text.token_ids for text in texts] == [text.token_ids for batch in alone for text in batch]
-    other = specbench.decode(pair, PROMPTS[0], seed=[8], sampling=samplings[0], max_new_tokens=8)
+    other = specbench.decode(exact, PROMPTS[0], seed=[8], sampling=samplings[0], max_new_tokens=8)
     assert texts[0].token_ids != other[0].token_ids
 
 
-def test_prompts_may_be_conversations(pair: Pair):
+def test_prompts_may_be_conversations(exact: Pair):
     one = [{"role": "user", "content": PROMPTS[0]}]
     more = [*one, {"role": "assistant", "content": "    return a"}, {"role": "user", "content": "import os"}]
-    texts = specbench.decode(pair, [one, PROMPTS[1], more, [5, 6]], max_new_tokens=4)
+    texts = specbench.decode(exact, [one, PROMPTS[1], more, [5, 6]], max_new_tokens=4)
     assert [text.prompt for text in texts] == [
-        tuple(pair.encode(one)), tuple(pair.encode(PROMPTS[1])), tuple(pair.encode(more)), (5, 6)
+        tuple(exact.encode(one)), tuple(exact.encode(PROMPTS[1])), tuple(exact.encode(more)), (5, 6)
     ]  # fmt: skip
-    (alone,) = specbench.decode(pair, more, max_new_tokens=4)  # a conversation by itself is one prompt
+    (alone,) = specbench.decode(exact, more, max_new_tokens=4)  # a conversation by itself is one prompt
     assert alone.prompt == texts[2].prompt
-    trace = specbench.record(pair, more, max_new_tokens=4)
-    assert len(trace) == len(specbench.decode(pair, more, gamma=0, max_new_tokens=4)[0].token_ids)
+    trace = specbench.record(exact, more, max_new_tokens=4)
+    assert len(trace) == len(specbench.decode(exact, more, gamma=0, max_new_tokens=4)[0].token_ids)
 
 
-def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
+def test_texts_have_the_measurements_of_a_run(exact: Pair, monkeypatch):
     """Rates, overlap and speeds by the names of results.parquet, from the step log, the models and the clock."""
 
     def rounds(plain: Decoder, speculative: Decoder, *rest: Any) -> Any:
@@ -110,8 +110,8 @@ def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
     monkeypatch.setattr(api_texts, "_ROUNDS", RoundSettings(1, 1, 0))
     monkeypatch.setattr(api_texts, "timed_rounds", rounds)
     arguments: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
-    texts = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **arguments)
-    assert texts == specbench.decode(pair, PROMPTS, **arguments)
+    texts = specbench.decode(exact, PROMPTS, compare_plain=True, overlap=True, **arguments)
+    assert texts == specbench.decode(exact, PROMPTS, **arguments)
     steps = [step for text in texts for step in text.steps]
     drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("num_draft_tokens", "num_accepted"))
     assert texts.acceptance_rate == texts.results["acceptance_rate"] == pytest.approx(accepted / drafted)
@@ -125,17 +125,17 @@ def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
     assert texts.tokens_per_second == pytest.approx(texts.results["tokens"] / texts.seconds)
     speeds = texts.tokens_per_second / texts.results["plain_tokens_per_second"]
     assert texts.speedup == pytest.approx(speeds)
-    recorded = specbench.record(pair, PROMPTS, max_new_tokens=12, seed=5)
-    again = specbench.decode(pair, PROMPTS, **arguments | {"gamma": 0}, overlap=True)
+    recorded = specbench.record(exact, PROMPTS, max_new_tokens=12, seed=5)
+    again = specbench.decode(exact, PROMPTS, **arguments | {"gamma": 0}, overlap=True)
     assert again.overlap == pytest.approx(recorded.columns["overlap"].mean(), abs=1e-6)
     assert 0 < texts.overlap < 1
 
 
-def test_what_was_not_measured_is_none(pair: Pair):
-    texts = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, gamma=0)
+def test_what_was_not_measured_is_none(exact: Pair):
+    texts = specbench.decode(exact, PROMPTS[:1], max_new_tokens=4, gamma=0)
     assert (texts.speedup, texts.overlap, texts.acceptance_rate) == (None, None, None)
     assert texts.seconds > 0
-    without = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, drafter="prompt_lookup", overlap=True)
+    without = specbench.decode(exact, PROMPTS[:1], max_new_tokens=4, drafter="prompt_lookup", overlap=True)
     assert without.overlap is None
 
 
@@ -147,8 +147,8 @@ def test_no_texts_have_no_measurements():
     assert len(texts.to_pandas()) == len(texts.step_log()) == 0
 
 
-def test_texts_as_a_table(pair: Pair):
-    texts = specbench.decode(pair, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
+def test_texts_as_a_table(exact: Pair):
+    texts = specbench.decode(exact, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
     table = texts.to_pandas()
     assert table["text"].tolist() == [text.text for text in texts]
     assert table["prompt"].tolist() == [0, 0, 1, 1, 2, 2]
@@ -163,21 +163,21 @@ def test_texts_as_a_table(pair: Pair):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
-    texts = specbench.decode(pair, PROMPTS, max_new_tokens=6)
-    ids = [pair.encode(text) for text in PROMPTS]
-    assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == texts
-    assert specbench.decode(pair, map(iter, ids), max_new_tokens=6) == texts
-    assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == texts[:1]
+def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(exact: Pair):
+    texts = specbench.decode(exact, PROMPTS, max_new_tokens=6)
+    ids = [exact.encode(text) for text in PROMPTS]
+    assert specbench.decode(exact, ids, max_new_tokens=6, batch_size=2) == texts
+    assert specbench.decode(exact, map(iter, ids), max_new_tokens=6) == texts
+    assert specbench.decode(exact, PROMPTS[0], max_new_tokens=6) == texts[:1]
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pair):
+def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(exact: Pair):
     """Notebooks have their gammas from arange and their temperatures from linspace."""
     plain = {"gamma": [2, 1, 3], "max_new_tokens": 6, "seed": 7, "batch_size": 2}
     parameters = {"temperature": 0.5, "top_k": 9, "frequency_penalty": 0.5, "n": 2, "stop_token_ids": [3, 5]}
     more = {"allowed_token_ids": list(range(3000)), "logit_bias": {5: 1.5}}
-    expected = specbench.decode(pair, PROMPTS, sampling=SamplingParams(**parameters, **more), **plain)
+    expected = specbench.decode(exact, PROMPTS, sampling=SamplingParams(**parameters, **more), **plain)
     theirs = SamplingParams(
         **{
             name: np.float32(value) if isinstance(value, float) else np.array(value)[()]
@@ -189,39 +189,39 @@ def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pai
     scalars = {name: np.int32(value) for name, value in plain.items() if name != "gamma"}
     for gammas in (np.array([2, 1, 3]), torch.tensor([2, 1, 3]), [np.int64(2), 1, 3], iter([2, 1, 3])):
         prompts = (text for text in PROMPTS)
-        assert specbench.decode(pair, prompts, sampling=theirs, gamma=gammas, **scalars) == expected
+        assert specbench.decode(exact, prompts, sampling=theirs, gamma=gammas, **scalars) == expected
     short: dict[str, Any] = {"sampling": iter([SamplingParams(top_k=9)] * 3), "max_new_tokens": 2}
     seeds = [request_seed(7, str(i)) for i in range(3)]
-    texts = specbench.decode(pair, PROMPTS, seed=torch.tensor(seeds), **short)
+    texts = specbench.decode(exact, PROMPTS, seed=torch.tensor(seeds), **short)
     short["sampling"] = SamplingParams(top_k=9)
-    assert texts == specbench.decode(pair, PROMPTS, seed=np.array(seeds), **short)
+    assert texts == specbench.decode(exact, PROMPTS, seed=np.array(seeds), **short)
     assert theirs == SamplingParams(**parameters, **more)
     json.dumps(theirs.numbers | theirs.shaping)
-    trace = specbench.record(pair, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
+    trace = specbench.record(exact, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
     assert repr(trace).startswith("Trace(8 tokens of 2 texts, Identity(")  # and no arrays
-    assert (trace.tokens == specbench.record(pair, PROMPTS[:1], samples=2, max_new_tokens=4, seed=1).tokens).all()
+    assert (trace.tokens == specbench.record(exact, PROMPTS[:1], samples=2, max_new_tokens=4, seed=1).tokens).all()
     predictions = specbench.replay(trace, "token", np.arange(1, 3))
     assert json.dumps([prediction.gamma for prediction in predictions]) == "[1, 2]"
 
 
-def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_path: Path):
+def test_a_recording_is_of_the_texts_that_plain_decoding_gives(exact: Pair, tmp_path: Path):
     """The same seeds; so a trace and a decoded text may be laid side by side."""
     sampling = specbench.SamplingParams(temperature=0.9, top_k=40)
     arguments = {"sampling": sampling, "max_new_tokens": 8, "seed": 3}
-    trace = specbench.record(pair, PROMPTS, samples=2, **arguments)
-    plain = specbench.decode(pair, PROMPTS, gamma=0, **arguments)
+    trace = specbench.record(exact, PROMPTS, samples=2, **arguments)
+    plain = specbench.decode(exact, PROMPTS, gamma=0, **arguments)
     texts = [trace.tokens[start:end].tolist() for start, end in zip(trace.starts, trace.starts[1:], strict=False)]
     assert texts[::2] == [text.token_ids for text in plain]
     assert len(texts) == 6
     assert {len(text.steps) for text in plain} == {len(text.token_ids) for text in plain}
     assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
 
-    requests = api_texts._requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(api_texts._context(pair, requests, ModelDrafter(), 8, seed=3), requests).table
+    requests = api_texts._requests(exact, PROMPTS, sampling, 8, 3)
+    kept = record_requests(api_texts._context(exact, requests, ModelDrafter(), 8, seed=3), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
         specbench.replay(source, "token", gammas=[0, 3])
-        for source in (specbench.record(pair, PROMPTS, **arguments), tmp_path / "trace.parquet")
+        for source in (specbench.record(exact, PROMPTS, **arguments), tmp_path / "trace.parquet")
     )
     assert [prediction.acceptance_length for prediction in one] == [
         prediction.acceptance_length for prediction in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
@@ -244,13 +244,13 @@ def doubled(logits: torch.Tensor, history: Any) -> torch.Tensor:
     return 2 * logits
 
 
-def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
+def test_a_recording_names_its_processors_as_the_command_line_would(exact: Pair):
     """So that it is not taken for a recording without them; the replay of the command line compares the two texts."""
     sampling = specbench.SamplingParams(processors=[Penalty(0.5), doubled])
-    trace = specbench.record(pair, PROMPTS[:1], sampling=sampling, max_new_tokens=3)
+    trace = specbench.record(exact, PROMPTS[:1], sampling=sampling, max_new_tokens=3)
     nodes = [{"_target_": f"{__name__}.Penalty", "penalty": 0.5}, {"_target_": f"{__name__}.doubled"}]
     assert trace.identity.processors == processors_text({"processors": nodes})
-    plain = specbench.record(pair, PROMPTS[:1], max_new_tokens=3)
+    plain = specbench.record(exact, PROMPTS[:1], max_new_tokens=3)
     assert plain.identity.processors == processors_text({"processors": []}) == ""
 
 
@@ -263,11 +263,11 @@ def test_decode_says_what_a_pair_is():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and verifier=masked.")])
 @pytest.mark.usefixtures("unchecked")
-def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked, temperature):
+def test_parameters_that_ban_every_token_are_named(exact: Pair, gamma, checked, temperature):
     """At temperature 0 too, where token 0 was emitted."""
-    sampling = SamplingParams(temperature=temperature, allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
+    sampling = SamplingParams(temperature=temperature, allowed_token_ids=sorted(exact.stop_ids), min_tokens=2)
     with pytest.raises(ModelError) as raised:
-        specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
+        specbench.decode(exact, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
     assert "Check whether sampling.allowed_token_ids and sampling.min_tokens leave a token" in str(raised.value)
     assert checked in str(raised.value)
 
@@ -298,30 +298,30 @@ def chain(requests: int, width: int, dtype: torch.dtype = torch.int64, token: in
     ids=["nothing", "floats", "requests", "limits"],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_a_draft_of_another_form_is_refused(pair: Pair, propose, says):
+def test_a_draft_of_another_form_is_refused(exact: Pair, propose, says):
     with pytest.raises(ArgumentError) as raised:
-        specbench.decode(pair, PROMPTS[:1], drafter=Proposing(propose), gamma=2, max_new_tokens=8)
+        specbench.decode(exact, PROMPTS[:1], drafter=Proposing(propose), gamma=2, max_new_tokens=8)
     assert says in str(raised.value)
 
 
 @pytest.mark.parametrize("engine", ["eager", "static"])
 @pytest.mark.parametrize("token", [-1, 4096, 2**40])
 @pytest.mark.usefixtures("unchecked")
-def test_draft_tokens_outside_of_the_vocabulary_are_refused(pair: Pair, token, engine):
+def test_draft_tokens_outside_of_the_vocabulary_are_refused(exact: Pair, token, engine):
     """Before the target is fed: PyTorch's embedding raises IndexError, and compiled steps would read other memory."""
     drafter = Proposing(lambda requests, width: chain(requests, width, token=token))
     says = rf"^drafter=Proposing: token_ids\[0\]={token} of its draft: outside the vocabulary of 4096 tokens\. Draft"
     with pytest.raises(ArgumentError, match=says):
-        specbench.decode(pair, PROMPTS[:1], drafter=drafter, engine=engine, gamma=2, max_new_tokens=8)
+        specbench.decode(exact, PROMPTS[:1], drafter=drafter, engine=engine, gamma=2, max_new_tokens=8)
 
 
 @pytest.mark.parametrize("call", [specbench.decode, specbench.record])
 @pytest.mark.usefixtures("unchecked")
-def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
+def test_texts_that_can_never_be_long_enough_are_refused(exact: Pair, call):
     with pytest.raises(ConfigError, match=r"^sampling\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
-        call(pair, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
+        call(exact, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
     sampling = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
-    assert call(pair, PROMPTS[:1], sampling=sampling, max_new_tokens=4)
+    assert call(exact, PROMPTS[:1], sampling=sampling, max_new_tokens=4)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -395,7 +395,7 @@ def test_replay_names_its_argument_where_a_file_is_no_trace(tmp_path: Path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("unchecked")
-def test_decode_names_a_wrong_argument(pair: Pair, arguments, says):
+def test_decode_names_a_wrong_argument(exact: Pair, arguments, says):
     with pytest.raises((ArgumentError, ConfigError)) as raised:
-        specbench.decode(pair, **{"prompts": PROMPTS[:1], **arguments})
+        specbench.decode(exact, **{"prompts": PROMPTS[:1], **arguments})
     assert says in str(raised.value)

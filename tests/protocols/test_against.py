@@ -35,10 +35,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def context(pair: Pair) -> ModelContext:
-    prompts = [tuple(pair.encode(text)) for text in TEXTS]
+def context(exact: Pair) -> ModelContext:
+    prompts = [tuple(exact.encode(text)) for text in TEXTS]
     requests = [Request(str(i), prompt, i, GREEDY, LENGTH) for i, prompt in enumerate(prompts)]
-    return model_context(pair, sampling=GREEDY, requests=requests)
+    return model_context(exact, sampling=GREEDY, requests=requests)
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +222,8 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(co
     parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "commit", "rest"))
     assert parts == pytest.approx(measured["seconds"])
     assert measured["seconds_rest"] > 0  # neither the warm-up nor an earlier batch is among the times
-    pair = context.pair
-    sizes = [4 * sum(weight.numel() for weight in model.parameters()) for model in (pair.target, pair.draft)]
+    models = (context.pair.target, context.pair.draft)
+    sizes = [sum(weight.numel() * weight.element_size() for weight in model.parameters()) for model in models]
     assert [measured["weight_bytes_target"], measured["weight_bytes_draft"]] == sizes
     assert measured["copy_bandwidth"] is None
 
