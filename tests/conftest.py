@@ -227,11 +227,10 @@ def small_buffers() -> Iterator[None]:
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Without the checks of shapes, which take most of the time of many small calls; others test with them."""
-    import jaxtyping
+    from tests.helpers.shape_checks import without_shape_checks
 
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    with without_shape_checks():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 from collections import Counter
 
-import jaxtyping
 import pytest
 import torch
 
@@ -29,6 +28,7 @@ from tests.helpers.cases import decoder
 from tests.helpers.command_lines import ROOT
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
+from tests.helpers.shape_checks import without_shape_checks
 from tests.tree.test_readme import blocks
 
 
@@ -54,8 +54,7 @@ def guide(thorough):
     assert "prompts[:24]" in block
     block = block if thorough else block.replace("prompts[:24]", "prompts[:8]")
     names = {"__name__": "__main__"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with without_shape_checks():
         exec(compile(block, "drafters.md", "exec"), names)
     return names
 

@@ -4,10 +4,11 @@ Checks cost 0.1 ms a call, most of the time of tests that make many small ones. 
 first called: most are never called in a process, and to make the checks of all took a third of the imports' time.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jaxtyping
@@ -18,6 +19,16 @@ _jaxtyped = jaxtyping.jaxtyped
 
 class _Epoch:
     number = 0
+
+
+@contextlib.contextmanager
+def without_shape_checks() -> Iterator[None]:
+    """No checks at all."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def new_test() -> None:
