@@ -11,6 +11,7 @@ for some steps.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -22,12 +23,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
-from experiments.embedded_pair.optimise import build, crops, next_token_loss, train
+from experiments.embedded_pair.optimise import crops, next_token_loss, train
 from specbench.extras.vocabularies.spelling import Spelling
 from specbench.models import load_pair
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-SHAPE = (3, 192, 3, 3, 512)  # of the embedded draft
 TOKENIZERS = ("bytes", "pieces")
 
 
@@ -86,7 +86,9 @@ def in_bytes(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
 @torch.no_grad()
 def transplanted(draft: PreTrainedModel, old: Spelling, new: Spelling) -> LlamaForCausalLM:
     """The draft with another vocabulary: a token's embedding is the mean over the old tokens of its text."""
-    model = build(len(new.tokens), *SHAPE, draft.config.max_position_embeddings)
+    config: Any = copy.deepcopy(draft.config)
+    config.vocab_size = len(new.tokens)
+    model = LlamaForCausalLM(config)
     weights = {
         name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name
     }
