@@ -50,7 +50,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="experiments.embedded_pair.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, help="a folder of texts; else Python source found on this machine")
-    parser.add_argument("--tokenizer", type=Path, help="the folder of one to keep; else one is fitted to the corpus")
     parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--context", type=int, default=1024, help="tokens of a sequence, and later of a text")
     parser.add_argument("--sequences", type=int, default=64, help="sequences a step")
@@ -58,7 +57,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target-steps", type=int, default=5000)
     parser.add_argument("--drafts", default="3x192", help="comma-separated shapes")
     parser.add_argument("--draft-steps", type=int, default=6000)
-    parser.add_argument("--teacher", type=Path, help="a finished target folder; only drafts are trained")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--teacher", type=Path, help="a finished target folder; only drafts are trained")
+    kept.add_argument("--tokenizer", type=Path, help="the folder of one to keep; else one is fitted to the corpus")
     parser.add_argument("--share-of-tv", type=float, default=0.5)
     parser.add_argument("--own-samples", type=int, default=0, help="texts of the target for every second draft step")
     parser.add_argument("--learning-rate", type=float, default=8e-3)
@@ -147,7 +148,10 @@ def prepare(seed: int) -> torch.device:
 
 
 def choose_tokenizer(args: argparse.Namespace, texts: list[str]) -> Tokenizer:
-    """The teacher's, that of ``--tokenizer``, or one that is fitted to the texts. Exits if it has too many tokens."""
+    """The tokenizer of the teacher or of the folder ``--tokenizer``, else one fitted to the texts.
+
+    Exits if it has too many tokens.
+    """
     folder = args.teacher or args.tokenizer
     if not folder:
         return train_tokenizer(texts, args.vocab_size)
@@ -233,6 +237,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(shape, measured, flush=True)
         write(args.out / FACTS, facts)
     say(f"done after {time.perf_counter() - started:.0f} s", flush=True)
+    if ranks.size() > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch
 import specbench
 from experiments.embedded_pair import corpus, muon, optimise, own_samples
 from experiments.embedded_pair import train as training
+from specbench.core.machine import ranks
 from tests.helpers import checkpoints
 from tests.helpers.forked_ranks import on_ranks, returned
 
@@ -48,6 +49,7 @@ def texts(folder: Path, count: int) -> Path:
         (("--draft-steps", "-1"), "--draft-steps: -1 is below 1"),
         (("--own-samples", "-1"), "--own-samples: -1 is below 0"),
         (("--tokenizer", "full/target/no"), "--tokenizer: full/target/no has no tokenizer.json"),
+        (("--tokenizer", "pair", "--teacher", "pair"), "--teacher: not allowed with argument --tokenizer"),
         (("--learning-rate", "nan"), "--learning-rate: nan is not above 0"),
         (("--teacher", "full/target"), "--teacher: full/target is a model of type gpt2, and llama is needed"),
         (("--out", "full"), "--out: full/target is there already and would be replaced; give another folder, or"),
@@ -67,6 +69,13 @@ def test_wrong_arguments_are_named_before_anything_is_read(tiny, argv, says, mon
         training.main(["--out", "pair", "--drafts", "tiny", *SHORT, *argv])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_processes_divide_a_step_evenly(tiny, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(ranks, "size", lambda: 4)
+    with pytest.raises(SystemExit):
+        training.main(["--out", str(tmp_path), "--drafts", "tiny", *SHORT])
+    assert "--sequences: 2 cannot be divided among 4 processes" in capsys.readouterr().err
 
 
 def test_a_corpus_is_every_text_below_its_folder(tmp_path):
