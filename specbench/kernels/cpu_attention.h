@@ -60,24 +60,47 @@ inline float exponentials(float* scores, const Sight& sight, int64_t padded) {
   return sum_of_lanes(sums);
 }
 
+// Keys or values that come next: a product of enough queries, which waits for arithmetic, reads an input of them ahead for
+// each of its own. COLUMNS inputs lie together.
+constexpr int64_t BUSY = 4;
+struct Next {
+  const float* from;
+  int64_t stride;
+
+  void operator()(int64_t k) const {
+    const float* at = from + k / COLUMNS * stride + k % COLUMNS * COLUMNS;
+    for (int64_t i = 0; i < COLUMNS; i += LINE / sizeof(float)) __builtin_prefetch(at + i);
+  }
+};
+
 // Attention of scaled queries [count][size]. `scores` has room for [count][filled_up(longest)] numbers, where no query sees
-// more than the first `longest` tokens.
+// more than the first `longest` tokens. Reads the keys of `next` ahead.
 inline void attend(const float* queries, const Sight* sights, int64_t count, int64_t longest, const Memory& memory,
-                   float* scores, float* results) {
-  const int64_t size = memory.size, padded = filled_up(longest);
+                   const Memory& next, float* scores, float* results) {
+  const int64_t size = memory.size, padded = filled_up(longest), column_size = filled_up(memory.capacity) * COLUMNS;
   auto product = [&](const float* x, int64_t x_stride, const float* packed, int64_t block_size, float* y,
-                     int64_t inputs, int64_t outputs) {
-    for (int64_t column = 0; column < outputs; column += COLUMNS)
-      for (int64_t row = 0; row < count; row += ROWS)
-        BLOCKS<float>[std::min(count - row, ROWS)](x + row * x_stride, x_stride, packed + column / COLUMNS * block_size,
-                                                   y + row * outputs + column, outputs, inputs,
-                                                   std::min(outputs - column, COLUMNS));
+                     int64_t inputs, int64_t outputs, auto next_of) {
+    auto blocks = [&](const auto& of_rows, auto other_of) {
+      for (int64_t column = 0; column < outputs; column += COLUMNS)
+        for (int64_t row = 0; row < count; row += ROWS)
+          of_rows[std::min(count - row, ROWS)](x + row * x_stride, x_stride, packed + column / COLUMNS * block_size,
+                                               y + row * outputs + column, outputs, inputs,
+                                               std::min(outputs - column, COLUMNS), other_of(column));
+    };
+    if (count >= BUSY)
+      blocks(BLOCKS<float, Next>, next_of);
+    else
+      blocks(BLOCKS<float>, [](int64_t) { return Nothing(); });
   };
-  product(queries, size, memory.keys, size * COLUMNS, scores, size, padded);
-  std::vector<float> sums(count);
+  product(queries, size, memory.keys, size * COLUMNS, scores, size, padded,
+          [&](int64_t token) { return Next{memory.values + token * COLUMNS, column_size}; });
+  thread_local std::vector<float> sums;
+  sums.resize(count);
   for (int64_t query = 0; query < count; query++)
     sums[query] = exponentials(scores + query * padded, sights[query], padded);
-  product(scores, padded, memory.values, filled_up(memory.capacity) * COLUMNS, results, longest, size);
+  product(scores, padded, memory.values, column_size, results, longest, size, [&](int64_t number) {
+    return Next{next.keys + number / COLUMNS * longest * COLUMNS, COLUMNS * COLUMNS};
+  });
   for (int64_t query = 0; query < count; query++)
     for (int64_t i = 0; i < size; i++) results[query * size + i] /= sums[query];
 }

@@ -21,22 +21,25 @@ constexpr int DIGITS = 4;
 // The digits of a row, and the number of which it is whole multiples.
 struct Digits {
   std::vector<int32_t> groups[DIGITS];  // a digit of GROUP inputs in each
+  std::vector<uint32_t> memory;
   int32_t sums[DIGITS];
   float unit;
 
-  Digits(const float* x, int64_t inputs) {
+  void take(const float* x, int64_t inputs) {
     constexpr uint32_t HIGHEST = 127u << 24, MIDDLE = 0x80808080u;
     uint32_t largest = 0;  // the bits of numbers without a sign are in their order
     for (int64_t i = 0; i < inputs; i++) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
     unit = std::bit_cast<float>(largest) / HIGHEST;  // not finite if a number of the row is not
     const float scale = unit > 1e-37f ? 1.0f / unit : 0.0f;  // a row of smaller numbers counts as 0
-    std::vector<uint32_t> whole((inputs + GROUP - 1) / GROUP * GROUP, MIDDLE);
+    const int64_t size = (inputs + GROUP - 1) / GROUP * GROUP;
+    memory.assign(size, MIDDLE);
+    uint32_t* __restrict whole = memory.data();
     for (int64_t i = 0; i < inputs; i++) whole[i] = uint32_t(int32_t(std::nearbyint(x[i] * scale))) + MIDDLE;
     for (int digit = 0; digit < DIGITS; digit++) {
-      groups[digit].resize(whole.size() / GROUP);
+      groups[digit].resize(size / GROUP);
       int8_t* __restrict its = reinterpret_cast<int8_t*>(groups[digit].data());
       int32_t sum = 0;
-      for (size_t i = 0; i < whole.size(); i++) {
+      for (int64_t i = 0; i < size; i++) {
         its[i] = int8_t((whole[i] >> 8 * digit) ^ 128);
         sum += its[i];
       }
@@ -89,8 +92,10 @@ inline void multiply(const float* x, const int8_t* packed, float* y, int64_t row
   constexpr int64_t MOST = 3;  // rows: 24 of 32 registers hold sums
   constexpr decltype(&whole_block<1, 1>) BLOCKS[] = {nullptr, whole_block<1, 2>, whole_block<2, 1>, whole_block<MOST, 1>};
   const int64_t groups = (inputs + GROUP - 1) / GROUP, block_size = (groups * GROUP + sizeof(float)) * COLUMNS;
-  std::vector<Digits> digits;
-  for (int64_t row = 0; row < rows; row++) digits.emplace_back(x + row * inputs, inputs);
+  thread_local std::vector<Digits> memory;  // kept, since a draft takes hundreds of small products
+  if (int64_t(memory.size()) < rows) memory.resize(rows);
+  const std::vector<Digits>& digits = memory;  // of this thread, for others too
+  for (int64_t row = 0; row < rows; row++) memory[row].take(x + row * inputs, inputs);
   for_blocks(rows, MOST, outputs, [&](int64_t block, int64_t row, int64_t count, int64_t columns) {
     BLOCKS[count](digits.data() + row, packed + block * block_size, y + row * outputs + block * COLUMNS, groups, outputs,
                   columns);

@@ -96,8 +96,13 @@ std::vector<Piece> pieces_of(const std::vector<Row>& rows) {
 void pass(const Model& model, const std::vector<Row>& rows, const std::vector<int64_t>& wanted, float* logits) {
   const int64_t n = rows.size(), hidden = model.hidden, dim = model.head_dim, inner = model.inner;
   const int64_t own = model.heads * dim, shared = model.kv_heads * dim, joined = own + 2 * shared;
-  Floats state(n * hidden), x(n * std::max(hidden, std::max(own, inner))), y(n * hidden), qkv(n * joined);
-  Floats gate_up(n * 2 * inner);
+  thread_local Floats memory[5];  // kept, since a pass of a small model is short
+  Floats &state = memory[0], &x = memory[1], &y = memory[2], &qkv = memory[3], &gate_up = memory[4];
+  state.resize(n * hidden);
+  x.resize(n * std::max(hidden, std::max(own, inner)));
+  y.resize(n * hidden);
+  qkv.resize(n * joined);
+  gate_up.resize(n * 2 * inner);
   constexpr int64_t GRAIN = 8;  // pieces of a head that are worth a thread
   const std::vector<Piece> pieces = pieces_of(rows);
   auto memory_of = [&](const Layer& layer, int64_t request, int64_t kv_head) {
@@ -130,8 +135,11 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
     if (!logits && i + 1 == model.num_layers) return;  // all that later tokens read is written
     torch::stable::parallel_for(0, pieces.size() * model.kv_heads, GRAIN, [&](int64_t begin, int64_t end) {
       const int64_t group = model.heads / model.kv_heads, width = group * dim;  // queries of a row that share keys
-      Floats queries(PIECE * width), results(PIECE * width), scores;
-      std::vector<Sight> sights(PIECE * group);
+      thread_local Floats queries, results, scores;
+      thread_local std::vector<Sight> sights;
+      queries.resize(PIECE * width);
+      results.resize(PIECE * width);
+      sights.resize(PIECE * group);
       for (int64_t i = begin; i < end; i++) {
         const Piece& piece = pieces[i / model.kv_heads];
         const int64_t kv_head = i % model.kv_heads, count = piece.end - piece.begin;
@@ -142,8 +150,11 @@ void pass(const Model& model, const std::vector<Row>& rows, const std::vector<in
         }
         const int64_t longest = rows[piece.end - 1].place + 1;
         scores.resize(count * group * filled_up(longest));
+        const int64_t after = std::min(i + 1, end - 1);
         attend(queries.data(), sights.data(), count * group, longest,
-               memory_of(layer, rows[piece.begin].request, kv_head), scores.data(), results.data());
+               memory_of(layer, rows[piece.begin].request, kv_head),
+               memory_of(layer, rows[pieces[after / model.kv_heads].begin].request, after % model.kv_heads),
+               scores.data(), results.data());
         for (int64_t row = 0; row < count; row++)
           std::copy_n(results.data() + row * width, width, x.data() + (piece.begin + row) * own + kv_head * width);
       }

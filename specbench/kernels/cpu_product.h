@@ -48,16 +48,22 @@ inline void load_columns(const Byte* from, Vector* columns) {
   }
 }
 
+// What else a product has read ahead while it multiplies, a call for each input.
+struct Nothing {
+  void operator()(int64_t) const {}
+};
+
 // One block of columns of ROW_COUNT rows, which are `x_stride` and `y_stride` numbers apart. PARTS sums a number break
 // the chain of additions if there are few rows.
-template <typename Weight, int ROW_COUNT, int PARTS>
+template <typename Weight, int ROW_COUNT, int PARTS, typename Other>
 void block(const float* x, int64_t x_stride, const Weight* weight, float* y, int64_t y_stride, int64_t inputs,
-           int64_t columns) {
+           int64_t columns, Other other) {
   constexpr int64_t ahead = sizeof(Weight) == 4 ? std::min<int64_t>(AHEAD, 4096) : AHEAD;  // keys and values end soon
   Vector sums[PARTS][ROW_COUNT][2] = {};
   auto add = [&](int64_t k, int part) {
     for (size_t byte = 0; byte < COLUMNS * sizeof(Weight); byte += LINE)
       __builtin_prefetch(reinterpret_cast<const char*>(weight + k * COLUMNS) + ahead + byte);
+    other(k);
     Vector columns[2];
     load_columns(weight + k * COLUMNS, columns);
     for (int row = 0; row < ROW_COUNT; row++)
@@ -77,12 +83,12 @@ void block(const float* x, int64_t x_stride, const Weight* weight, float* y, int
   }
 }
 
-template <typename Weight>
-using Block = void (*)(const float*, int64_t, const Weight*, float*, int64_t, int64_t, int64_t);
-template <typename W>
-constexpr Block<W> BLOCKS[] = {nullptr,        block<W, 1, 4>, block<W, 2, 2>, block<W, 3, 2>,
-                               block<W, 4, 1>, block<W, 5, 1>, block<W, 6, 1>, block<W, 7, 1>,
-                               block<W, 8, 1>, block<W, 9, 1>, block<W, 10, 1>};
+template <typename W, typename O>
+using Block = void (*)(const float*, int64_t, const W*, float*, int64_t, int64_t, int64_t, O);
+template <typename W, typename O = Nothing>
+constexpr Block<W, O> BLOCKS[] = {nullptr,           block<W, 1, 4, O>, block<W, 2, 2, O>, block<W, 3, 2, O>,
+                                  block<W, 4, 1, O>, block<W, 5, 1, O>, block<W, 6, 1, O>, block<W, 7, 1, O>,
+                                  block<W, 8, 1, O>, block<W, 9, 1, O>, block<W, 10, 1, O>};
 
 // y[rows][outputs] = x[rows][inputs] times the transposed matrix that was packed.
 template <typename Weight>
@@ -90,7 +96,7 @@ void multiply(const float* x, const Weight* packed, float* y, int64_t rows, int6
   const int64_t block_size = (inputs + (sizeof(Weight) == 1 ? sizeof(float) : 0)) * COLUMNS;
   for_blocks(rows, ROWS, outputs, [&](int64_t block, int64_t row, int64_t count, int64_t columns) {
     BLOCKS<Weight>[count](x + row * inputs, inputs, packed + block * block_size, y + row * outputs + block * COLUMNS,
-                          outputs, inputs, columns);
+                          outputs, inputs, columns, Nothing());
   });
 }
 
