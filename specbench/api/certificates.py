@@ -46,8 +46,8 @@ def certify(
     batch_size: int = 1,
     seed: int = 0,
     inputs_seed: int | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     report: Callable[[str], None] = say_in_notebook,
     **settings: Any,
 ) -> Certificate:
@@ -71,8 +71,9 @@ def certify(
         seed: of the requests on small fixtures, 0 to 2^63 - 1.
         inputs_seed: of the calls drawn from the input distribution D; None takes a fresh one, which the certificate
             records.
-        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        dtype: of their logits: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16", "float16".
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N", or a torch.device.
+        dtype: of their logits: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16", "float16", or a
+            torch.dtype.
         report: is told what is being done, such as ``print``; by default a line each in a notebook, and nothing
             elsewhere.
         settings: fields of :class:`specbench.exactness.settings.Settings` in the place of the suite's own, such as
@@ -100,6 +101,7 @@ def certify(
     gamma, batch_size = check_count("gamma", gamma, 0, LARGEST_GAMMA), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
     inputs_seed = fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED)
+    device, dtype = str(device), str(dtype).removeprefix("torch.")  # as the call that repeats it writes them
     place, conditions = choose_device(device), single_sampling(sampling)
     refuse_history("sampling", conditions, "leave it out: steps are made up, without texts")
     command = _call(

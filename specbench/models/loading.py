@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.core import extensions
@@ -101,9 +102,9 @@ def load_pair(
     target: str | os.PathLike[str],
     draft: str | os.PathLike[str] | None = None,
     *,
-    device: str = "auto",
-    dtype: str = "auto",
-    draft_dtype: str | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    draft_dtype: str | torch.dtype | None = None,
     chat: bool | None = None,
     system: str | None = None,
     thinking: bool | None = None,
@@ -119,8 +120,8 @@ def load_pair(
         target, draft: a local folder (a text or a Path), a hub id, ``embedded:target`` and ``embedded:draft``, or
             ``random:`` and a name of shapes.py, for random weights. No draft is needed by drafters without a model,
             such as ``prompt_lookup``, nor by ``layer_skip``, which drafts with the target's own layers.
-        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N", or a torch.device.
+        dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16", or a torch.dtype.
         draft_dtype: likewise of the draft alone; None is the target's.
         chat: use the chat template; None uses it if the target's tokenizer has one.
         system: a system prompt for every prompt that has none of its own.
@@ -154,7 +155,7 @@ def load_pair(
     others = None if parallel == "none" else extensions.provider("parallel")
     if others is not None and not others.applies(parallel):
         others = None
-    chosen_device = choose_device(device if others is None else device_of_rank(device))
+    chosen_device = choose_device(device if others is None else device_of_rank(str(device)))
     chosen_dtype = choose_dtype(dtype, chosen_device)
     dtype_of_draft = chosen_dtype if draft_dtype is None else choose_dtype(draft_dtype, chosen_device, DRAFT_DTYPE)
     of_target = _opened("pair.target", target, download)

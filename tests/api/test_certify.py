@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import specbench
 from specbench.core.errors import ArgumentError, ConfigError
@@ -42,7 +43,7 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     numpys = {"seed": np.int64(0), "gamma": np.int8(4)}  # which JSON would not take
     calls = (("masked", numpys), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"}))
     for verifier, more in calls:
-        certificate = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
+        certificate = specbench.certify(verifier, "quick", device=torch.device("cpu"), **SMALL, **more)
         assert certificate.json()
         # A function does not say that it takes padded drafts, so other calls are drawn for it.
         content = bare(certificate)

@@ -72,7 +72,7 @@ def test_transformers_generates_with_a_target_alone(alone, pair):
 
 def test_a_draft_has_a_dtype_of_its_own(pair):
     """Half the bytes; logits in the target's, so that rows of both stand side by side; texts are still the target's."""
-    half = load_pair("embedded:target", "embedded:draft", device="cpu", draft_dtype="bfloat16")
+    half = load_pair("embedded:target", "embedded:draft", device=torch.device("cpu"), draft_dtype=torch.bfloat16)
     assert (half.target.dtype, half.draft.dtype) == (torch.float32, torch.bfloat16)
     draft = bound(ModelDrafter(), half).model
     assert 2 * weight_bytes(draft) == weight_bytes(bound(ModelDrafter(), pair).model)

@@ -11,8 +11,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 PYTORCH_THREADS = torch.get_num_threads()  # before anybody has set another number
 
 
-def choose_device(device: str) -> torch.device:
-    """The device by its name; ``auto`` is the GPU where there is one, and a GPU without a number is the first.
+def choose_device(device: str | torch.device) -> torch.device:
+    """The device, also by its name; ``auto`` is the GPU where there is one, and a GPU without a number is the first.
 
     Raises:
         ConfigError: a device that torch does not know or that is not here.
@@ -33,10 +33,11 @@ def choose_device(device: str) -> torch.device:
     return torch.device("cuda", number)  # torch.cuda.set_device takes none without a number
 
 
-def choose_dtype(dtype: str, device: torch.device, key: str = "dtype") -> torch.dtype:
+def choose_dtype(dtype: str | torch.dtype, device: torch.device, key: str = "dtype") -> torch.dtype:
     """``auto`` is bfloat16 on a GPU and float32 on a CPU, where reduced precision is slower and less exact.
 
     Args:
+        dtype: its name, or itself.
         key: of the configuration, which asks for it.
 
     Raises:
@@ -44,6 +45,7 @@ def choose_dtype(dtype: str, device: torch.device, key: str = "dtype") -> torch.
     """
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = str(dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise ConfigError(key, dtype, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     return DTYPES[dtype]
