@@ -98,13 +98,9 @@ def compared(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     both = measured.merge(predicted, on=SETTING, suffixes=("", "_predicted"))
     for term in TERMS:
         both[f"{term}_ratio"] = both[term] / both[f"{term}_predicted"]
-    speedup, low, high = (
-        both[Point.speedup_predicted],
-        both[Point.speedup_low_predicted],
-        both[Point.speedup_high_predicted],
-    )
-    both[Point.predicted] = list(map(rounding.speedup, speedup, low, high))
-    both[Point.error] = speedup / both[Point.speedup] - 1
+    low, high = both[Point.speedup_low_predicted], both[Point.speedup_high_predicted]
+    both[Point.predicted] = list(map(rounding.speedup, both[Point.speedup_predicted], low, high))
+    both[Point.error] = both[Point.speedup_predicted] / both[Point.speedup] - 1
     both[Point.inside] = both[Point.speedup].between(low, high)
     jobs = both.groupby(Point.job)
     both[Point.recommended] = jobs[Point.speedup_predicted].transform("idxmax") == both.index

@@ -24,15 +24,10 @@ def step_times(rows: pd.DataFrame, model: CostModel) -> Figure:
     """Target and draft passes against tokens a call: points measured, lines fitted (at the mean context)."""
     figure, (left, right) = panels(2, 2, (1 / 2, 2.6), margin=0.3, sharey=False)
     drafting = rows[rows[Cost.gamma] > 0]
+    a_token = drafting[Cost.draft] / drafting[Cost.gamma]
     for axes, tokens, seconds, roofline, title in (
         (left, rows[Cost.batch] * (rows[Cost.gamma] + 1), rows[Cost.target], model.target, "target"),
-        (
-            right,
-            drafting[Cost.batch],
-            drafting[Cost.draft] / drafting[Cost.gamma],
-            model.draft,
-            "draft, one token a request",
-        ),
+        (right, drafting[Cost.batch], a_token, model.draft, "draft, one token a request"),
     ):
         axes.set(title=title, xlabel="tokens a call", ylim=(0, None))
         if roofline is None or not len(tokens):
