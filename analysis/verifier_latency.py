@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,28 +117,11 @@ def headlines(timed: pd.DataFrame) -> dict[str, str]:
 def headline(timed: pd.DataFrame) -> pd.DataFrame:
     """The base case: a line a verifier, a column a batch size: microseconds, and how many times the floor."""
     rows = typed(_base(timed), CaseRow)
-    wide = _side_by_side(
-        (
-            {"verifier": row.verifier},
-            _requests(row.batch_size),
-            f"{interval(row, Case.median_us, '.1f')}, {row.ratio:.2f} floors",
-        )
-        for row in rows
-    )
-    return wide[["verifier", *map(_requests, sorted({row.batch_size for row in rows}))]]
-
-
-def _side_by_side(texts: Iterable[tuple[dict[str, str], str, str]]) -> pd.DataFrame:
-    """A line for each setting and a column for each heading, as they first come; a dash where there is no text.
-
-    Args:
-        texts: the setting, the heading, and the text.
-    """
-    lines, headings = dict[tuple[str, ...], dict[str, str]](), dict[str, None]()
-    for setting, heading, text in texts:
-        lines.setdefault(tuple(setting.values()), dict(setting))[heading] = text
-        headings |= dict.fromkeys([*setting, heading])
-    return pd.DataFrame(lines.values(), columns=list(headings)).fillna(NONE)
+    sizes, lines = sorted({row.batch_size for row in rows}), dict[str, dict[str, str]]()
+    for row in rows:
+        line = lines.setdefault(row.verifier, {"verifier": row.verifier})
+        line[_requests(row.batch_size)] = f"{interval(row, Case.median_us, '.1f')}, {row.ratio:.2f} floors"
+    return pd.DataFrame(lines.values(), columns=["verifier", *map(_requests, sizes)]).fillna(NONE)
 
 
 def _base(timed: pd.DataFrame) -> pd.DataFrame:
@@ -233,16 +215,15 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> list[RatioRow]:
 
 
 def speed_table(speed: list[RatioRow]) -> pd.DataFrame:
-    """speed_ratios as text: a line a case, a column a verifier."""
+    """speed_ratios as text: a line a case, a column a verifier; a dash where it was not timed."""
     several = len({row.reference for row in speed}) > 1
-    return _side_by_side(
-        (
-            {"case": row.variant, "requests": str(row.batch_size)},
-            f"{row.verifier} / {row.reference}" if several else row.verifier,
-            interval(row, Ratio.times) + ("" if row.comparable else " (not comparable)"),
-        )
-        for row in speed
-    )
+    headings, lines = dict[str, None](), dict[tuple[str, int], dict[str, str]]()
+    for row in speed:
+        heading = f"{row.verifier} / {row.reference}" if several else row.verifier
+        line = lines.setdefault((row.variant, row.batch_size), {"case": row.variant, "requests": str(row.batch_size)})
+        line[heading] = interval(row, Ratio.times) + ("" if row.comparable else " (not comparable)")
+        headings[heading] = None
+    return pd.DataFrame(lines.values(), columns=["case", "requests", *headings]).fillna(NONE)
 
 
 if __name__ == "__main__":
