@@ -37,11 +37,12 @@ def interval(row: object, column: Column, form: str = ".2f") -> str:
     A speedup whose interval says nothing is said to be uncertain instead.
 
     Args:
-        row: with attributes ``column``, ``column_low`` and ``column_high``, such as a RunRow or a row of a frame.
+        row: of a frame, or an instance of its dataclass.
         column: of :func:`specbench.metrics.columns.columns_of`.
         form: of each number.
     """
-    value, low, high = (getattr(row, column + suffix) for suffix in ("", "_low", "_high"))
+    names = (column, f"{column}_low", f"{column}_high")
+    value, low, high = (row[name] if isinstance(row, pd.Series) else getattr(row, name) for name in names)
     if pd.isna(value):
         return NONE
     return rounding.speedup(value, low, high) if column == "speedup" else rounding.interval(value, low, high, form)
