@@ -24,8 +24,6 @@ from .folder import read_rows, read_table
 from .page import page
 
 ASSISTED = "transformers_assisted"
-
-
 Baseline, Decoder = columns_of(BaselineRow), columns_of(DecoderRow)
 SETTINGS: tuple[Column, ...] = (Run.batch_size, Run.engine, Run.gamma)
 # The columns of baselines.csv if no decoder was timed.
