@@ -6,17 +6,20 @@ A line is what the run's certificate says, certificate.json. Instead of folders 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from specbench.core.errors import ConfigError
 from specbench.core.rounding import most
 from specbench.core.sampling_params import DEFAULTS
+from specbench.metrics.columns import columns_of, frame_of, typed
 from specbench.metrics.findings import DIFFERENCE, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, SHARES
-from specbench.reports import Report, Table, cells
-from specbench.reports.cells import NONE, number
+from specbench.metrics.run_row import RunRow
+from specbench.reports import Report, Table
+from specbench.reports.cells import NONE, Run, number
 from specbench.reports.plots import comparisons as plots
 
 from .command import main
@@ -25,7 +28,45 @@ from .page import page
 from .parameters import parameters_of
 
 USUAL_CONFIDENCE = 0.99  # protocol.power of conf/protocol/judge.yaml, for certificates that do not tell theirs
-QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """What a certificate says; ``scored`` is of the texts that a checkpoint scored.
+
+    Where a checkpoint scored the texts, differences of both ways in shares of sets of tokens are drawn in the place of
+    classes, since a faulty engine may take other tokens of the same class.
+    """
+
+    engine_under_test: str
+    texts_verdict: str | None
+    scored_verdict: str | None
+    greedy_verdict: str | None
+    refuted: bool  # whether any finding is
+    sampled: int | None  # texts
+    nats: float | None  # entropy a token
+    log10_evidence: float | None  # against the engine
+    log10_evidence_scored: float | None
+    observed: float | None  # bias a token
+    bound: float | None  # of it
+    confidence: float  # at which all bounds hold
+    drawn: float | None  # the bias in the figure
+    drawn_bound: float | None
+    bound_scored: float | None
+    forks: float | None  # in a thousand greedy tokens
+    method: str
+    asks: str  # sampling parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRow(JudgedRow):
+    """A line of the table."""
+
+    name: str  # in the figure
+    certificate: str | None = None  # its file; None of a sweep's run
+
+
+Line = columns_of(EngineRow)
 
 
 def build(run_dir: Path, *others: Path) -> Report:
@@ -37,35 +78,35 @@ def build(run_dir: Path, *others: Path) -> Report:
     files = [path for path in (run_dir, *others) if path.is_file()]
     if files and len(files) <= len(others):
         raise ConfigError("RUN_DIR", files[0], "a file beside folders", "Give certificates alone, or folders alone.")
-    parts = [pd.DataFrame(map(certified, files))] if files else [judged(folder) for folder in (run_dir, *others)]
+    parts = [frame_of(map(certified, files), JudgedRow)] if files else map(judged, (run_dir, *others))
     lines = pd.concat(parts, ignore_index=True)
-    lines["name"] = lines["engine_under_test"].map(short) + ", " + lines["method"] + ", " + lines["asks"]
+    lines[Line.name] = lines[Line.engine_under_test].map(short) + ", " + lines[Line.method] + ", " + lines[Line.asks]
     if files:  # runs that differ in their models alone have the name of their file as well
-        twice = lines["name"].duplicated(keep=False)
-        lines["name"] = lines["name"].where(~twice, lines["name"] + [f" ({path.stem})" for path in files])
-        lines["certificate"] = [path.name for path in files]
-    rows = Table("table", table(lines), lines, left=("engine", "method", "texts"))
-    bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
-    confidence = lines["confidence"].min()  # at which all bounds hold
-    shown = {"table": rows, "bias_by_engine": plots.engines([bar for bar in bars if pd.notna(bar[2])], confidence)}
-    refuted = lines[lines["refuted"]]
-    of_sweep = None if files else run_dir
-    return page(of_sweep, lines, "engines", shown, refuted=refuted, confidence=confidence)
+        twice = lines[Line.name].duplicated(keep=False)
+        lines[Line.name] = lines[Line.name].where(~twice, lines[Line.name] + [f" ({path.stem})" for path in files])
+        lines[Line.certificate] = [path.name for path in files]
+    rows, confidence = typed(lines, EngineRow), lines[Line.confidence].min()
+    bars = [
+        (row.name, row.drawn, row.drawn_bound) for row in rows if row.drawn is not None and row.drawn_bound is not None
+    ]
+    shown = {
+        "table": Table("table", table(rows), lines, left=("engine", "method", "texts")),
+        "bias_by_engine": plots.engines(bars, confidence),
+    }
+    refuted = [row for row in rows if row.refuted]
+    return page(None if files else run_dir, lines, "engines", shown, refuted=refuted, confidence=confidence)
 
 
 def judged(run_dir: Path) -> pd.DataFrame:
     """The rows of a sweep, each with what its certificate says."""
-    rows = read_rows(run_dir, "source")
-    lines = rows.join(pd.DataFrame([certified(run_dir / str(job) / "certificate.json") for job in rows["job"]]))
-    return lines.assign(asks=[parameters_of(row) for _, row in rows.iterrows()])
+    rows = read_rows(run_dir, Run.source)
+    certificates = [certified(run_dir / str(job) / "certificate.json") for job in rows[Run.job]]
+    asks = list(map(parameters_of, typed(rows, RunRow)))
+    return rows.join(frame_of(certificates, JudgedRow)).assign(asks=asks)
 
 
-def certified(path: Path) -> dict[str, Any]:
-    """What a certificate says: the engine, its method and parameters, the verdicts of its findings by question, and the
-    numbers that the table and the figure show.
-
-    Where a checkpoint scored the texts, differences of both ways in shares of sets of tokens are drawn in the place of
-    classes, since a faulty engine may take other tokens of the same class.
+def certified(path: Path) -> JudgedRow:
+    """What a certificate says.
 
     Raises:
         ConfigError: another file, or none.
@@ -81,26 +122,26 @@ def certified(path: Path) -> dict[str, Any]:
         raise ConfigError("RUN_DIR", path, f"no certificate of an engine ({error!r})", remedy) from error
     changed = {name: value for name, value in sampling.items() if name != "temperature" and value != DEFAULTS[name]}
     cuts = [f"{name}={value:g}" if isinstance(value, int | float) else name for name, value in changed.items()]
-    answers = {name: by_question.get(question, {}) for name, question in QUESTIONS.items()}
-    texts, scored, greedy = (answer.get("numbers", {}) for answer in answers.values())
-    return {
-        "engine_under_test": engine,
-        **{f"{name}_verdict": answer.get("verdict") for name, answer in answers.items()},
-        "refuted": any(finding["verdict"] == REFUTED for finding in findings),
-        "sampled": texts.get("texts"),
-        "nats": texts.get("nats_a_token"),
-        "log10_evidence": texts.get("log10_evidence"),
-        "log10_evidence_scored": scored.get("log10_evidence"),
-        "observed": texts.get("observed"),
-        "bound": texts.get("bound"),
-        "confidence": texts.get("confidence", USUAL_CONFIDENCE),
-        "drawn": max((abs(row["difference"]) for row in shares), default=texts.get("observed")),
-        "drawn_bound": max((row["bound"] for row in shares), default=texts.get("bound")),
-        "bound_scored": scored.get("bound"),
-        "forks": greedy.get("forks_per_thousand"),
-        "method": content.get("method") or NONE,
-        "asks": " ".join([temperature, *cuts]),
-    }
+    answers = [by_question.get(question, {}) for question in (OF_TEXTS, OF_CHECKPOINT, OF_GREEDY)]
+    texts, scored, greedy = (answer.get("numbers", {}) for answer in answers)
+    return JudgedRow(
+        engine,
+        *(answer.get("verdict") for answer in answers),
+        refuted=any(finding["verdict"] == REFUTED for finding in findings),
+        sampled=texts.get("texts"),
+        nats=texts.get("nats_a_token"),
+        log10_evidence=texts.get("log10_evidence"),
+        log10_evidence_scored=scored.get("log10_evidence"),
+        observed=texts.get("observed"),
+        bound=texts.get("bound"),
+        confidence=texts.get("confidence", USUAL_CONFIDENCE),
+        drawn=max((abs(row["difference"]) for row in shares), default=texts.get("observed")),
+        drawn_bound=max((row["bound"] for row in shares), default=texts.get("bound")),
+        bound_scored=scored.get("bound"),
+        forks=greedy.get("forks_per_thousand"),
+        method=content.get("method") or NONE,
+        asks=" ".join([temperature, *cuts]),
+    )
 
 
 def short(engine: str) -> str:
@@ -108,34 +149,33 @@ def short(engine: str) -> str:
     return " ".join(engine.split()[:2])
 
 
-def table(lines: pd.DataFrame) -> pd.DataFrame:
+def table(rows: Iterable[EngineRow]) -> pd.DataFrame:
     """The lines as text."""
-    return cells.shown(
-        lines,
-        lambda row: {
-            "engine": row["engine_under_test"],
-            "method": row["method"],
-            "texts": f"{row['asks']}; {number(row['sampled'], ',.0f')}, {number(row['nats'])} nats a token",
-            "against plain texts": _verdict(row, "texts", "log10_evidence"),
-            "bias, at most": _most(row["bound"]),
-            "against the checkpoint": _verdict(row, "scored", "log10_evidence_scored"),
-            "bias, at most (scored)": _most(row["bound_scored"]),
-            "temperature 0": row["greedy_verdict"] or NONE,
-            "forks": number(row["forks"], ".1f"),
-            **({"certificate": row["certificate"]} if "certificate" in row else {}),
-        },
+    return pd.DataFrame(
+        {
+            "engine": row.engine_under_test,
+            "method": row.method,
+            "texts": f"{row.asks}; {number(row.sampled, ',.0f')}, {number(row.nats)} nats a token",
+            "against plain texts": _verdict(row.texts_verdict, row.log10_evidence),
+            "bias, at most": _most(row.bound),
+            "against the checkpoint": _verdict(row.scored_verdict, row.log10_evidence_scored),
+            "bias, at most (scored)": _most(row.bound_scored),
+            "temperature 0": row.greedy_verdict or NONE,
+            "forks": number(row.forks, ".1f"),
+            **({"certificate": row.certificate} if row.certificate else {}),
+        }
+        for row in rows
     )
 
 
 def _most(bound: float | None) -> str:
-    return most(bound) if pd.notna(bound) else NONE
+    return NONE if bound is None else most(bound)
 
 
-def _verdict(row: pd.Series, question: str, evidence: str) -> str:
-    verdict = row[f"{question}_verdict"]
-    if not isinstance(verdict, str):
+def _verdict(verdict: str | None, evidence: float | None) -> str:
+    if verdict is None:
         return NONE
-    return f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
+    return verdict if evidence is None else f"{verdict}, 10^{evidence:.1f}"
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import pandas as pd
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import wrap_library_errors
 from specbench.core.rounding import most
+from specbench.metrics.exactness_rows import CELLS
 from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table, cells
-from specbench.reports.cells import file_name, number
+from specbench.reports.cells import Run, file_name, number
 from specbench.reports.plots import exactness as plots
 
 from .command import main
@@ -24,19 +25,20 @@ from .page import Shown, page
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     run_rows = read_rows(run_dir)
-    certificates = {int(job): read_certificate(run_dir, job) for job in run_rows["job"]}
+    certificates = {int(job): read_certificate(run_dir, job) for job in run_rows[Run.job]}
     rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
-    joint = read_jobs(run_dir, "joint_cells.parquet")
+    joint, verifiers = read_jobs(run_dir, CELLS), [certificate["verifier"] for certificate in certificates.values()]
     for job, certificate in certificates.items():
-        several = (rows["verifier"] == certificate["verifier"]).sum() > 1
+        several = verifiers.count(certificate["verifier"]) > 1
         certificate["name"] = f"{certificate['verifier']} (job {job})" if several else certificate["verifier"]
         certificate["joint_name"] = ""
-        if len(joint) and (joint["job"] == job).any():
+        if len(joint) and (joint[Run.job] == job).any():
             end = f"_{job}" if several else ""
             certificate["joint_name"] = f"joint_{file_name(certificate['verifier'])}{end}"
-            shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], certificate["name"])
-    return page(run_dir, run_rows, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
+            shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint[Run.job] == job], certificate["name"])
+    rules = [certificate["rule"] for certificate in certificates.values()]
+    return page(run_dir, run_rows, "exactness", shown, rules, certificates=list(certificates.values()))
 
 
 def read_certificate(run_dir: Path, job: int) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
+from specbench.metrics.columns import Column
+from specbench.reports.cells import Run
 from specbench.rules.recorded import recall_rules
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
 from specbench.runs.status import SweepStatus
@@ -32,7 +34,7 @@ def find_run(exp: str, run_dir: Path | None) -> Path:
     return folder
 
 
-def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
+def read_rows(run_dir: Path, *needed: Column) -> pd.DataFrame:
     """The rows of a run. Rules of a user's module that the run recorded are registered.
 
     Args:
@@ -49,9 +51,9 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
         frame = rows.to_pandas()
         missing = [name for name in needed if frame[name].isna().all()]
         if missing:
-            versions = ", ".join(dict.fromkeys(frame["version"].fillna("older than 0.1")))
+            versions = ", ".join(dict.fromkeys(frame[Run.version].fillna("older than 0.1")))
             problem = (
-                f"no {', '.join(missing)} in its rows, which are of {frame['protocol'].iloc[0]}, specbench {versions}"
+                f"no {', '.join(missing)} in its rows, which are of {frame[Run.protocol].iloc[0]}, specbench {versions}"
             )
             raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
         return frame
@@ -70,7 +72,7 @@ def read_table(
     run_dir: Path,
     name: str,
     rows: pd.DataFrame | None = None,
-    columns: Sequence[str] = (),
+    columns: Sequence[Column] = (),
     schema: pa.Schema | None = None,
     remedy: str | None = "Give the folder of a run of this experiment.",
 ) -> pd.DataFrame:
@@ -95,4 +97,4 @@ def read_table(
     if missing := [column for column in schema.names if column not in table] if schema is not None else []:
         problem = f"no {', '.join(missing)} in its {name}, which is of another version of specbench"
         raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
-    return table if rows is None else table.merge(rows[["job", *columns]], on="job")
+    return table if rows is None else table.merge(rows[[Run.job, *columns]], on=Run.job)

@@ -16,7 +16,7 @@ from specbench.metrics.ratios import StepLog, rates_by_position
 from specbench.metrics.results import STEPS
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, markdown
-from specbench.reports.cells import number, plain
+from specbench.reports.cells import Run, number, plain
 
 from .folder import read_rows, read_table
 from .page import Shown, page
@@ -32,11 +32,11 @@ def named_runs(run_dir: Path, rows: pd.DataFrame) -> list[tuple[str, int, pd.Dat
         ConfigError: none of its jobs left a step log.
     """
     rows, steps = with_settings(rows), read_table(run_dir, STEPS, remedy="Give a run of protocol=decode.")
-    settings = distinguishing_columns(rows, "job")
+    settings = distinguishing_columns(rows, Run.job)
     runs = []
-    for _, row in rows[rows["job"].isin(steps["job"])].iterrows():
-        name = ", ".join(f"{key} {plain(row[key])}" for key in settings) or f"job {row['job']}"
-        runs.append((name, int(row["gamma"]), steps[steps["job"] == row["job"]]))
+    for _, row in rows[rows[Run.job].isin(steps[Run.job])].iterrows():
+        name = ", ".join(f"{key} {plain(row[key])}" for key in settings) or f"job {row[Run.job]}"
+        runs.append((name, int(row[Run.gamma]), steps[steps[Run.job] == row[Run.job]]))
     return runs
 
 
@@ -88,14 +88,16 @@ def _opposed(runs: Sequence[tuple[str, pd.Series]]) -> list[tuple[Names, Names, 
     Args:
         runs: of opposite_rankings.
     """
-    disagreements = pd.DataFrame(opposite_rankings(runs), columns=["first", "second", "up", "down"])
+    disagreements = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
+    for first, second, up, down in opposite_rankings(runs):
+        disagreements[first, second].append((up, down))
     pairs: dict[tuple[Names, Names], list[str]] = {}
-    for _, lines in disagreements.groupby(["first", "second"], sort=False):
-        first, second = lines[["first", "second"]].iloc[0]
-        up, down = tuple(lines["up"].unique()), tuple(lines["down"].unique())
+    for (first, second), definitions in disagreements.items():
+        up, down = (tuple(dict.fromkeys(names)) for names in zip(*definitions, strict=True))
         if (down, up) in pairs:
-            up, down, first, second = down, up, second, first
-        pairs.setdefault((up, down), []).append(f"{first} against {second}")
+            pairs[down, up].append(f"{second} against {first}")
+        else:
+            pairs.setdefault((up, down), []).append(f"{first} against {second}")
     return [(up, down, "; ".join(against)) for (up, down), against in pairs.items()]
 
 

@@ -21,8 +21,11 @@ from matplotlib.figure import Figure
 
 from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
+from specbench.metrics.columns import typed
+from specbench.metrics.run_row import RunRow
 from specbench.metrics.run_settings import as_text, sampling_of
 from specbench.reports import Block, Picture, Report, Section, Table, markdown, templates, winner
+from specbench.reports.cells import Run
 from specbench.rules import rules_followed
 from specbench.runs.plan import commands
 from specbench.runs.status import SweepStatus
@@ -64,7 +67,7 @@ def page(
     status, followed, synthetic = None, list[str](), ""
     if run_dir is not None and run_rows is not None:
         status = SweepStatus.of(run_dir)
-        followed, synthetic = rules_followed(run_rows["verifier"]), templates.words("shared.synthetic", run_rows)
+        followed, synthetic = rules_followed(run_rows[Run.verifier]), templates.words("shared.synthetic", run_rows)
     values = {"rows": run_rows, **values}
     title, question, sections, unplaced = "", "", list[Section](), dict(shown)
     for level, heading, texts in (*templates.parts(f"{name}.page", **values), *_of_sweep(status, name)):
@@ -110,9 +113,11 @@ def _placed(name: str, question: str, shown: Shown, texts: list[Markup]) -> list
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:
     """The sampling parameters that any row asks for beside the four numbers, each with its values."""
-    samplings = [sampling_of(row) for _, row in results.iterrows()]
-    names = sorted({name for row in samplings for name in row} - set(NUMBERS))
-    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in samplings)) for name in names}
+    samplings = [sampling_of(run) for run in typed(results, RunRow)]
+    names = sorted({name for sampling in samplings for name in sampling} - set(NUMBERS))
+    return {
+        name: ", ".join(dict.fromkeys(as_text(sampling.get(name)) or "off" for sampling in samplings)) for name in names
+    }
 
 
 FUNCTIONS: dict[str, Any] = {"sampling": _sampling, "machine": winner.machine}

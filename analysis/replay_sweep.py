@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from specbench.metrics.columns import Column, columns_of, frame_of, typed
 from specbench.metrics.intervals import columns
 from specbench.replay.agreement import agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
-from specbench.replay.summary import REPLAY, by_prompt, policy_rows
+from specbench.replay.summary import POINTS, REPLAY, TIMINGS, PointRow, ReplayRow, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
-from specbench.reports import Report, Table, cells
-from specbench.reports.cells import file_name, interval, number
+from specbench.reports import Report, Table
+from specbench.reports.cells import Run, file_name, interval, number
 from specbench.reports.plots import replay as plots
 from specbench.rules import BLOCK, TOKEN, replayable
 
@@ -27,9 +29,39 @@ from .page import page
 
 LEVEL = 1e-3
 FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-TESTS = {
-    "difference_p": "decoded lengths against the replay of independent texts",
-    "same_text_p": "steps taken against their expectation given the decoded text",
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedRow:
+    """A decoded setting beside what replaying expects of it.
+
+    Attributes:
+        replayed: the acceptance length of the job's trace.
+        acceptance_length: decoded.
+        same_text: acceptance length that is expected of the decoded texts.
+        width_ratio: how many times as wide as the interval of same_text that of acceptance_length is.
+        difference_p, same_text_p: p-values of TESTS; None if not tested.
+    """
+
+    rule: str
+    temperature: float
+    gamma: int
+    replayed: float
+    acceptance_length: float | None
+    acceptance_length_low: float | None
+    acceptance_length_high: float | None
+    same_text: float | None
+    same_text_low: float | None
+    same_text_high: float | None
+    width_ratio: float | None
+    difference_p: float | None
+    same_text_p: float | None
+
+
+Decoded, Point, Replayed = columns_of(DecodedRow), columns_of(PointRow), columns_of(ReplayRow)
+TESTS: dict[Column, str] = {
+    Decoded.difference_p: "decoded lengths against the replay of independent texts",
+    Decoded.same_text_p: "steps taken against their expectation given the decoded text",
 }
 
 
@@ -46,8 +78,8 @@ def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir)
     points = compared(run_dir, rows)
-    replayed = read_table(run_dir, REPLAY, rows, ["temperature"])
-    timings = read_table(run_dir, "timings.parquet", rows, ["temperature", "verifier"])
+    replayed = read_table(run_dir, REPLAY, rows, [Run.temperature])
+    timings = read_table(run_dir, TIMINGS, rows)
     tried = list(policies(run_dir, rows))
     shown = {
         "table": Table("table", rendered(points), points, left=("rule",)),
@@ -59,7 +91,7 @@ def build(run_dir: Path) -> Report:
         rows,
         "replay_sweep",
         shown,
-        points["rule"],
+        points[Decoded.rule],
         tests=joint_tests(points),
         level=LEVEL,
         ratio=width_ratios(points),
@@ -72,8 +104,8 @@ def build(run_dir: Path) -> Report:
 def policies(run_dir: Path, rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame, list[Gain]]]:
     """Of each temperature the name of its figure, the frontier of stopping policies under both rules, of its first
     trace, and what they gain over a fixed gamma of equal draft."""
-    for temperature, jobs in rows.groupby("temperature"):
-        trace, lines, gains = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
+    for temperature, jobs in rows.groupby(Run.temperature):
+        trace, lines, gains = read_trace(run_dir / str(jobs[Run.job].iloc[0]) / TRACE), [], []
         for info in replayable():
             points = frontier(trace, info, FIXED)
             lines += policy_rows(trace, info.name, points)
@@ -85,31 +117,32 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.D
 
 
 def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a decoded setting: decoded, replayed and same-text lengths, p-values, widths."""
-    texts = read_table(run_dir, "points.parquet", rows, ["temperature", "verifier"])
-    lengths = read_table(run_dir, REPLAY, rows, []).set_index(["job", "rule", "gamma"])["acceptance_length"]
+    """DecodedRow of each decoded setting."""
+    texts = read_table(run_dir, POINTS, rows, [Run.temperature])
+    replayed = read_table(run_dir, REPLAY, rows).set_index([Run.job, Replayed.rule, Replayed.gamma])
     lines = []
-    for key, decoded in texts.groupby(["job", "rule"]):
+    for key, decoded in texts.groupby([Run.job, Point.rule]):
         job, rule = key  # ty: ignore[not-iterable]
-        gammas = sorted(decoded["gamma"].unique().tolist())
+        gammas = sorted(decoded[Point.gamma].unique().tolist())
         # A rule that is not registered was replayed by the run; here its name is all that is known of it.
         is_replayable = rule in [info.name for info in replayable()]
         independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if is_replayable else {}
         for gamma in gammas:
-            result = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
-            line = {
-                "rule": rule,
-                "temperature": decoded["temperature"].iloc[0],
-                "gamma": gamma,
-                "replayed": float(lengths.loc[job, rule, gamma]),
-                **columns("acceptance_length", result.decoded),
-                **columns("same_text", result.same_text),
-                "width_ratio": result.width_ratio,
-                "difference_p": result.difference_p,
-                "same_text_p": result.same_text_p,
-            }
+            result = agreement(decoded[decoded[Point.gamma] == gamma], independent.get(gamma))
+            lengths: Any = columns("acceptance_length", result.decoded) | columns("same_text", result.same_text)
+            line = DecodedRow(
+                rule=rule,
+                temperature=float(decoded[Run.temperature].iloc[0]),
+                gamma=gamma,
+                replayed=float(replayed.loc[(job, rule, gamma), Replayed.acceptance_length]),
+                **lengths,
+                width_ratio=result.width_ratio,
+                difference_p=result.difference_p,
+                same_text_p=result.same_text_p,
+            )
             lines.append(line)
-    return pd.DataFrame(lines).sort_values(["rule", "temperature", "gamma"], ignore_index=True)
+    order: list[Column] = [Decoded.rule, Decoded.temperature, Decoded.gamma]
+    return frame_of(lines, DecodedRow).sort_values(order, ignore_index=True)
 
 
 def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -121,19 +154,19 @@ def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.nda
 
 def rendered(points: pd.DataFrame) -> pd.DataFrame:
     """The comparison as text."""
-    return cells.shown(
-        points,
-        lambda row: {
-            "rule": row["rule"],
-            "T": f"{row['temperature']:g}",
-            "gamma": str(row["gamma"]),
-            "replayed": f"{row['replayed']:.3f}",
-            "decoded": interval(row, "acceptance_length", ".3f"),
-            "same text": interval(row, "same_text", ".3f"),
-            "width": number(row["width_ratio"]),
-            "p, independent": number(row["difference_p"], ".3f"),
-            "p, same text": number(row["same_text_p"], ".3f"),
-        },
+    return pd.DataFrame(
+        {
+            "rule": row.rule,
+            "T": f"{row.temperature:g}",
+            "gamma": str(row.gamma),
+            "replayed": f"{row.replayed:.3f}",
+            "decoded": interval(row, Decoded.acceptance_length, ".3f"),
+            "same text": interval(row, Decoded.same_text, ".3f"),
+            "width": number(row.width_ratio),
+            "p, independent": number(row.difference_p, ".3f"),
+            "p, same text": number(row.same_text_p, ".3f"),
+        }
+        for row in typed(points, DecodedRow)
     )
 
 
@@ -148,9 +181,9 @@ def joint_tests(points: pd.DataFrame) -> list[tuple[str, int, float]]:
 
 def width_ratios(points: pd.DataFrame) -> pd.Series:
     """How many times wider decoding's intervals are; the block rule's gamma 1 is the token rule's again."""
-    rules = points["rule"]
-    copies = (rules == BLOCK.name) & (points["gamma"] == 1) & (rules == TOKEN.name).any()
-    return points.loc[~copies, "width_ratio"].dropna()
+    rules = points[Decoded.rule]
+    copies = (rules == BLOCK.name) & (points[Decoded.gamma] == 1) & (rules == TOKEN.name).any()
+    return points.loc[~copies, Decoded.width_ratio].dropna()
 
 
 if __name__ == "__main__":

@@ -7,23 +7,26 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.metrics.columns import Column, typed_row
+from specbench.metrics.run_row import RunRow
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells
+from specbench.reports.cells import Run
 
 from .command import main
 from .decoding import latency
 from .folder import read_rows
 from .page import page
 
-SETTINGS = ["temperature", "draft", "drafter"]
+SETTINGS: list[Column] = [Run.temperature, Run.draft, Run.drafter]
 SHARED = ("shared tokens", "shared mass")
 MEASURED = (*SHARED, "overlap", "acceptance rate", "acceptance length", "tokens/s", "speedup")
 
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
-    rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
-    rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
+    rows = read_rows(run_dir, *SETTINGS, Run.acceptance_length)
+    rows = rows.sort_values([Run.temperature, Run.job], kind="stable", ignore_index=True)
     shown_rows = with_settings(rows)
     settings = [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)]
     shown = {
@@ -33,16 +36,16 @@ def build(run_dir: Path) -> Report:
     return page(run_dir, rows, "vocabularies", shown, best=list(best_of(rows)))
 
 
-def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:
+def best_of(rows: pd.DataFrame) -> Iterator[tuple[RunRow, RunRow | None]]:
     """For each temperature the greatest acceptance length with another vocabulary, and with the target's own."""
-    for temperature, group in rows.groupby("temperature", sort=True):
-        other = group["shared_mass"].notna()
+    for _, group in rows.groupby(Run.temperature, sort=True):
+        other = group[Run.shared_mass].notna()
         best, usual = (
-            rows.loc[rows["acceptance_length"].idxmax()] if len(rows) else None
-            for rows in (group[other], group[~other])
+            typed_row(runs.loc[runs[Run.acceptance_length].idxmax()], RunRow) if len(runs) else None
+            for runs in (group[other], group[~other])
         )
         if best is not None:
-            yield temperature, best, usual  # ty: ignore[invalid-yield]
+            yield best, usual
 
 
 if __name__ == "__main__":

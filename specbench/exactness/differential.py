@@ -14,6 +14,7 @@ from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
+from specbench.metrics.exactness_rows import ComparisonRow
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
@@ -70,17 +71,6 @@ class Divergence:
             f"{self.fixture}, seed {self.seed}, position {self.position}: {decision} ({self.cause}); of the draft "
             f"{self.drafted} it emits {self.first}, {other} {self.second}"
         )
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """How many requests of a fixture two verifiers were given, and on how many they part, by cause."""
-
-    fixture: str
-    requests: int
-    rounding: int
-    structural: int
-    another_rule: int
 
 
 @dataclass

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.exactness.habits import Habit
+from specbench.metrics.exactness_rows import BoundRow
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
@@ -84,36 +85,8 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
-    """How far from the target a step can be on one small fixture, requests with seeds of their own.
-
-    The certificate's page explains its columns (certificate/page.md).
-
-    Attributes:
-        rule_error: None where its rule has no formulas or there are too many sequences.
-        located: of a rule without a model, its error; None where neither is known.
-        draws: requests since the model was made; all that were counted, if there is none.
-        structural: None if the rule that it names has no formulas.
-        impure: of those that differ from a model, how many do not if the same uniforms are given to it again: it was
-            not the uniforms that made them.
-        tv: takes requests of one call to come out otherwise independently of each other; ``Evidence.calls`` does not.
-    """
-
-    fixture: str
-    method: str
-    rule_error: float | None
-    located: float | None
-    boxes: int | None
-    proved: bool
-    draws: int
-    differing: int
-    rounding: int
-    structural: int | None = None
-    explained: int
-    impure: int
-    hidden: float | None
-    tv: float | None
-    least: float
+class Bound(BoundRow):
+    """A row of bounds.parquet, and what a certificate reads of it."""
 
     @property
     def by_counts(self) -> bool:

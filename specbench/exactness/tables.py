@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from specbench.exactness.draws.alpha_spending import last_alarm
@@ -15,21 +14,22 @@ from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.results import JOINT, Bound, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
+from specbench.metrics.exactness_rows import (
+    BIAS,
+    BOUNDS,
+    CELLS,
+    LOCATION,
+    SENSITIVITY,
+    CellRow,
+    RuleBiasRow,
+    SensitivityRow,
+)
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.token.formulas import RULE as TOKEN
 
-TESTS, BOUNDS, INPUTS, HABITS, CELLS, BIAS = (
-    "exactness_tests.parquet",
-    "bounds.parquet",
-    "inputs.parquet",
-    "habits.parquet",
-    "joint_cells.parquet",
-    "bias.parquet",
-)
+TESTS, INPUTS, HABITS = "exactness_tests.parquet", "inputs.parquet", "habits.parquet"
 CENSUS = "census.parquet"
-SENSITIVITY = "sensitivity.parquet"
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
-LOCATION = "location"  # the row of what was located, beside those of the tests
 
 
 def tables_of(evidence: Evidence, settings: Settings) -> dict[str, tuple[list[Any], type]]:
@@ -44,17 +44,6 @@ def tables_of(evidence: Evidence, settings: Settings) -> dict[str, tuple[list[An
         BIAS: (bias_rows(evidence), RuleBiasRow),
         SENSITIVITY: (sensitivity(evidence, settings), SensitivityRow),
     }
-
-
-@dataclass(frozen=True)
-class CellRow:
-    """A whole step of the longest draft on a small fixture: the target's probability of it, and its share of draws."""
-
-    fixture: str
-    sequence: str
-    prob: float
-    share: float
-    draws: int
 
 
 def joint_cells(evidence: Evidence) -> list[CellRow]:
@@ -77,27 +66,6 @@ def joint_cells(evidence: Evidence) -> list[CellRow]:
     return rows
 
 
-@dataclass(frozen=True)
-class RuleBiasRow:
-    """One fixture.
-
-    Attributes:
-        fixture: its name.
-        tv: total variation a step with the code's thresholds located; None where that says nothing.
-        observed_tv: of the empirical joint; noise included, so an over-estimate of a small bias.
-        noise_tv: about what an exact rule shows after as many draws.
-        accepted: drafted tokens accepted a step.
-        token_rule: what token verification accepts, the most that a lossless rule can that decides token by token.
-    """
-
-    fixture: str
-    tv: float | None
-    observed_tv: float
-    noise_tv: float
-    accepted: float
-    token_rule: float
-
-
 def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
     """Every small fixture that was drawn on and whose steps can be completed to whole prefixes."""
     # What was located is the bias where the code does little else.
@@ -115,28 +83,6 @@ def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
         noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
         rows.append(RuleBiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
     return rows
-
-
-@dataclass(frozen=True)
-class SensitivityRow:
-    """What a test saw of a verifier.
-
-    Attributes:
-        fixture, test: as in exactness.evidence.Row; ``location`` is what was located of its thresholds.
-        draws: steps taken.
-        p_value: 0 or 1 for what was located.
-        rejected_at: steps after which it was caught; None if it was not.
-        needed: steps after which it would be caught with the power asked for; None if nothing was seen.
-        gates: whether the test can reject the verifier, and not only the name of its rule.
-    """
-
-    fixture: str
-    test: str
-    draws: int
-    p_value: float
-    rejected_at: int | None
-    needed: float | None
-    gates: bool
 
 
 def sensitivity(evidence: Evidence, settings: Settings) -> list[SensitivityRow]:

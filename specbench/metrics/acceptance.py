@@ -11,6 +11,7 @@ however good it is; acceptance by position, and the acceptance length, mean the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,18 @@ def _units(steps: pd.DataFrame) -> pd.Series:
     return steps["conversation"].fillna(steps["prompt"]) if "conversation" in steps else steps["prompt"]
 
 
+@dataclass(frozen=True)
+class PromptTotals:
+    """The tokens and steps of a prompt or conversation."""
+
+    drafted: int
+    accepted: int
+    emitted: int
+    steps: int
+
+
 def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
-    """drafted, accepted, emitted and steps of each prompt or conversation: what intervals resample."""
+    """PromptTotals of each prompt or conversation, whose name is the index: what intervals resample."""
     return steps.groupby(_units(steps), sort=True).agg(
         drafted=("num_draft_tokens", "sum"),
         accepted=("num_accepted", "sum"),

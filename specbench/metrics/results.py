@@ -27,7 +27,8 @@ from specbench.core.machine.files import wrap_library_errors
 from specbench.metrics.run_row import RunRow
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
-CATEGORIES = "categories.parquet"  # protocols/categories.py
+CATEGORIES = "categories.parquet"
+BASELINES = "baselines.parquet"  # protocols/against.py
 OF_WORKLOAD = {"prompts": "prompts in all"}  # a run's columns that CATEGORIES has too, by their names beside it
 
 
@@ -71,6 +72,71 @@ class TextRow:
     category: str | None = None  # these three as in StepRow
     conversation: str | None = None
     turn: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryRow:
+    """One category of a run; intervals as in results.RunRow.
+
+    Attributes:
+        prompts: of the workload; a conversation is one.
+        texts: decoded: of a conversation, one a turn.
+    """
+
+    category: str
+    prompts: int
+    texts: int
+    tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    drafted_per_step: float | None
+    drafted_per_step_low: float | None
+    drafted_per_step_high: float | None
+    acceptance_rate: float | None
+    acceptance_rate_low: float | None
+    acceptance_rate_high: float | None
+    acceptance_length: float | None
+    acceptance_length_low: float | None
+    acceptance_length_high: float | None
+    tokens_per_second: float | None
+    plain_tokens_per_second: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRow:
+    """One way to decode a run's requests; numbers are None for a way that is not possible, or has failed.
+
+    Attributes:
+        name: one of generate.WAYS.
+        batch: requests side by side.
+        texts: decoded in a round.
+        tokens: new ones of all texts.
+        seconds: of decoding all texts once, prompts included: of each batch the median over rounds, added up.
+        seconds_prepared: of the first batch, once, before the clock counts; what is compiled is compiled there.
+        rounds: how often each batch was decoded under the clock.
+        times_plain, times_plain_low, times_plain_high: tokens a second over those of plain decoding, which took turns
+            with it, and the 95% interval; None for one batch, or if all of them share prompts.
+        equal_texts: how many equal plain decoding's; None at a temperature above 0, where texts differ by chance.
+        note: why there are no numbers, or what to know of them.
+    """
+
+    name: str
+    batch: int
+    texts: int
+    tokens: int | None = None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    seconds_prepared: float | None = None
+    rounds: int | None = None
+    times_plain: float | None = None
+    times_plain_low: float | None = None
+    times_plain_high: float | None = None
+    equal_texts: int | None = None
+    note: str = ""
 
 
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.core.sampling_params import DEFAULTS, PLAIN_WORK
-from specbench.metrics.run_row import COVERED, SETTINGS, leaves
+from specbench.metrics.columns import Column, typed
+from specbench.metrics.run_row import COVERED, SETTINGS, RunRow, leaves
 
 SAMPLER = "sampler."  # before a parameter's name, since a sampler's seed is not the run's
 SPECULATION = ("drafter", "verifier", "gamma", "pair.draft", "pair.draft_dtype")  # what plain decoding does not read
@@ -23,9 +24,9 @@ TEXTS = ("sampler", "seed")  # what decides texts, and hardly the time a token
 _OFF = {name: list(value) if isinstance(value, tuple) else value for name, value in DEFAULTS.items()}  # as JSON has it
 
 
-def sampling_of(row: pd.Series) -> dict[str, Any]:
-    """The sampling parameters of a row of RunRow that are not off; none of a row older than the column ``sampling``."""
-    parameters = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
+def sampling_of(run: RunRow) -> dict[str, Any]:
+    """The sampling parameters of a run that are not off; none of a row older than the column ``sampling``."""
+    parameters = json.loads(run.sampling) if run.sampling else {}
     return {name: value for name, value in parameters.items() if value != _OFF.get(name)}
 
 
@@ -38,8 +39,8 @@ def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: of RunRow.
     """
-    by_row = [_values(row) for _, row in rows.iterrows()]
-    unknown = rows["config"].isna().tolist()
+    runs = typed(rows, RunRow)
+    by_row, unknown = [_values(run) for run in runs], [run.config is None for run in runs]
     columns = {
         path: [
             None if old and not path.startswith(SAMPLER) else as_text(values.get(path))
@@ -50,7 +51,7 @@ def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{path: texts for path, texts in columns.items() if len(set(texts) - {None}) > 1})
 
 
-def distinguishing_columns(rows: pd.DataFrame, *shown: str) -> list[str]:
+def distinguishing_columns(rows: pd.DataFrame, *shown: Column) -> list[str]:
     """The settings in which rows differ, as names of columns; ``job``, if these do not tell all rows apart.
 
     Args:
@@ -84,17 +85,17 @@ def as_text(value: Any) -> str:
 
 def _columns(rows: pd.DataFrame) -> dict[str, tuple[str, ...]]:
     """The columns that tables show, those of with_settings behind the others, and the values that each stands for."""
-    added = dict.fromkeys(path for _, row in rows.iterrows() for path in _values(row) if path in rows)
+    added = dict.fromkeys(path for run in typed(rows, RunRow) for path in _values(run) if path in rows)
     return {name: setting.paths for name, setting in SETTINGS.items() if setting.in_tables} | {
         path: (path,) for path in added
     }
 
 
-def _values(row: pd.Series) -> dict[str, Any]:
-    """The values of a row's configuration that have no column, by path; of the sampler only values that are not off."""
-    config = json.loads(row["config"]) if isinstance(row["config"], str) else {}
+def _values(run: RunRow) -> dict[str, Any]:
+    """The values of a run's configuration that have no column, by path; of the sampler only values that are not off."""
+    config = json.loads(run.config) if run.config else {}
     values = dict(leaves({key: value for key, value in config.items() if key not in ("choices", "sampler")}))
-    values |= {SAMPLER + name: value for name, value in sampling_of(row).items()}
+    values |= {SAMPLER + name: value for name, value in sampling_of(run).items()}
     return {path: value for path, value in values.items() if path not in COVERED}
 
 

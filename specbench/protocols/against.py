@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,46 +24,13 @@ from specbench.core.machine.files import reason
 from specbench.core.machine.progress import say
 from specbench.decoding import Completion, Decoder, Request
 from specbench.metrics.intervals import columns
+from specbench.metrics.results import BaselineRow
 from specbench.metrics.speed import speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.protocols.model_context import ModelContext, first_of_units
 from specbench.protocols.rounds import Timed, decode_timed, paired_round, times_of
 
-BASELINES = "baselines.parquet"
 Texts = list[list[int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineRow:
-    """One way to decode a run's requests; numbers are None for a way that is not possible, or has failed.
-
-    Attributes:
-        name: one of generate.WAYS.
-        batch: requests side by side.
-        texts: decoded in a round.
-        tokens: new ones of all texts.
-        seconds: of decoding all texts once, prompts included: of each batch the median over rounds, added up.
-        seconds_prepared: of the first batch, once, before the clock counts; what is compiled is compiled there.
-        rounds: how often each batch was decoded under the clock.
-        times_plain, times_plain_low, times_plain_high: tokens a second over those of plain decoding, which took turns
-            with it, and the 95% interval; None for one batch, or if all of them share prompts.
-        equal_texts: how many equal plain decoding's; None at a temperature above 0, where texts differ by chance.
-        note: why there are no numbers, or what to know of them.
-    """
-
-    name: str
-    batch: int
-    texts: int
-    tokens: int | None = None
-    seconds: float | None = None
-    tokens_per_second: float | None = None
-    seconds_prepared: float | None = None
-    rounds: int | None = None
-    times_plain: float | None = None
-    times_plain_low: float | None = None
-    times_plain_high: float | None = None
-    equal_texts: int | None = None
-    note: str = ""
 
 
 def check_ways(ways: object) -> tuple[str, ...]:

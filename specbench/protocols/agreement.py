@@ -24,8 +24,9 @@ from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES,
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import progress, say, track
-from specbench.exactness.differential import STRUCTURAL, Comparison, ComparisonRow, Divergence, compare
+from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.metrics.exactness_rows import COMPARISONS, ComparisonRow
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_no_history
@@ -33,7 +34,7 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
-DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
+DIVERGENCES = "divergences.parquet"
 LISTED = 1000  # differences that are written down, and divergences of a fixture
 NO_DRAWS = "It is for synthetic logits, and protocol.draws=0 leaves them out."
 

@@ -7,47 +7,14 @@ apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
 from specbench.metrics.acceptance import acceptance_columns, totals_by_prompt
 from specbench.metrics.intervals import columns
+from specbench.metrics.results import CategoryRow
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import TimedRounds
-
-
-@dataclass(frozen=True, kw_only=True)
-class CategoryRow:
-    """One category of a run; intervals as in results.RunRow.
-
-    Attributes:
-        prompts: of the workload; a conversation is one.
-        texts: decoded: of a conversation, one a turn.
-    """
-
-    category: str
-    prompts: int
-    texts: int
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-    drafted_per_step: float | None
-    drafted_per_step_low: float | None
-    drafted_per_step_high: float | None
-    acceptance_rate: float | None
-    acceptance_rate_low: float | None
-    acceptance_rate_high: float | None
-    acceptance_length: float | None
-    acceptance_length_low: float | None
-    acceptance_length_high: float | None
-    tokens_per_second: float | None
-    plain_tokens_per_second: float | None
-    speedup: float | None
-    speedup_low: float | None
-    speedup_high: float | None
 
 
 def by_category(steps: pd.DataFrame, timed: TimedRounds) -> list[CategoryRow]:

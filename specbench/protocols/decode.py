@@ -28,9 +28,20 @@ from specbench.decoding.detokenize import Tokenizer, text_of
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
-from specbench.metrics.results import CATEGORIES, EMPIRICAL, STEPS, TEXTS, EmpiricalRow, StepRow, TextRow
-from specbench.protocols.against import BASELINES, BaselineRow, against, check_ways, wrong_texts
-from specbench.protocols.categories import CategoryRow, by_category
+from specbench.metrics.results import (
+    BASELINES,
+    CATEGORIES,
+    EMPIRICAL,
+    STEPS,
+    TEXTS,
+    BaselineRow,
+    CategoryRow,
+    EmpiricalRow,
+    StepRow,
+    TextRow,
+)
+from specbench.protocols.against import against, check_ways, wrong_texts
+from specbench.protocols.categories import by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Ignored, Outcome, ParquetTable, RunContext

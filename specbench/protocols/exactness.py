@@ -24,6 +24,7 @@ from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum
 from specbench.exactness.verdict import breaks_lossy_rule, names_another_rule
+from specbench.metrics.exactness_rows import CELLS
 from specbench.metrics.run_row import emptied
 from specbench.protocols.protocol import Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import check_no_history
@@ -80,7 +81,7 @@ class ExactnessProtocol:
         evidence = examination.run()
         certificate = certificate_of(*certified)
         made = tables.tables_of(evidence, self.settings)
-        cells, _ = made[tables.CELLS]
+        cells, _ = made[CELLS]
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
         )

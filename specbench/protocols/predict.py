@@ -8,7 +8,6 @@ by term, so that a miss has an address: steps taken, seconds a step, seconds a p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,45 +33,14 @@ from specbench.protocols.settings import (
     check_drafting,
     check_survival,
 )
-from specbench.replay.cost.forecast import PredictedRow, cost_models, forecast
+from specbench.replay.cost.forecast import MEASURED, PREDICTED, MeasuredRow, PredictedRow, cost_models, forecast
 from specbench.replay.cost.model import COST, CostModel, CostRow
-from specbench.replay.cost.steady import crossover, steady
+from specbench.replay.cost.steady import STEADY, SteadyRow, crossover, steady
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
 from specbench.reports.plots import cost as plots
 from specbench.rules import RuleInfo
 from specbench.rules.rule import rule_of
-
-PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredRow(PredictedRow):
-    """What :class:`PredictedRow` predicts, measured."""
-
-    batches: int  # timed; the interval of the speedup is over them, those that share a prompt as one
-    batch_seconds: float  # of decoding a batch speculatively, prompts included
-    seconds_draft: float
-    seconds_target: float
-    seconds_verify: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SteadyRow:
-    """The speedup of a draft length with batches that stay full.
-
-    ``crossover`` is the smallest batch at which no gamma pays, with its range over the rounds of measured costs; None:
-    there is none, or the measurements do not tell (replay/cost/steady.py).
-    """
-
-    batch: int
-    gamma: int
-    speedup: float
-    measured: bool  # whether the batch lies within the measured ones
-    crossover: int | None
-    crossover_low: int | None
-    crossover_high: int | None
-    tokens_measured: int  # the most tokens a call whose cost was measured
 
 
 class PredictProtocol:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import pandas as pd
@@ -24,39 +23,10 @@ from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.rounds import decode_timed
 from specbench.protocols.settings import OWN_SAMPLES, check_decoded, check_draft_model, check_survival
 from specbench.replay.renewal import replay
-from specbench.replay.summary import REPLAY, ReplayRow, replay_rows
+from specbench.replay.summary import POINTS, REPLAY, TIMINGS, PointRow, ReplayRow, TimingRow, replay_rows
 from specbench.replay.trace import TRACE
 from specbench.rules import RuleInfo
 from specbench.rules.rule import rule_of
-
-POINTS, TIMINGS = "points.parquet", "timings.parquet"
-
-
-@dataclass(frozen=True)
-class PointRow:
-    """A text that was decoded, and what replaying this very text expects."""
-
-    rule: str
-    gamma: int
-    prompt: str
-    sample: int
-    tokens: int
-    steps: int
-    expected_steps: float
-    drafted: int
-    expected_drafted: float
-    accepted: int  # and kept: nothing behind a stop token
-    expected_accepted: float
-
-
-@dataclass(frozen=True)
-class TimingRow:
-    """How long a part took."""
-
-    what: str  # sampling, scoring, replay, decode
-    gamma: int | None  # of decode
-    tokens: int | None
-    seconds: float
 
 
 class ReplayCheckProtocol:

@@ -29,6 +29,7 @@ from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
 
 REPLAY, POLICIES = "replay.parquet", "policies.parquet"
+POINTS, TIMINGS = "points.parquet", "timings.parquet"  # of protocol=replay_check
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,33 @@ class PolicyRow:
     acceptance_length: float
     acceptance_length_low: float | None  # None of one prompt
     acceptance_length_high: float | None
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A text that was decoded, and what replaying this very text expects."""
+
+    rule: str
+    gamma: int
+    prompt: str
+    sample: int
+    tokens: int
+    steps: int
+    expected_steps: float
+    drafted: int
+    expected_drafted: float
+    accepted: int  # and kept: nothing behind a stop token
+    expected_accepted: float
+
+
+@dataclass(frozen=True)
+class TimingRow:
+    """How long a part took."""
+
+    what: str  # sampling, scoring, replay, decode
+    gamma: int | None  # of decode
+    tokens: int | None
+    seconds: float
 
 
 def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, np.ndarray]:

@@ -18,9 +18,11 @@ from markupsafe import Markup
 
 from specbench.core.rounding import interval
 from specbench.core.sampling_params import NUMBERS, SHAPING
-from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.acceptance import PromptTotals, totals_by_prompt
+from specbench.metrics.columns import columns_of, typed
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.results import STEPS, read_jobs
+from specbench.metrics.run_row import RunRow
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of
 from specbench.metrics.speed import batch_variance, half_width, parts
 from specbench.replay.trace import TRACE
@@ -32,26 +34,36 @@ from specbench.rules import RULES, TOKEN, rules_by_verifier
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuledRun(RunRow):
+    """A run, and the rule that its verifier follows; the verifier's name if that is not known."""
+
+    rule: str
+
+
+Run, Totals = columns_of(RuledRun), columns_of(PromptTotals)
+
+
 @dataclass(frozen=True)
 class RunComparison:
     """Tokens a step of two runs of different rules on the same prompts.
 
     Attributes:
         setting: what both runs have in common, such as ``gamma 4``.
-        row, other: of results.RunRow; ``row`` is of the rule that the others are compared with.
-        lengths: tokens a step of ``row`` and of ``other``, on their common prompts.
+        run, other: the runs; ``run`` is of the rule that the others are compared with.
+        lengths: tokens a step of ``run`` and of ``other``, on their common prompts.
         part: each common prompt's part in the scatter of the gain (metrics/speed.py).
     """
 
     setting: str
-    row: pd.Series
-    other: pd.Series
+    run: RuledRun
+    other: RuledRun
     lengths: tuple[float, float]
     part: np.ndarray
 
     @property
     def gain(self) -> float:
-        """log(other / row)."""
+        """log(other / run)."""
         return math.log(self.lengths[1] / self.lengths[0])
 
     def half_width(self, tail: float) -> float:
@@ -79,7 +91,7 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
     tail = (1 - CONFIDENCE) / 2 / max(len(comparisons), 1)
     by_rules: dict[tuple[str, str], list[RunComparison]] = {}
     for comparison in comparisons:
-        by_rules.setdefault((comparison.other["rule"], comparison.row["rule"]), []).append(comparison)
+        by_rules.setdefault((comparison.other.rule, comparison.run.rule), []).append(comparison)
     return [_verdict(pair, tail, run_dir) for pair in by_rules.values()]
 
 
@@ -92,88 +104,89 @@ def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
     """
     steps = read_jobs(run_dir, STEPS)
     if steps.empty:
-        return int(results["prompts"].min())
-    return min(len(totals_by_prompt(rows)) for _, rows in steps.groupby("job"))
+        return int(results[Run.prompts].min())
+    return min(len(totals_by_prompt(rows)) for _, rows in steps.groupby(Run.job))
 
 
 def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[RunComparison]:
     if steps.empty:
         return
-    totals = {job: totals_by_prompt(rows) for job, rows in steps.groupby("job")}
-    named = results[results["job"].isin(list(totals)) & (results["gamma"] > 0)]
+    totals = {job: totals_by_prompt(rows) for job, rows in steps.groupby(Run.job)}
+    drafting = results[results[Run.job].isin(list(totals)) & (results[Run.gamma] > 0)]
     rules = {verifier: info.name for verifier, info in rules_by_verifier().items()}
-    named = named.assign(rule=[rules.get(name, name) for name in named["verifier"]])
-    for _, rows in named.groupby(list(settings), sort=False, dropna=False):
-        one_a_rule = rows.drop_duplicates("rule")
-        token_first = one_a_rule.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
-        first, *others = (row for _, row in token_first.iterrows())
+    drafting = drafting.assign(rule=[rules.get(name, name) for name in drafting[Run.verifier]])
+    for values, rows in drafting.groupby(list(settings), sort=False, dropna=False):
+        setting = ", ".join(f"{name} {plain(value)}" for name, value in zip(settings, values, strict=True))
+        one_a_rule = typed(rows.drop_duplicates(Run.rule), RuledRun)
+        first, *others = sorted(one_a_rule, key=lambda run: run.rule != TOKEN.name)
         for other in others:
-            both = totals[first["job"]].join(totals[other["job"]].add_suffix("_other"), how="inner")
-            if both.empty:
+            common = totals[first.job].index.intersection(totals[other.job].index)
+            if common.empty:
                 continue
             (old, old_steps), (new, new_steps) = (
-                (both[f"emitted{end}"].to_numpy(), both[f"steps{end}"].to_numpy()) for end in ("", "_other")
+                (total.loc[common, Totals.emitted].to_numpy(), total.loc[common, Totals.steps].to_numpy())
+                for total in (totals[first.job], totals[other.job])
             )
             lengths = float(old.sum() / old_steps.sum()), float(new.sum() / new_steps.sum())
-            setting = ", ".join(f"{name} {plain(first[name])}" for name in settings)
             yield RunComparison(setting, first, other, lengths, parts(new, new_steps, old, old_steps))
 
 
 def _verdict(comparisons: Sequence[RunComparison], tail: float, run_dir: Path) -> Markup:
-    other, row = comparisons[0].other["verifier"], comparisons[0].row["verifier"]
+    other, first = comparisons[0].other.verifier, comparisons[0].run.verifier
     more, fewer, equal, unknown = ([] for _ in range(4))
     for comparison in comparisons:
         gain, half = comparison.gain, comparison.half_width(tail)
         kind = equal if gain == 0 else unknown if abs(gain) <= half else more if gain > 0 else fewer
         kind.append(comparison)
     replay = _replay_command(unknown, run_dir) if unknown else None
-    return words("between.tokens_a_step", other, row, more, fewer, equal, unknown, tail, replay)
+    return words("between.tokens_a_step", other, first, more, fewer, equal, unknown, tail, replay)
 
 
 def _replay_command(unknown: Sequence[RunComparison], run_dir: Path) -> Markup | None:
     """What replays a trace, whose texts both rules then share; None if there is none, so that more prompts must do."""
-    first = unknown[0]
-    path = run_dir / str(first.row["job"]) / TRACE
-    both = (first.row, first.other)
-    own = [row for row in both if row["rule"] not in RULES or not RULES[row["rule"]].of_this_tree]
-    known = all(row["rule"] in RULES and RULES[row["rule"]].token_cost is not None for row in both)
+    first, other = unknown[0].run, unknown[0].other
+    path = run_dir / str(first.job) / TRACE
+    own = [run for run in (first, other) if run.rule not in RULES or not RULES[run.rule].of_this_tree]
+    known = all(run.rule in RULES and RULES[run.rule].token_cost is not None for run in (first, other))
     if not path.is_file() or not known or len(own) > 1:
         return None
-    sampling = sampling_of(first.row)
-    alike = [comparison for comparison in unknown if sampling_of(comparison.row) == sampling]
-    gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
-    numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
+    sampling = sampling_of(first)
+    alike = [comparison.run for comparison in unknown if sampling_of(comparison.run) == sampling]
+    gammas = ",".join(dict.fromkeys(plain(run.gamma) for run in alike))
+    numbers = {name: plain(getattr(first, name)) for name in NUMBERS if first.sampler != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
     sampler = numbers | shaped
     command = [
         *("python", "-m", "specbench", "protocol=replay", f"protocol.trace={path}", f"protocol.planned=[{gammas}]"),
-        *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
+        *([] if first.sampler == DEFAULT else [f"sampler={first.sampler}"]),
         *(f"sampler.{name}={value}" for name, value in sampler.items()),
-        *(word for row in own for word in _verifier_words(row)),
+        *(word for run in own for word in _verifier_words(run)),
     ]
     return code(shlex.join(command))
 
 
-def _verifier_words(row: pd.Series) -> list[str]:
-    """Returns the words of a command line that name the verifier of a row by its class and its arguments."""
-    settings = json.loads(row["config"])["verifier"]
+def _verifier_words(run: RunRow) -> list[str]:
+    """Returns the words of a command line that name the verifier of a run by its class and its arguments."""
+    settings = json.loads(run.config or "{}")["verifier"]
     target = settings.pop("_target_")
     return [f"verifier._target_={target}", *(f"+verifier.{name}={value}" for name, value in settings.items())]
 
 
 def agreement(results: pd.DataFrame, axis: str) -> list[Markup]:
     """For each rule, whether its verifiers accepted the same tokens; nothing for a rule of which fewer than two ran."""
-    settings = [axis, *distinguishing_columns(results, axis, "verifier")]
-    families = (results[results["verifier"].isin(list(info.verifiers))] for info in RULES.values())
+    settings = [axis, *distinguishing_columns(results, axis, Run.verifier)]
+    families = (results[results[Run.verifier].isin(list(info.verifiers))] for info in RULES.values())
     return [text for family in families if (text := _agreement(family, axis, settings))]
 
 
 def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Markup:
     groups = family.groupby(list(settings), sort=False, dropna=False)
-    compared = [rows for _, rows in groups if rows["verifier"].nunique() > 1]
+    compared = [rows for _, rows in groups if rows[Run.verifier].nunique() > 1]
     if not compared:
         return Markup("")
     differing = [
-        plain(rows[axis].iloc[0]) for rows in compared if rows["acceptance_histogram"].map(tuple).nunique() > 1
+        plain(rows[axis].iloc[0]) for rows in compared if rows[Run.acceptance_histogram].map(tuple).nunique() > 1
     ]
-    return words("between.agreement", family["verifier"].unique(), len(compared), axis, list(dict.fromkeys(differing)))
+    return words(
+        "between.agreement", family[Run.verifier].unique(), len(compared), axis, list(dict.fromkeys(differing))
+    )

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from specbench.core import rounding
+from specbench.metrics.columns import Column, columns_of
 from specbench.metrics.intervals import CONFIDENCE, FEW, coverage
+from specbench.metrics.run_row import RunRow
 
 NONE = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedRun(RunRow):
+    """A run, and what sentences and figures call it."""
+
+    series: str
+
+
+Run = columns_of(NamedRun)
 
 
 def number(value: Any, form: str = ".2f") -> str:
@@ -18,15 +31,21 @@ def number(value: Any, form: str = ".2f") -> str:
     return NONE if pd.isna(value) else format(value, form)
 
 
-def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
+def interval(row: object, column: Column, form: str = ".2f") -> str:
     """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``; alone where there was one unit to resample.
 
     A speedup whose interval says nothing is said to be uncertain instead.
+
+    Args:
+        row: of a frame, or an instance of its dataclass.
+        column: of :func:`specbench.metrics.columns.columns_of`.
+        form: of each number.
     """
-    value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
+    names = (column, f"{column}_low", f"{column}_high")
+    value, low, high = (row[name] if isinstance(row, pd.Series) else getattr(row, name) for name in names)
     if pd.isna(value):
         return NONE
-    return rounding.speedup(value, low, high) if name == "speedup" else rounding.interval(value, low, high, form)
+    return rounding.speedup(value, low, high) if column == "speedup" else rounding.interval(value, low, high, form)
 
 
 def plain(value: object) -> str:
@@ -36,40 +55,40 @@ def plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def values(results: pd.DataFrame, column: str) -> str:
+def values(results: pd.DataFrame, column: Column) -> str:
     """Every value that a column has, in order."""
     return ", ".join(dict.fromkeys(results[column].map(plain)))
 
 
 # The columns of tables of results.RunRow that are more than a setting: how a cell is made of a row, by its heading.
 _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
-    "tokens drafted": lambda row: interval(row, "drafted_per_step"),
-    "acceptance rate": lambda row: interval(row, "acceptance_rate"),
-    "acceptance length": lambda row: interval(row, "acceptance_length"),
-    "overlap": lambda row: interval(row, "overlap"),
-    "tokens/s": lambda row: number(row["tokens_per_second"], ".1f"),
-    "plain tokens/s": lambda row: number(row["plain_tokens_per_second"], ".1f"),
-    "speedup": lambda row: interval(row, "speedup"),
-    "shared tokens": lambda row: "all" if pd.isna(row["shared_mass"]) else plain(row["shared_tokens"]),
-    "shared mass": lambda row: interval(row, "shared_mass"),
-    "draft share": lambda row: number(row["seconds_draft"] / row["seconds"], ".1%"),
-    "check TV": lambda row: number(row["check_tv"], ".3f"),
-    "check TV / q99": lambda row: f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-    "noise mean / q99": lambda row: NONE if pd.isna(row["check_tv"]) else _noise(row),
-    "p": lambda row: number(row["check_p_value"], ".3f"),
+    "tokens drafted": lambda row: interval(row, Run.drafted_per_step),
+    "acceptance rate": lambda row: interval(row, Run.acceptance_rate),
+    "acceptance length": lambda row: interval(row, Run.acceptance_length),
+    "overlap": lambda row: interval(row, Run.overlap),
+    "tokens/s": lambda row: number(row[Run.tokens_per_second], ".1f"),
+    "plain tokens/s": lambda row: number(row[Run.plain_tokens_per_second], ".1f"),
+    "speedup": lambda row: interval(row, Run.speedup),
+    "shared tokens": lambda row: "all" if pd.isna(row[Run.shared_mass]) else plain(row[Run.shared_tokens]),
+    "shared mass": lambda row: interval(row, Run.shared_mass),
+    "draft share": lambda row: number(row[Run.seconds_draft] / row[Run.seconds], ".1%"),
+    "check TV": lambda row: number(row[Run.check_tv], ".3f"),
+    "check TV / q99": lambda row: f"{number(row[Run.check_tv], '.3f')} / {number(row[Run.check_tv_noise_q99], '.3f')}",
+    "noise mean / q99": lambda row: NONE if pd.isna(row[Run.check_tv]) else _noise(row),
+    "p": lambda row: number(row[Run.check_p_value], ".3f"),
 }
 
 
 def _noise(row: pd.Series) -> str:
-    return f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
+    return f"{number(row[Run.check_tv_noise], '.3f')} / {number(row[Run.check_tv_noise_q99], '.3f')}"
 
 
-def settings(row: pd.Series, names: Iterable[str]) -> dict[str, str]:
+def settings(row: pd.Series, names: Iterable[Column]) -> dict[str, str]:
     """Settings of a row as cells of a table, by name."""
     return {name: plain(row[name]) for name in names}
 
 
-def table(rows: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+def table(rows: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
     """A table of text, described by its columns: headings of _COLUMNS, and settings or texts of the rows by name."""
     return shown(
         rows, lambda row: {name: _COLUMNS[name](row) if name in _COLUMNS else plain(row[name]) for name in columns}

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup
 
+from specbench.metrics.columns import typed_row
 from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.ranking import plain_changed, ranking, seen
+from specbench.metrics.run_row import RunRow
+from specbench.reports.cells import Run
 from specbench.reports.templates import words
 
 
@@ -19,23 +22,23 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Markup:
         rows: of results.RunRow, one a setting.
         names: of the settings.
     """
-    outcome, looks = ranking(rows), rows.get("looks", pd.Series()).dropna()
+    outcome, looks = ranking(rows), rows.get(Run.looks, pd.Series()).dropna()
     rivals = [names[place] for place in outcome.rivals]
     most_looks = int(looks.max()) if len(names) > 1 and len(looks) else 0
-    best, name, others = rows.iloc[outcome.best], names[outcome.best], len(names) - 1
+    best, name, others = typed_row(rows.iloc[outcome.best], RunRow), names[outcome.best], len(names) - 1
     return words("ranking.fastest", best, name, rivals, outcome, others, most_looks, _plain_by_engine(rows))
 
 
 def _plain_by_engine(rows: pd.DataFrame) -> dict[str, float]:
     """Median tokens a second of plain decoding through each engine; empty where all settings ran through one."""
-    if "engine" not in rows or rows["engine"].nunique() < 2:
+    if Run.engine not in rows or rows[Run.engine].nunique() < 2:
         return {}
-    return dict(rows.groupby("engine")["plain_tokens_per_second"].median())
+    return dict(rows.groupby(Run.engine)[Run.plain_tokens_per_second].median())
 
 
 def machine(rows: pd.DataFrame) -> Markup:
     """What is wrong with the machine on which rows were timed; empty where nothing is known to be."""
-    speeds = rows["plain_tokens_per_second"] if plain_changed(rows) else None
+    speeds = rows[Run.plain_tokens_per_second] if plain_changed(rows) else None
     return words("ranking.machine", disturbed(seen(rows)), speeds)
 
 

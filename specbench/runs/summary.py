@@ -78,11 +78,11 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     """
     # None among numbers makes them floats.
     chunks = ["whole" if pd.isna(chunk) else str(chunk).removesuffix(".0") for chunk in rows["prompt_chunk"]]
-    rows = with_settings(rows).assign(prompt_chunk=chunks)
-    shown = _table_columns(rows) or ["gamma", "verifier"]
+    rows = with_settings(rows)
+    labelled, shown = rows.assign(prompt_chunk=chunks), _table_columns(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
     table = cells.shown(
-        rows,
+        labelled,
         lambda row: {
             **{name: cells.plain(row[name]) for name in shown},
             "tokens a step": cells.number(row["tokens"] / row["steps"]),
@@ -96,7 +96,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
         },
     )
     print_table(table, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
-    names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
+    names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in labelled.iterrows()]
     settings = distinguishing_columns(rows, "verifier") or ["gamma"]
     verdicts = [] if folder is None else tokens_a_step(folder, rows, settings)
     for text in (*([fastest(rows, names)] if len(rows) > 1 else []), *verdicts, machine(rows)):

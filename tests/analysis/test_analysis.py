@@ -21,7 +21,6 @@ from specbench.analysis import (
     vocabularies,
 )
 from specbench.analysis.decoding import telling
-from specbench.analysis.folder import read_rows
 from specbench.metrics import results, theory
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
@@ -140,7 +139,7 @@ def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: 
         for i in range(15)
     ]
     write_rows(run / "0" / STEPS, [{**step, **labels} for step in steps], StepRow)
-    joint, conditional = gamma_sweep._estimates(run, read_rows(run).iloc[0])
+    joint, conditional = gamma_sweep._estimates(run, make_row(gamma=2))
     assert [estimate.value for estimate in joint] == pytest.approx([10 / 15, 5 / 15])
     assert [estimate.value for estimate in conditional] == pytest.approx([10 / 15, 5 / 10])
     assert all(estimate.low < estimate.value < estimate.high for estimate in (*joint, *conditional))
@@ -289,11 +288,11 @@ def test_the_figure_of_drawn_tokens_is_of_the_run_that_would_show_a_bias() -> No
     rows = [
         make_row(job=i, temperature=t, check_p_value=p, speedup=speedup) for i, (t, p, speedup) in enumerate(spread)
     ]
-    row, why = telling(frame(rows))
-    assert (row["job"], why) == (3, "of all, at the highest temperature, the run of the lowest p-value")
+    row, why = telling(frame(rows).assign(series="masked"))
+    assert (row.job, why) == (3, "of all, at the highest temperature, the run of the lowest p-value")
     rows[1] = dataclasses.replace(rows[1], check_tv=0.2)
-    row, why = telling(frame(rows))
-    assert row["job"] == 1
+    row, why = telling(frame(rows).assign(series="masked"))
+    assert row.job == 1
     assert why.startswith("of the runs beyond the 99% quantile of sampling noise")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specbench.analysis import decode_speed
-from specbench.metrics.results import write_rows
-from specbench.protocols.against import BaselineRow
+from specbench.metrics.results import BASELINES, BaselineRow, write_rows
 from tests.helpers.made_up_rows import make_row, markdown_report, table_of, write_run
 
 GIB = 10**9
@@ -36,7 +35,7 @@ def run_of(folder: Path, **changes: object) -> Path:
             lines += [BaselineRow(name="transformers_assisted", tokens=9, tokens_per_second=20.0 + row.gamma, **timed)]
         else:
             lines += [BaselineRow(name="transformers_assisted", note="not possible: one request", **size)]
-        write_rows(folder / str(row.job) / "baselines.parquet", lines, BaselineRow)
+        write_rows(folder / str(row.job) / BASELINES, lines, BaselineRow)
     return folder
 
 

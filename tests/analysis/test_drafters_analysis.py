@@ -6,8 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from specbench.analysis import drafters
-from specbench.metrics.results import CATEGORIES, write_rows
-from specbench.protocols.categories import CategoryRow
+from specbench.metrics.results import CATEGORIES, CategoryRow, write_rows
 from specbench.reports import markdown
 from specbench.runs.workloads import load_prompts
 from tests.helpers.made_up_rows import make_category, make_row, write_run

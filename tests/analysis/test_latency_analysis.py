@@ -22,8 +22,8 @@ from specbench.benchmark.tables import (
     LatencySample,
 )
 from specbench.core.errors import ConfigError
-from specbench.exactness.differential import ComparisonRow
 from specbench.metrics import results
+from specbench.metrics.exactness_rows import COMPARISONS, ComparisonRow
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.reports.plots import latency as plots
@@ -215,7 +215,7 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
     unexplained = compared(verifier="mine", rule="own", rounding=None, wrong=None, largest_rounding=None)
     for job, (fixtures, draws) in enumerate([(named, []), (wrong, []), ([], [unexplained])]):
         (tmp_path / str(job)).mkdir()
-        write_rows(tmp_path / str(job) / "comparisons.parquet", fixtures, ComparisonRow)
+        write_rows(tmp_path / str(job) / COMPARISONS, fixtures, ComparisonRow)
         write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
     text = markdown_report(verifier_agreement, tmp_path)

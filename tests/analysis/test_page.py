@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pandas as pd
 import pytest
+from jinja2 import nodes
 from markupsafe import Markup
 
+from specbench.analysis.engines import EngineRow
 from specbench.analysis.gamma_sweep import ClosedForm
-from specbench.analysis.page import page
+from specbench.analysis.page import PAGES, page
+from specbench.analysis.predicted_speedup import ComparedRow
+from specbench.analysis.structured import StructureRow
+from specbench.benchmark.tables import AgreementRow, LatencyRow
 from specbench.core.errors import ArgumentError
+from specbench.metrics.exactness_rows import ComparisonRow
+from specbench.metrics.results import CategoryRow
+from specbench.replay.cost.steady import SteadyRow
+from specbench.replay.summary import TimingRow
 from specbench.reports import Table
+from specbench.reports.cells import NamedRun
 from specbench.reports.markdown import literal, strong
-from specbench.reports.templates import words
+from specbench.reports.templates import ENVIRONMENT, LOADER, words
 from tests.reports.test_report_markdown import expected, nasty
+
+ROWS = (
+    *(NamedRun, CategoryRow, LatencyRow, AgreementRow, ComparisonRow, EngineRow, StructureRow, TimingRow),
+    *(ComparedRow, SteadyRow),
+)
+COLUMNS = {field.name for row in ROWS for field in fields(row)} | {"caught by"}  # a heading
+OF_COLUMNS = {"values", "interval", "groupby", "drop_duplicates", "dropna"}  # functions that take a column's name
+
+
+def named_columns(template: Path) -> set[str]:
+    """The columns that a template names: ``frame["x"]``, and arguments of OF_COLUMNS."""
+    tree = ENVIRONMENT.parse(template.read_text(encoding="utf-8"))
+    items = [item.arg for item in tree.find_all(nodes.Getitem)]
+    for call in tree.find_all(nodes.Call):
+        function = call.node.attr if isinstance(call.node, nodes.Getattr) else call.node.name
+        if function in OF_COLUMNS:
+            keywords = [keyword.value for keyword in call.kwargs]
+            items += [item for node in (*call.args, *keywords) for item in (node, *node.find_all(nodes.Const))]
+    return {item.value for item in items if isinstance(item, nodes.Const) and isinstance(item.value, str)}
+
+
+@pytest.mark.parametrize("folder", [PAGES, Path(LOADER.searchpath[0])], ids=["pages", "words"])
+def test_templates_name_columns_that_rows_have(folder: Path) -> None:
+    """No type checker reads templates."""
+    unknown = {path.name: named_columns(path) - COLUMNS for path in folder.glob("*.md")}
+    assert {name: columns for name, columns in unknown.items() if columns} == {}
 
 
 @nasty

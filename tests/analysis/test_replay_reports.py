@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from specbench.analysis import metrics, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEPS, StepRow, write_rows
+from specbench.replay.cost.forecast import MeasuredRow
 from specbench.reports.cells import few_units
 from specbench.reports.templates import words
 from tests.helpers.made_up_rows import make_row, markdown_report, write_run
@@ -36,7 +39,8 @@ def comparison(**changes: float) -> pd.DataFrame:
     }  # fmt: skip
     predicted = pd.DataFrame([{**common, **terms, "gamma": gamma} for gamma in (1, 4)])
     predicted["speedup"] += [-0.01, 0.0]
-    measured = pd.DataFrame([{**common, **terms, "gamma": gamma, "batch_seconds": 0.6} for gamma in (1, 4)])
+    timed = {"batches": 2, "batch_seconds": 0.6, "seconds_draft": 0.2, "seconds_target": 0.3, "seconds_verify": 0.1}
+    measured = pd.DataFrame([{**common, **terms, **timed, "gamma": gamma} for gamma in (1, 4)])
     measured["speedup"] = [1.19, 1.25]
     for name, value in changes.items():
         measured.loc[1, name] = value
@@ -89,9 +93,9 @@ def test_the_regret_is_that_of_the_recommended_gamma():
 def test_settings_have_their_own_best():
     """The same table as two jobs; the second's speedups are all higher."""
     both = comparison(speedup=1.0)
-    common = ["job", "verifier", "batch", "gamma", "batch_seconds"]
-    names = [n for n in both if n not in common and f"{n}_predicted" in both]
-    measured = pd.concat([both[common + names].assign(job=job, speedup=both["speedup"] + job) for job in (0, 1)])
+    names = [n for n in both if f"{n}_predicted" in both]
+    own = [name for name in both if name in {field.name for field in fields(MeasuredRow)} | {"job", "verifier"}]
+    measured = pd.concat([both[own].assign(job=job, speedup=both["speedup"] + job) for job in (0, 1)])
     predicted = both[["verifier", "batch", "gamma"]].join(
         both[[f"{n}_predicted" for n in names]].set_axis(names, axis=1)
     )

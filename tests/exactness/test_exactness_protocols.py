@@ -16,6 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.settings import SUITES
 from specbench.exactness.zoo.residual import ArgmaxBonus, PreviousRowBonus
+from specbench.metrics.exactness_rows import BIAS, BOUNDS, CELLS, SENSITIVITY
 from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.exactness import ExactnessProtocol
@@ -26,7 +27,7 @@ from specbench.rules.rule import ReferenceVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
 
-ZOO = (tables.SENSITIVITY, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
+ZOO = (SENSITIVITY, BOUNDS, BIAS)  # what the zoo's report is made of
 SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
@@ -87,7 +88,7 @@ def test_exactness_of_a_sound_verifier(tmp_path):
     assert outcome.failure is None
     assert outcome.headline.endswith("; certificate: certificate.md")
     assert set(outcome.figures) == {"empirical_joint"}
-    cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
+    cells = files[CELLS].groupby("fixture")[["prob", "share"]].sum()
     assert np.allclose(cells, 1)
     strata = files[tables.INPUTS].set_index("stratum")
     assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
@@ -105,7 +106,7 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     assert certificate["verdict"] == "not lossless"
     assert outcome.headline.startswith(f"not lossless: TV {certificate['tv_lower_bound']:.1g}"[:18])
     assert outcome.failure is None  # it does not claim to be
-    assert set(files[tables.BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
+    assert set(files[BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
     assert "## The simplest failing example" in outcome.documents["certificate.md"]
 

@@ -22,13 +22,13 @@ from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.exactness.differential import ComparisonRow, Divergence
+from specbench.exactness.differential import Divergence
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
 from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.results import Bound, Row, StratumRow
-from specbench.exactness.tables import CellRow, RuleBiasRow, SensitivityRow
 from specbench.metrics import results
+from specbench.metrics.exactness_rows import CellRow, ComparisonRow, RuleBiasRow, SensitivityRow
 from specbench.models import Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival

@@ -9,8 +9,7 @@ import pandas as pd
 
 from specbench.metrics import results
 from specbench.metrics.intervals import Estimate
-from specbench.metrics.results import EMPIRICAL, RESULT_SCHEMA, RESULTS, EmpiricalRow, RunRow, write_rows
-from specbench.protocols.categories import CategoryRow
+from specbench.metrics.results import EMPIRICAL, RESULT_SCHEMA, RESULTS, CategoryRow, EmpiricalRow, RunRow, write_rows
 from specbench.reports import markdown
 
 UNCHECKED = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))

@@ -15,8 +15,8 @@ from specbench.core.machine import progress
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.disturbance import Disturbance
-from specbench.metrics.results import CATEGORIES, write_rows
-from specbench.protocols.categories import CategoryRow, by_category
+from specbench.metrics.results import CATEGORIES, CategoryRow, write_rows
+from specbench.protocols.categories import by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
 from specbench.reports.templates import words

@@ -58,9 +58,8 @@ def test_sampling_parameters_without_a_column_are_told() -> None:
 
 
 def test_what_is_off_is_not_asked_for() -> None:
-    row = frame([make_row(**sampling(stop=["a"], temperature=0.5))]).iloc[0]
-    assert sampling_of(row) == {"stop": ["a"], "temperature": 0.5}
-    assert sampling_of(frame([make_row()]).iloc[0]) == {}  # older than the column
+    assert sampling_of(make_row(**sampling(stop=["a"], temperature=0.5))) == {"stop": ["a"], "temperature": 0.5}
+    assert sampling_of(make_row()) == {}  # older than the column
 
 
 def test_what_follows_from_another_setting_is_not_told() -> None:

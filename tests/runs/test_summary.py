@@ -1,32 +1,20 @@
 """What the console shows of names that rich could take for its own."""
 
+from dataclasses import asdict
+
 import pandas as pd
 import pytest
 
 from specbench.core.machine.progress import console, say
-from specbench.metrics.results import RESULT_SCHEMA
-from specbench.metrics.run_row import SETTINGS
 from specbench.runs.summary import print_summary
+from tests.helpers.made_up_rows import make_row
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]
 
 
 def row(name: str) -> dict[str, object]:
-    measured = {
-        **dict.fromkeys(("acceptance_length", "acceptance_rate", "tokens_per_second", "plain_tokens_per_second"), 2.0),
-        **{"speedup": 1.5, "speedup_low": 1.25, "speedup_high": 1.75, "check_tv": 0.1, "check_tv_noise": 0.2},
-        **{"tokens": 30, "steps": 16},
-    }
-    absent = {column: None for column in RESULT_SCHEMA.names}
-    return {
-        **absent,
-        **dict.fromkeys((name for name in SETTINGS if name != "sampling"), "x"),
-        **measured,
-        "exp": name,
-        "hardware": name,
-        "pair": name,
-        "verifier": name,
-    }
+    speed = {"tokens": 30, "steps": 16, "speedup": 1.5, "speedup_low": 1.25, "speedup_high": 1.75}
+    return asdict(make_row(exp=name, hardware=name, pair=name, verifier=name, **speed))
 
 
 def test_names_are_shown_as_they_are(monkeypatch):

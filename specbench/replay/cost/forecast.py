@@ -24,6 +24,7 @@ from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from specbench.rules import RuleInfo
 
+PREDICTED, MEASURED = "predicted.parquet", "measured.parquet"
 RUNS = 200
 
 
@@ -42,6 +43,17 @@ class PredictedRow:
     step_seconds: float
     plain_step_seconds: float
     start_seconds: float  # of a batch's prompts, both models
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow(PredictedRow):
+    """What :class:`PredictedRow` predicts, measured."""
+
+    batches: int  # timed; the interval of the speedup is over them, those that share a prompt as one
+    batch_seconds: float  # of decoding a batch speculatively, prompts included
+    seconds_draft: float
+    seconds_target: float
+    seconds_verify: float
 
 
 def cost_models(rows: pd.DataFrame) -> list[CostModel]:

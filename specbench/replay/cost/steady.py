@@ -8,13 +8,33 @@ where batches up to 4 were measured and 250 is the truth, fits to times with 2% 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from specbench.replay.cost.model import CostModel
 
+STEADY = "steady.parquet"
 LARGEST_BATCH = 4096
 REACH = 4  # times the largest measured batch: as far as a crossover is believed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyRow:
+    """The speedup of a draft length with batches that stay full.
+
+    ``crossover`` is the smallest batch at which no gamma pays, with its range over the rounds of measured costs; None:
+    there is none, or the measurements do not tell.
+    """
+
+    batch: int
+    gamma: int
+    speedup: float
+    measured: bool  # whether the batch lies within the measured ones
+    crossover: int | None
+    crossover_low: int | None
+    crossover_high: int | None
+    tokens_measured: int  # the most tokens a call whose cost was measured
 
 
 def steady(lengths: dict[int, float], batch: int, model: CostModel, context: float) -> dict[int, float]:

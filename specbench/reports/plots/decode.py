@@ -1,7 +1,7 @@
-"""Figures of decoding runs. ``results`` has the columns of results.RunRow.
+"""Figures of decoding runs. ``results`` has the columns of NamedRun.
 
-Rows are told apart by a column ``series`` where there is one, else by verifier; series are drawn side by side, since
-verifiers of one rule have the same acceptance and would hide each other.
+Rows without a column ``series`` are told apart by their verifiers. Series are drawn side by side,
+since verifiers of one rule have the same acceptance and would hide each other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench.metrics import theory
+from specbench.metrics.columns import Column, columns_of
 from specbench.metrics.intervals import Estimate
 from specbench.metrics.intervals import columns as estimate_columns
+from specbench.metrics.results import EmpiricalRow
+from specbench.reports.cells import Run
 from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
 from specbench.reports.plots.style import (
     BAND,
@@ -38,9 +41,19 @@ from specbench.reports.plots.style import (
     with_legend,
 )
 
-PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
-AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
-SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
+PHASES: dict[Column, tuple[str, str]] = {
+    Run.seconds_draft: ("draft", SKY),
+    Run.seconds_target: ("target", BLUE),
+    Run.seconds_verify: ("verify", ORANGE),
+    Run.seconds_commit: ("commit", GREEN),
+    Run.seconds_rest: ("rest", "#bdbdbd"),
+}
+Draw = columns_of(EmpiricalRow)
+AXIS_LABELS: dict[Column, str] = {
+    Run.gamma: r"$\gamma$, tokens drafted per step",
+    Run.temperature: "sampling temperature",
+}
+SYMBOLS: dict[Column, str] = {Run.gamma: r"$\gamma$", Run.temperature: "T"}
 TITLE_SHARE = 0.8  # of a panel's width, that its title may take
 Rates = Sequence[Estimate | None]
 
@@ -87,11 +100,11 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
     A panel a prefix. The ``top`` likeliest tokens have bars of their own and all others share one, so that a token
     shows that was drawn although the target forbids it.
     """
-    prefixes = list(empirical.groupby("prefix", sort=False))
+    prefixes = list(empirical.groupby(Draw.prefix, sort=False))
     bars = min(top, max(len(tokens) for _, tokens in prefixes)) + 1
     figure, every_axes = panels(len(prefixes), 2, (1 / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
     for axes, (prefix, tokens) in zip(every_axes, prefixes, strict=True):
-        _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
+        _one_prefix(axes, tokens.sort_values(Draw.prob, ascending=False, kind="stable").head(top))
         axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
         axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
     figure.supxlabel("probability of the next token", fontsize=8)
@@ -99,10 +112,11 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
 
 
 def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
-    draws = int(tokens["draws"].iloc[0])
-    probs = np.append(tokens["prob"], 1 - tokens["prob"].sum()).clip(0, 1)  # sums of probabilities round beyond 0 and 1
-    shares = np.append(tokens["count"], draws - tokens["count"].sum()) / draws
-    labels = [*(_shortened(token, 14) for token in tokens["token"]), "all others"]
+    draws = int(tokens[Draw.draws].iloc[0])
+    probs = np.append(tokens[Draw.prob], 1 - tokens[Draw.prob].sum())
+    probs = probs.clip(0, 1)  # sums of probabilities round beyond 0 and 1
+    shares = np.append(tokens[Draw.count], draws - tokens[Draw.count].sum()) / draws
+    labels = [*(_shortened(token, 14) for token in tokens[Draw.token]), "all others"]
     low, high = theory.binomial_band(probs, draws)
     places, inside = np.arange(len(labels)), (low <= shares) & (shares <= high)
     axes.barh(places, probs, height=0.8, color=PALE, label="target's probability")
@@ -133,14 +147,14 @@ def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, titl
         marked: the place of the row that an arrow points to.
         title: a sentence that says what is seen.
     """
-    figure, axes = _speedup(results, "gamma")
-    if len(_series(results, "gamma")) > 1:  # one needs no name, and the line has its own beside it
+    figure, axes = _speedup(results, Run.gamma)
+    if len(_series(results, Run.gamma)) > 1:  # one needs no name, and the line has its own beside it
         with_legend(figure)
     if marked is not None:
         best = results.iloc[marked]
-        series = next(candidate for candidate in _series(results, "gamma") if best.name in candidate.rows.index)
-        x, color = best["gamma"] + _shift(results, "gamma") * series.place, series.look.colour
-        top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
+        series = next(candidate for candidate in _series(results, Run.gamma) if best.name in candidate.rows.index)
+        x, color = best[Run.gamma] + _shift(results, Run.gamma) * series.place, series.look.colour
+        top = best[[Run.speedup, Run.speedup_high]].astype(float).max()  # without an interval the point itself
         arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
         text = rf"fastest: {SYMBOLS['gamma']} = {best['gamma']:g}: {best['speedup']:.2f}$\times$"
         axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
@@ -154,7 +168,7 @@ def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, titl
 @style()
 def speedup_against_temperature(results: pd.DataFrame) -> Figure:
     """Speedup over plain decoding with its 95% interval."""
-    figure, axes = _speedup(results, "temperature")
+    figure, axes = _speedup(results, Run.temperature)
     axes.lines[-1].set_label("plain decoding")
     with_legend(figure)
     _scale(axes, results, 0.12)
@@ -162,9 +176,9 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
     return figure
 
 
-def _speedup(results: pd.DataFrame, axis: str) -> tuple[Figure, Axes]:
+def _speedup(results: pd.DataFrame, axis: Column) -> tuple[Figure, Axes]:
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
-    _lines(axes, results, axis, "speedup")
+    _lines(axes, results, axis, Run.speedup)
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
     return figure, axes
 
@@ -172,7 +186,7 @@ def _speedup(results: pd.DataFrame, axis: str) -> tuple[Figure, Axes]:
 def _scale(axes: Axes, results: pd.DataFrame, margin: float) -> None:
     """Fits the y axis to speedups and their intervals; the end of an interval that says nothing is cut off."""
     axes.margins(y=margin)
-    (low, high), highest = axes.get_ylim(), 3 * max(1.0, results["speedup"].max())
+    (low, high), highest = axes.get_ylim(), 3 * max(1.0, results[Run.speedup].max())
     if high > highest:
         axes.set_ylim(max(low, 0), highest)
 
@@ -181,12 +195,12 @@ def _scale(axes: Axes, results: pd.DataFrame, margin: float) -> None:
 def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     """Acceptance length, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
-    _lines(axes, results, "gamma", "acceptance_length")
+    _lines(axes, results, Run.gamma, Run.acceptance_length)
     predictions, shared = {}, {}  # dicts, since series of one overlap share a prediction
-    trees = results["drafted_per_step"].astype(float) > results["gamma"]  # the prediction is of chains
-    for series in _series(results[results["overlap"].notna() & ~trees], "gamma"):
-        overlaps = series.rows["overlap"].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
-        curve = tuple(zip(series.rows["gamma"], overlaps, strict=True))
+    trees = results[Run.drafted_per_step].astype(float) > results[Run.gamma]  # the prediction is of chains
+    for series in _series(results[results[Run.overlap].notna() & ~trees], Run.gamma):
+        overlaps = series.rows[Run.overlap].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
+        curve = tuple(zip(series.rows[Run.gamma], overlaps, strict=True))
         predictions[curve] = [theory.expected_tokens(overlap, gamma) for gamma, overlap in curve]
         shared.setdefault(curve, []).append(series)
     label = "independent acceptance at the overlap"
@@ -196,10 +210,10 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
             names = " and ".join(series.name for series in shared[curve])
             line.set(**shared[curve][0].look.curve, label=f"{label} of {names}")
         line.set(linestyle=DASHED, linewidth=0.9, markevery=1)
-    gammas = np.unique(results["gamma"])
+    gammas = np.unique(results[Run.gamma])
     axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=DOTTED, label=r"ceiling $\gamma + 1$")
     # Without an interval, as of a single prompt, the length itself.
-    measured = results[["acceptance_length", "acceptance_length_high"]].astype(float).max(axis=None)
+    measured = results[[Run.acceptance_length, Run.acceptance_length_high]].astype(float).max(axis=None)
     highest = max(measured, *map(max, predictions.values())) if predictions else measured
     axes.set(ylabel="acceptance length", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
     return with_legend(figure, columns=2)
@@ -210,27 +224,27 @@ def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
     """Acceptance rate and overlap, each with its 95% interval, in two panels of one scale."""
     figure, (left, right) = panels(2, 2, (1 / 2, 2.5))
     for axes, value, title in (
-        (left, "acceptance_rate", "acceptance rate: accepted / drafted"),
-        (right, "overlap", r"overlap: mean of $\Sigma$ min(p, q)"),
+        (left, Run.acceptance_rate, "acceptance rate: accepted / drafted"),
+        (right, Run.overlap, r"overlap: mean of $\Sigma$ min(p, q)"),
     ):
-        _lines(axes, results, "temperature", value)
+        _lines(axes, results, Run.temperature, value)
         axes.set_title(title)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     return with_legend(figure)
 
 
 @style()
-def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+def time_split(results: pd.DataFrame, axis: Column = Run.gamma) -> Figure:
     """Milliseconds an emitted token by phase, a panel a series; plain decoding as it was timed beside each run."""
     every = _series(results, axis)
     figure, every_axes = panels(len(every), 3, (1 / min(len(every), 3), 2.3), margin=0.4)
     for axes, series in zip(every_axes, every, strict=True):
         places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
-        for phase, colour in PHASES.items():
-            height = 1000 * series.rows[f"seconds_{phase}"].fillna(0.0).to_numpy() / series.rows["tokens"].to_numpy()
+        for seconds, (phase, colour) in PHASES.items():
+            height = 1000 * series.rows[seconds].fillna(0.0).to_numpy() / series.rows[Run.tokens].to_numpy()
             axes.bar(places, height, bottom=bottom, width=0.7, color=colour, label=phase)
             bottom += height
-        plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
+        plain = 1000 / series.rows[Run.plain_tokens_per_second].to_numpy()
         axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
         axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
         axes.set_xlabel(AXIS_LABELS[axis])
@@ -243,7 +257,7 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
 
 
 @style()
-def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+def acceptance_histograms(results: pd.DataFrame, axis: Column = Run.gamma) -> Figure:
     """Share of the verification steps by drafted tokens accepted, a panel a value of the axis, a bar a series."""
     every, values = _series(results, axis), np.unique(results[axis])
     columns = 4 if len(values) > 6 else 3
@@ -251,7 +265,7 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     width = 0.8 / len(every)
     for axes, value in zip(every_axes, values, strict=True):
         for series in every:
-            for histogram in series.rows.loc[series.rows[axis] == value, "acceptance_histogram"]:
+            for histogram in series.rows.loc[series.rows[axis] == value, Run.acceptance_histogram]:
                 places = np.arange(len(histogram)) + width * series.place
                 shares = np.asarray(histogram) / max(sum(histogram), 1)
                 axes.bar(places, shares, width, label=series.name, **series.look.bars)
@@ -271,8 +285,8 @@ class _Series:
     look: Look
 
 
-def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
-    column = results["series"] if "series" in results else results["verifier"]
+def _series(results: pd.DataFrame, axis: Column) -> list[_Series]:
+    column = results[Run.series] if Run.series in results else results[Run.verifier]
     every = looks(column)
     return [
         _Series(literal(name), results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
@@ -280,7 +294,7 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
     ]
 
 
-def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
+def _lines(axes: Axes, results: pd.DataFrame, axis: Column, value: Column) -> None:
     for series in _series(results, axis):
         x = series.rows[axis] + _shift(results, axis) * series.place
         draw_points(axes, x, series.rows, value, series.name, **series.look.line)
@@ -289,7 +303,7 @@ def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
     axes.set_xlabel(AXIS_LABELS[axis])
 
 
-def _shift(results: pd.DataFrame, axis: str) -> float:
+def _shift(results: pd.DataFrame, axis: Column) -> float:
     """How far apart series are drawn, in units of the x axis, so that equal ones stay visible."""
     return 0.014 * (float(np.ptp(results[axis])) or 1.0)
 

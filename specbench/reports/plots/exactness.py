@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from specbench.metrics import theory
+from specbench.metrics.columns import columns_of
+from specbench.metrics.exactness_rows import CellRow
 from specbench.reports.plots.looks import BLUE, VERMILLION
 from specbench.reports.plots.style import BAND, INK, panels, style, width, with_legend
 
@@ -18,6 +21,18 @@ Rows = pd.DataFrame | Sequence[dict[str, Any]]
 # Light where few draws suffice would say "weak"; the eye should go to the tests that catch, so few draws are dark.
 HEAT = LinearSegmentedColormap.from_list("heat", ["#08306b", "#2171b5", "#6baed6", "#deebf7"])
 MOST_CELLS = 27
+
+
+@dataclass(frozen=True)
+class SeenRow:
+    """What a test sees of a verifier."""
+
+    verifier: str
+    column: str  # the fixture and the test
+    needed: float | None  # draws; None if the test does not see the bug
+
+
+Cell, Seen = columns_of(CellRow), columns_of(SeenRow)
 
 
 @style()
@@ -29,14 +44,14 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
     are drawn; of slow code that may be none.
     """
     table = pd.DataFrame(cells)
-    fixtures = list(table.groupby("fixture", sort=False))
+    fixtures = list(table.groupby(Cell.fixture, sort=False))
     figure, every_axes = panels(len(fixtures), 4, (1 / 4, 1.5), margin=0.5, sharey=False)
     for axes, (name, fixture) in zip(every_axes, fixtures, strict=True):
-        draws = int(fixture["draws"].iloc[0])
-        rows = fixture[fixture["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
-        prob, places = rows["prob"].to_numpy(), np.arange(len(rows))
+        draws = int(fixture[Cell.draws].iloc[0])
+        rows = fixture[fixture[Cell.prob] * draws >= 10].nlargest(MOST_CELLS, Cell.prob)
+        prob, places = rows[Cell.prob].to_numpy(), np.arange(len(rows))
         low, high = (bound / prob for bound in theory.binomial_band(prob.clip(0, 1), max(draws, 1)))
-        ratio = rows["share"].to_numpy() / prob
+        ratio = rows[Cell.share].to_numpy() / prob
         axes.fill_between(places, low, high, step="mid", color=BAND, label="95% of samples of an exact rule")
         axes.axhline(1, color=INK, lw=0.6)
         inside = (ratio >= low) & (ratio <= high)
@@ -57,13 +72,13 @@ def sensitivity(rows: Rows) -> Figure:
     """Flawed verifiers by tests: draws that a test needs, dark where few suffice.
 
     Args:
-        rows: columns verifier, column (fixture and test) and needed, NaN where a test does not see the bug.
+        rows: SeenRow of each verifier and test.
     """
     table = pd.DataFrame(rows)
     heat = table.pivot_table(
-        index="verifier", columns="column", values="needed", aggfunc="min", dropna=False, sort=False
+        index=Seen.verifier, columns=Seen.column, values=Seen.needed, aggfunc="min", dropna=False, sort=False
     )
-    heat = heat[[name for name in table["column"].drop_duplicates() if name in heat]]
+    heat = heat[[name for name in table[Seen.column].drop_duplicates() if name in heat]]
     grid = np.log10(heat.to_numpy(dtype=float).clip(min=1))  # enumeration draws nothing
     figure = Figure(figsize=(width(1.2), 1.7 + 0.155 * len(heat)), layout="constrained")
     axes = figure.subplots()

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from specbench.metrics.columns import Column
 from specbench.reports.plots.looks import Look
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
@@ -149,13 +150,13 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     return figure
 
 
-def ends(rows: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def ends(rows: pd.DataFrame, column: Column) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of a column ``x``, and the ends of their intervals, ``x_low`` and ``x_high``."""
     value, low, high = (rows[f"{column}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
     return value, low, high
 
 
-def draw_points(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, **look: Any) -> None:
+def draw_points(axes: Axes, x: Any, rows: pd.DataFrame, column: Column, name: str, **look: Any) -> None:
     """Values and the bars of their intervals, which lie below points that stand alone, and over lines.
 
     Args:
@@ -171,7 +172,7 @@ def draw_points(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, 
         axes.vlines(x, low, high, color=look["color"], linewidth=1)
 
 
-def draw_band(axes: Axes, x: Any, rows: pd.DataFrame, column: str, name: str, look: Look) -> None:
+def draw_band(axes: Axes, x: Any, rows: pd.DataFrame, column: Column, name: str, look: Look) -> None:
     """A curve, and the band of its intervals."""
     value, low, high = ends(rows, column)
     axes.plot(x, value, label=name, **look.curve)
