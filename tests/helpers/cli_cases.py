@@ -128,6 +128,16 @@ BAD_INPUT = [
     # Components
     Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
+    Case(
+        "no verifier",
+        ("verifier._target_=builtins.dict",),
+        ("verifier=dict: no verifier: it has no verify. See docs/",),
+    ),
+    Case(
+        "no protocol",
+        ("protocol._target_=builtins.dict",),
+        ("protocol=dict: no protocol: it has no needs_models, run",),
+    ),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
     Case(
         "n-grams of size 0",
