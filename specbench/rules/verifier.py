@@ -136,12 +136,12 @@ def _problem(result: object, draft: Draft, vocabulary: int) -> str:
         if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape != shape:
             form = f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
             return f"{form} as {name}; torch.int64 {shape} needed"
-    ids, accepted = result.token_ids, result.num_accepted
-    if not ids.is_cpu or not requests:
+    if not result.token_ids.is_cpu or not requests:
         return ""
-    smallest, largest = ids.aminmax()
-    if smallest < PADDING or largest >= vocabulary:
-        return f"token_ids from {int(smallest)} to {int(largest)}; -1 (padding) to {vocabulary - 1} needed"
-    if accepted.amin() < 0 or (accepted > draft.num_draft_tokens).any():
-        return f"num_accepted {accepted.tolist()} of {draft.num_draft_tokens.tolist()} drafted tokens"
+    # Of few numbers lists take 3 us, and tensors' operations 8, in steps of 1 ms.
+    ids, accepted, drafted = result.token_ids.flatten().tolist(), result.num_accepted.tolist(), draft.num_draft_tokens
+    if min(ids) < PADDING or max(ids) >= vocabulary:
+        return f"token_ids from {min(ids)} to {max(ids)}; -1 (padding) to {vocabulary - 1} needed"
+    if any(not 0 <= count <= most for count, most in zip(accepted, drafted.tolist(), strict=True)):
+        return f"num_accepted {accepted} of {drafted.tolist()} drafted tokens"
     return ""
