@@ -136,5 +136,8 @@ class SourceOfSeveral(Source, Protocol):
     """A source of an engine that samples several texts of one request together (OpenAI's parameter n)."""
 
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
-        """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
+        """Returns the texts of one call to the engine that asks for ``count`` texts of a request.
+
+        A judge counts them. Raises as ``complete``.
+        """
         ...
