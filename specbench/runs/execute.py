@@ -33,6 +33,7 @@ from specbench.runs.parallel import cause_of, confirm, follow, interrupted, sett
 from specbench.runs.plan import point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
+    STATE,
     JobRunning,
     JobState,
     Status,
@@ -65,7 +66,8 @@ def run_job(composed: Any, job: JobInfo) -> None:
         with interruptible(), locked_job(job.folder):
             state = written_state(job.folder)
             if state is None:
-                _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
+                remedy = f"Delete {job.folder}, and resume={job.folder.parent} runs the job again."
+                _leave(f"job {job.number} failed: no {STATE} in its folder that can be read. {remedy}", "red")
             elif state.status is Status.DONE:  # another process has been faster
                 ranks.broadcast_from_rank0(lambda: False)
             else:
