@@ -305,9 +305,9 @@ JUDGED = Case(
 )
 # Each flag of Hydra, with what it prints.
 FLAGS = [
-    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 8",)),
+    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 0.25",)),
     Case("the same before", ("--package", "sampler", "-c", "job", "sampler=top_k"), ("top_k: 50",)),
-    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 8", "Configuration groups")),
+    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 0.25", "Configuration groups")),
     Case("resolved", ("--cfg", "all", "--resolve"), ("outputs/adhoc/", "gamma: 4")),
     Case("of Hydra", ("--hydra-help",), ('eval "$(specbench -sc install=bash)"',)),
     Case("search path", ("--info", "searchpath"), ("Config search path",)),
