@@ -292,7 +292,18 @@ GOOD_INPUT = [
     ),
 ]
 SWEEP = Case("sweep with a bad job", ("-m", *QUICK, *QUICK_CHECK, "gamma=-1,1"), (), True)
-CLASSES = "builtins.object,specbench.rules.token.naive.NaiveVerifier"
+
+
+class Buggy:
+    """A verifier with a bug."""
+
+    rule, lossless = "token", True
+
+    def verify(self, *_: object) -> None:
+        raise KeyError("a bug")
+
+
+CLASSES = f"{__name__}.Buggy,specbench.rules.token.naive.NaiveVerifier"
 BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
 JUDGED = Case(
     "verifier judged",
@@ -305,7 +316,7 @@ JUDGED = Case(
 )
 # Each flag of Hydra, with what it prints.
 FLAGS = [
-    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 0.25",)),
+    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("Drafter\nlayers: 0.25",)),
     Case("the same before", ("--package", "sampler", "-c", "job", "sampler=top_k"), ("top_k: 50",)),
     Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 0.25", "Configuration groups")),
     Case("resolved", ("--cfg", "all", "--resolve"), ("outputs/adhoc/", "gamma: 4")),
