@@ -83,7 +83,8 @@ class Rule(RuleInfo):
                 f"rule={self.name}: a reference without thresholds, so that no difference from it could be explained. "
                 "Give the rule its thresholds."
             )
-        if self.thresholds is not None and self.reference is None:
+        # A copy with other formulas (dataclasses.replace) has the reference of the rule that was copied.
+        if self.thresholds is not None and isinstance(self.reference, ReferenceVerifier | None):
             object.__setattr__(self, "reference", ReferenceVerifier(self))
 
     @classmethod

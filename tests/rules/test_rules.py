@@ -186,6 +186,14 @@ def test_a_copy_of_a_rule_is_named_by_its_own_name():
         rule_error(copy, FIXTURES["chain"])
 
 
+def test_a_copy_of_a_rule_has_a_reference_of_its_own_formulas():
+    none = dataclasses.replace(LAZY, name="none", thresholds=lambda path: path.ratio * 0)
+    outcome = none.reference.verify(*ragged_case([3, 2], 7))
+    assert outcome.num_accepted.tolist() == [0, 0]
+    mine = MaskedVerifier()
+    assert dataclasses.replace(Rule(name="x", title="x", thresholds=boom, reference=mine), name="y").reference is mine
+
+
 def test_the_capabilities_of_a_verifier_have_defaults():
     class Plain:
         rule, lossless = "token", True
