@@ -62,7 +62,7 @@ class RuleInfo:
         title: the name in words, such as "token rule".
         papers: BibTeX keys of the papers that define it: entries of reports/latex/references.bib, or of ``bibtex``.
         tree_papers: BibTeX keys of the papers that define it for trees.
-        bibtex: BibTeX entries that references.bib does not have, one field per line.
+        bibtex: BibTeX entries that references.bib does not have.
         guarantee: "lossless" (emitted tokens are distributed as the target's own), "lossy" (they are not, by design),
             "flawed" (they are not, by mistake); None if nothing is declared.
         emits: the distribution of the emitted tokens, in words, if it is known and not the target's.
