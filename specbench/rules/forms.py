@@ -45,7 +45,7 @@ def _residual_problem(result: Any, p: Tensor, q: Tensor) -> str:
     read = p.isfinite().all(dim=1) & (q.sum(dim=1) > 0)  # after a whole draft the token is drawn from p
     negative = result < -ROUNDING * (p + q)
     problems = (("NaN", result.isnan()), ("a number below 0", negative))
-    return next((words for words, found in problems if found[read].any()), "")
+    return next((words for words, places in problems if places[read].any()), "")
 
 
 def _errors_problem(result: object, draft: Draft, *_: object) -> str:

@@ -42,11 +42,11 @@ def test_a_job_whose_state_is_damaged_is_named_with_what_to_delete(tmp_path: Pat
     folder = planned_sweep(tmp_path / "sweep", JobState("a")) / "0"
     (folder / "job.json").write_text("[]")
     job = JobInfo(0, "", folder, "adhoc", {}, "", (), None, beside=False, in_turn=True)
-    said: list[str] = []
-    monkeypatch.setattr(execute, "say", lambda sentence, **_: said.append(sentence))
+    sentences: list[str] = []
+    monkeypatch.setattr(execute, "say", lambda sentence, **_: sentences.append(sentence))
     execute.run_job(composed(), job)
     remedy = f"Delete {folder}, and resume={folder.parent} runs the job again."
-    assert said == [f"job 0 failed: no job.json in its folder that can be read. {remedy}"]
+    assert sentences == [f"job 0 failed: no job.json in its folder that can be read. {remedy}"]
 
 
 @pytest.mark.parametrize("written", [None, "", "[", "a: [", "3", "a: ${nothing}"])
