@@ -232,10 +232,24 @@ def test_a_source_that_returns_no_list_is_named():
         def complete(self, requests: Any, mode: Mode) -> Any:
             return None
 
-    with pytest.raises(
-        SpecbenchError, match="a NoneType, not a list of completions for .* return one for each"
-    ):
+    with pytest.raises(SpecbenchError, match="a NoneType, not a list of completions for .* return one for each"):
         judged(Nothing())
+
+
+@pytest.mark.parametrize(("name", "value"), [("engine", None), ("unsupported", None), ("modes", "plain")])
+def test_an_attribute_of_a_source_that_is_none_of_its_kind_is_named_before_texts_are_sampled(name, value):
+    engine = engines.Engine()
+    setattr(engine, name, value)
+    with pytest.raises(ConfigError, match=f"^source=Engine: its {name} is {value!r}. See docs/sources.md"):
+        judged(engine)
+
+
+def test_a_source_that_cannot_be_closed_is_judged():
+    class Open(engines.Engine):
+        def close(self) -> None:
+            raise RuntimeError("still busy")
+
+    assert judged(Open()).headline
 
 
 def test_prompts_have_names_of_their_own():
