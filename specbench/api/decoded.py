@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -153,20 +153,19 @@ class DecodedBatch(list[Decoded]):
         ``drafted``, ``accepted``, ``acceptance_rate``, ``acceptance_length``, ``finished``, ``stop_reason``."""
         import pandas as pd
 
-        return pd.DataFrame([_row(completion) for completion in self])
+        return pd.DataFrame({name: [value(completion) for completion in self] for name, value in _COLUMNS.items()})
 
 
-def _row(text: Decoded) -> dict[str, Any]:
-    return {
-        "prompt": text.index,
-        "sample": text.sample,
-        "text": text.text,
-        "tokens": len(text.token_ids),
-        "steps": len(text.steps),
-        "drafted": sum(step.num_draft_tokens for step in text.steps),
-        "accepted": sum(step.num_accepted for step in text.steps),
-        "acceptance_rate": text.acceptance_rate,
-        "acceptance_length": text.acceptance_length,
-        "finished": text.finished,
-        "stop_reason": text.stop_reason,
-    }
+_COLUMNS: dict[str, Callable[[Decoded], Any]] = {
+    "prompt": lambda text: text.index,
+    "sample": lambda text: text.sample,
+    "text": lambda text: text.text,
+    "tokens": lambda text: len(text.token_ids),
+    "steps": lambda text: len(text.steps),
+    "drafted": lambda text: sum(step.num_draft_tokens for step in text.steps),
+    "accepted": lambda text: sum(step.num_accepted for step in text.steps),
+    "acceptance_rate": lambda text: text.acceptance_rate,
+    "acceptance_length": lambda text: text.acceptance_length,
+    "finished": lambda text: text.finished,
+    "stop_reason": lambda text: text.stop_reason,
+}

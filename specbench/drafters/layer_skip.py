@@ -11,12 +11,13 @@ from typing import Any
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.core.checks import check_count
+from specbench.core.checks import is_number, is_whole, plain_number
+from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair
-from specbench.models.early_exit import KEY, EarlyExit, check_layers
+from specbench.models.early_exit import KEY, EarlyExit, check_layers, layers_of
 from specbench.sampling.batch import Batch
 
 
@@ -24,11 +25,11 @@ class LayerSkipDrafter(ModelDrafter):
     """Samples from the target's first layers, its final norm and its head.
 
     Args:
-        layers: the number of the target's layers that draft; fewer than it has.
+        layers: the number of the target's layers that draft, fewer than it has; or a share of them, inside (0, 1).
         temperature, policy, threshold: see :class:`ModelDrafter`.
 
     Raises:
-        ConfigError: anything but a count of layers, and what ModelDrafter raises.
+        ConfigError: anything but a count or a share of layers, and what ModelDrafter raises.
     """
 
     needs_draft_model = False
@@ -36,17 +37,22 @@ class LayerSkipDrafter(ModelDrafter):
 
     def __init__(self, layers: object, temperature: object = None, policy: object = "fixed", threshold: object = None):
         super().__init__(temperature, policy, threshold)
-        self.layers = check_count(KEY, layers)
-        self.source = f"{self.layers} layers of {{target}}"
+        layers = plain_number(layers)
+        is_share = isinstance(layers, float) and 0 < layers < 1
+        if not is_number(layers) or not (is_share or (is_whole(layers) and layers >= 1)):
+            remedy = "Use a whole number from 1, or a share of the target's layers, such as 0.25."
+            raise ConfigError(KEY, layers, "neither a count nor a share of layers", remedy)
+        self.layers = layers
+        self.source = f"{layers:g}{' of the' if is_share else ''} layers of {{target}}"
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
-        self._exit = self.model = EarlyExit(target, self.layers)
+        self._exit = self.model = EarlyExit(target, layers_of(self.layers, target.model.config))
 
     def check(self, has_draft: bool | None = None, target_config: Any = None) -> None:
         """See :class:`specbench.drafters.Drafter`."""
         super().check(has_draft, target_config)
         if target_config is not None:
-            check_layers(self.layers, target_config)
+            check_layers(layers_of(self.layers, target_config), target_config)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""

@@ -188,12 +188,28 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:
-    """The folders of the jobs that are done and left a table of that name, in their order."""
+    """The folders of a sweep's jobs that are done and left a table of that name, in their order."""
     folders = [file.parent for file in sweep.glob(f"*/{name}") if file.parent.name.isdigit()]
     folders.sort(key=lambda folder: int(folder.name))
-    states = ((folder, read_json(folder / "job.json")) for folder in folders)
+    planned = _ids(read_json(sweep / "plan.json"))
+    return [folder for folder in folders if _is_done(read_json(folder / "job.json"), planned, folder.name)]
+
+
+def _ids(plan: Any) -> dict[str, str] | None:
+    """The id of the job of each folder, by a sweep's plan; None if there is none that can be read."""
+    try:
+        return {str(job["number"]): job["id"] for job in plan["jobs"]}
+    except (TypeError, KeyError):
+        return None
+
+
+def _is_done(state: Any, planned: dict[str, str] | None, folder: str) -> bool:
+    """Whether a job's file says that it is done, and that it is the sweep's own; True if there is no such file."""
+    if state is None:
+        return True
     # A job that was killed after its rows were written may lack what else it found, such as a verdict: it runs again.
-    return [folder for folder, state in states if state is None or state.get("status") == "done"]
+    done = isinstance(state, dict) and state.get("status") == "done"
+    return done and (planned is None or planned.get(folder) == state.get("id"))
 
 
 def read_rows(sweep: Path) -> pa.Table | None:

@@ -24,6 +24,14 @@ from specbench.models.forward import Feature, Features
 KEY = "drafter.layers"
 
 
+def layers_of(layers: int | float, config: PreTrainedConfig) -> int:
+    """How many layers a setting means: a number of layers, or a share of the target's, inside (0, 1)."""
+    if isinstance(layers, int):
+        return layers
+    count = int(config.get_text_config().num_hidden_layers)
+    return max(1, min(round(layers * count), count - 1))
+
+
 def check_layers(layers: int, config: PreTrainedConfig) -> int:
     """How many layers a target has, by its configuration. Raises ConfigError unless the draft runs fewer."""
     count = int(config.get_text_config().num_hidden_layers)

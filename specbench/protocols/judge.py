@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from matplotlib.figure import Figure
 
 from specbench.core.checks import check_count, check_seconds
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, message_of
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
@@ -117,14 +117,15 @@ class JudgeProtocol:
         source = _checked(context, self.target)
         source.open()
         try:
+            _check_members(source)
             judgement = self._judged(context, source)
-        except SpecbenchError:
+        except Exception:
             if context.folder is not None and (texts := context.folder / SAMPLED).exists():
                 command = f"python -m specbench resume={shlex.quote(str(context.folder.parent))}"
                 say(f"Texts sampled so far are in {texts}. {command} goes on from them.")
             raise
         finally:
-            source.close()
+            _close(source)
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
         rows[FINDINGS] = [finding.row(judgement.engine) for finding in judgement.findings]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
@@ -191,6 +192,23 @@ class JudgeProtocol:
             return None
         device, dtype = str(context.device), str(context.dtype).removeprefix("torch.")
         return TextScorer(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
+
+
+def _check_members(source: Source) -> None:
+    """Raises ConfigError for an attribute of a source of one's own that would fail when all texts are there."""
+    for name, kind in (("engine", str), ("modes", Collection), ("unsupported", Collection), ("takes_seeds", bool)):
+        value = getattr(source, name)
+        if not isinstance(value, kind) or (kind is Collection and isinstance(value, str)):
+            remedy = "See docs/sources.md for what a source of your own has."
+            raise ConfigError("source", type(source).__name__, f"its {name} is {value!r}", remedy)
+
+
+def _close(source: Source) -> None:
+    """Closes a source. What goes wrong with that costs no verdict."""
+    try:
+        source.close()
+    except Exception as error:
+        say(f"source: {source.engine} could not be closed ({message_of(error)}).", style="yellow")
 
 
 def _checked(context: RunContext, target: str | None) -> Source:

@@ -102,9 +102,13 @@ def prompts_needed(variance: float, difference: float, alpha: float, power: floa
         count = max(count + 1, math.ceil(normal**2 * variance / difference**2))
 
 
-def setting(trace: Trace, replayed: Replayed) -> PlannedSetting:
-    """A replayed setting with its noise; prompts of about one length are best, as decoding with a limit makes them."""
-    drawn = simulated_steps(trace, survival(trace, replayed.rule, replayed.gamma), RUNS)
+def setting(trace: Trace, rule: RuleInfo | str, replayed: Replayed) -> PlannedSetting:
+    """A replayed setting with its noise; prompts of about one length are best, as decoding with a limit makes them.
+
+    Args:
+        rule: that was replayed, or the name of a registered one.
+    """
+    drawn = simulated_steps(trace, survival(trace, rule, replayed.gamma), RUNS)
     tokens, steps = by_prompt(trace, [replayed])
     summed = np.stack([sums_by_unit(trace.conversations, run) for run in drawn])
     return PlannedSetting(f"{replayed.rule}, gamma {replayed.gamma}", tokens, steps[:, 0], summed.var(axis=0, ddof=1))
@@ -128,7 +132,7 @@ def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: 
 def plan(trace: Trace, rules: Sequence[RuleInfo], gammas: Sequence[int], alpha: float, power: float) -> list[PlanRow]:
     """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = [[setting(trace, result) for result in replay(trace, info, chosen)] for info in rules]
+    settings = [[setting(trace, info, result) for result in replay(trace, info, chosen)] for info in rules]
     pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
     pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]

@@ -10,6 +10,7 @@ for it, in the folder's ``__init__``. That part, a :class:`RuleInfo`, needs no P
 ``info``                RuleInfo and the registry
 ``verifier``            what a verifier is, and its optional attributes (``Limits``, ``Capabilities``)
 ``rule``                Rule: a RuleInfo with formulas; the rule of a verifier
+``formula``, ``forms``  what formulas return, and messages that name the formula that is wrong
 ``draft_path``          p and q of drafted tokens, as formulas read them
 ``recorded``            rules of a user's module in a job's folder, for later reports
 ``batched``             tensor operations that verifiers share

@@ -27,12 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Float64
 
 from specbench.core.errors import ArgumentError
+from specbench.rules.formula import FORMS, check_formulas
 
 Guarantee = Literal["lossless", "lossy", "flawed"]
 TokenCost = Callable[[Float64[np.ndarray, " T"]], Float64[np.ndarray, " T"]]
@@ -61,7 +62,7 @@ class RuleInfo:
         title: the name in words, such as "token rule".
         papers: BibTeX keys of the papers that define it: entries of reports/latex/references.bib, or of ``bibtex``.
         tree_papers: BibTeX keys of the papers that define it for trees.
-        bibtex: BibTeX entries that references.bib does not have, one field per line.
+        bibtex: BibTeX entries that references.bib does not have.
         guarantee: "lossless" (emitted tokens are distributed as the target's own), "lossy" (they are not, by design),
             "flawed" (they are not, by mistake); None if nothing is declared.
         emits: the distribution of the emitted tokens, in words, if it is known and not the target's.
@@ -75,6 +76,10 @@ class RuleInfo:
         tree_verifiers: the looks of the verifiers that follow it on trees.
         timing_baseline: the verifier that the others are compared with in speed, if it was timed.
         recorded: whether it was read back from a run's folder, without its functions (rules/recorded.py).
+
+    Raises:
+        ArgumentError: a name, a guarantee or a function that is none. A function that fails, or returns something
+            else, raises a ConfigError when it is called (rules/formula.py).
     """
 
     name: str
@@ -91,6 +96,14 @@ class RuleInfo:
     tree_verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     timing_baseline: str = ""
     recorded: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ArgumentError(f"rule={self.name!r}: no name. Give a text, by which results refer to the rule.")
+        if self.guarantee not in (None, *get_args(Guarantee)):
+            known = ", ".join(get_args(Guarantee))
+            raise ArgumentError(f"rule={self.name}: guarantee is {self.guarantee!r}. Give {known}, or leave it out.")
+        check_formulas(self, FORMS)
 
     @property
     def of_this_tree(self) -> bool:

@@ -36,10 +36,9 @@ def recall_rules(folder: Path) -> None:
     """
     for path in sorted(folder.glob(f"*/{RECORDED}")):
         for record in _records(read_json(path)):
-            info = _recalled(record)
             try:
-                register(info)
-            except ArgumentError:  # this process knows the rule itself
+                register(_recalled(record))
+            except ArgumentError:  # this process knows the rule itself, or another version knows more guarantees
                 continue
 
 

@@ -12,18 +12,21 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core import arguments
+from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import batched
 from specbench.rules.draft_path import DraftPath, DraftPathBatch
+from specbench.rules.forms import FORMS
+from specbench.rules.formula import check_formulas
 from specbench.rules.info import RULES, RuleInfo
 from specbench.rules.verifier import Verifier
 from specbench.sampling import inverse_cdf
@@ -59,7 +62,7 @@ class Rule(RuleInfo):
         reference: plain code that follows the rule, in float64. None: a ReferenceVerifier.
 
     Raises:
-        ArgumentError: a reference without thresholds.
+        ArgumentError: a reference without thresholds; ``decides`` that is none; see RuleInfo.
     """
 
     thresholds: Callable[[DraftPath], Tensor] | None = None
@@ -70,12 +73,18 @@ class Rule(RuleInfo):
     reference: Verifier | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decides not in get_args(Decides):
+            remedy = f"Give {' or '.join(map(repr, get_args(Decides)))}."
+            raise ArgumentError(f"rule={self.name}: decides is {self.decides!r}. {remedy}")
+        check_formulas(self, FORMS)
         if self.thresholds is None and self.reference is not None:
             raise ArgumentError(
                 f"rule={self.name}: a reference without thresholds, so that no difference from it could be explained. "
                 "Give the rule its thresholds."
             )
-        if self.thresholds is not None and self.reference is None:
+        # A copy with other formulas (dataclasses.replace) has the reference of the rule that was copied.
+        if self.thresholds is not None and isinstance(self.reference, ReferenceVerifier | None):
             object.__setattr__(self, "reference", ReferenceVerifier(self))
 
     @classmethod
@@ -163,8 +172,15 @@ class ReferenceVerifier:
 
 
 def rule_of(verifier: Verifier) -> Rule:
-    """The rule that a verifier follows; see :func:`get_rule`."""
-    rule = verifier.rule
+    """The rule that a verifier follows; see :func:`get_rule`.
+
+    Raises:
+        ArgumentError: a verifier that names none.
+    """
+    rule = getattr(verifier, "rule", None)
+    if rule is None:
+        name = config_name("verifier", verifier)
+        raise ArgumentError(f'verifier={name}: it has no attribute rule. Write rule = "token" into the class.')
     return get_rule(rule if isinstance(rule, RuleInfo) else str(rule))
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.info import RuleInfo
 
 # A sampler that is itself under test: from true rows and uniforms, the tokens and the rows that it declares them to be
@@ -112,12 +114,34 @@ def capabilities(verifier: object) -> Capabilities:
 
 
 def verify(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-    """Returns what a verifier emits.
+    """Returns what a verifier emits. On a GPU its values are not read.
 
     Raises:
-        ArgumentError: it returned no Verification, or refused its arguments.
+        ArgumentError: it returned no Verification of the draft, or refused its arguments.
     """
     result = verifier.verify(draft, target, streams)
-    if not isinstance(result, Verification):
-        raise ArgumentError(f"verifier: it returned a {type(result).__name__}; give one that returns a Verification")
+    if problem := _problem(result, draft, target.logits.shape[1]):
+        name = config_name("verifier", verifier)
+        raise ArgumentError(f"verifier={name}: it returned {problem}. Return a specbench.core.Verification.")
     return result
+
+
+def _problem(result: object, draft: Draft, vocabulary: int) -> str:
+    """What makes a result no Verification of the draft; "" if nothing does."""
+    if not isinstance(result, Verification):
+        return f"a {type(result).__name__}"
+    requests = len(draft.num_draft_tokens)
+    for name, shape in (("token_ids", (requests, draft.longest + 1)), ("num_accepted", (requests,))):
+        tensor = getattr(result, name)
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape != shape:
+            form = f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            return f"{form} as {name}; torch.int64 {shape} needed"
+    if not result.token_ids.is_cpu or not requests:
+        return ""
+    # Of few numbers lists take 3 us, and tensors' operations 8, in steps of 1 ms.
+    ids, accepted, drafted = result.token_ids.flatten().tolist(), result.num_accepted.tolist(), draft.num_draft_tokens
+    if min(ids) < PADDING or max(ids) >= vocabulary:
+        return f"token_ids from {min(ids)} to {max(ids)}; -1 (padding) to {vocabulary - 1} needed"
+    if any(not 0 <= count <= most for count, most in zip(accepted, drafted.tolist(), strict=True)):
+        return f"num_accepted {accepted} of {drafted.tolist()} drafted tokens"
+    return ""

@@ -26,7 +26,7 @@ from specbench.protocols import MeasurementProtocol, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together, options_of
 from specbench.protocols.settings import unused, unused_of_lines
-from specbench.runs.choices import build, explained
+from specbench.runs.choices import build, build_part, explained
 from specbench.runs.config import Config
 from specbench.runs.conversations import all_turns
 from specbench.runs.job import JobInfo
@@ -150,7 +150,7 @@ def together_with(context: ModelContext, config: Config, job: JobInfo) -> Togeth
 
 def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:
     """The context of another job, which has a verifier and a gamma of its own, and the models of this one."""
-    verifier, gamma = build("verifier", job.together["verifier"]), job.together["gamma"]
+    verifier, gamma = build_part("verifier", job.together["verifier"]), job.together["gamma"]
     name = component_name("verifier", job.together["verifier"], job)
     drafter = build("drafter", config.drafter)
     check_fit(drafter, verifier, gamma)

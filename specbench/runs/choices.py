@@ -14,7 +14,12 @@ from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.runs.overrides import choice_of
 from specbench.sources import Source
 
-_SOURCE_MEMBERS = ("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close")
+# What an object of each group has, and what tells of it.
+_MEMBERS = {
+    "source": (("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close"), "docs/sources.md"),
+    "verifier": (("verify",), "docs/verifier.md"),
+    "protocol": (("needs_models", "run"), "CONTRIBUTING.md"),
+}
 
 
 def names(group: str) -> list[str]:
@@ -56,16 +61,19 @@ def build(key: str, node: Any, **settings: Any) -> Any:
     return explained(key, instantiate, node, **settings)
 
 
+def build_part(group: str, node: Any, **settings: Any) -> Any:
+    """The source, verifier or protocol that a configuration names. Raises ConfigError if it is none."""
+    part, (members, guide) = build(group, node, **settings), _MEMBERS[group]
+    if missing := [name for name in members if isinstance(part, type) or not hasattr(part, name)]:
+        problem = f"no {group}: it has no {', '.join(missing)}"
+        remedy = f"See {guide} for what a {group} of your own has."
+        raise ConfigError(group, type(part).__name__, problem, remedy)
+    return part
+
+
 def build_source(node: Any) -> Source | None:
     """The engine under test that a configuration names; None if it names none. Raises ConfigError."""
-    if node is None:
-        return None
-    source = build("source", node, _convert_="all")
-    missing = [name for name in _SOURCE_MEMBERS if not hasattr(source, name)]
-    if missing:
-        remedy = "See docs/sources.md for what a source of one's own has."
-        raise ConfigError("source", type(source).__name__, f"no source: it has no {', '.join(missing)}", remedy)
-    return source
+    return None if node is None else build_part("source", node, _convert_="all")
 
 
 def explained(key: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from specbench.core.machine.disk import writing
 from specbench.core.machine.progress import say
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.reporting import analysis_module, find_analysis
-from specbench.runs.state import Status
+from specbench.runs.state import Status, written_state
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracking.sweeps import publish, track_report, track_sweep
 
@@ -79,6 +79,12 @@ def _collect(folder: Path, status: SweepStatus) -> None:
     again = f"python -m specbench report {shlex.quote(str(folder))} collects them"
     with writing(folder, f"Free space there; rows stay in the jobs' folders, and {again}."):
         results.collect(folder)
+    own = results.done_jobs(folder)
+    for path in sorted(folder.glob(f"*/{results.RESULTS}")):
+        state = written_state(path.parent)
+        if path.parent not in own and state is not None and state.status is Status.DONE:
+            rest = "which is left out; pandas.concat joins the rows of two sweeps"
+            say(f"{path.parent} holds a job of another sweep, {rest}.", style="yellow")
     recall_rules(folder)
     ended = zip(status.plan.jobs, status.states, strict=True)
     done = [str(job.number) for job, state in ended if state.status is Status.DONE]

@@ -23,7 +23,7 @@ from specbench.protocols import MeasurementProtocol, Outcome, RunContext
 from specbench.protocols.protocol import options_of
 from specbench.protocols.settings import check_conditions, check_parameters, unused
 from specbench.rules.verifier import capabilities
-from specbench.runs.choices import build, build_source
+from specbench.runs.choices import build_part, build_source
 from specbench.runs.config import Config, as_config, write_settings
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, rules_of_job
@@ -33,6 +33,7 @@ from specbench.runs.parallel import cause_of, confirm, follow, interrupted, sett
 from specbench.runs.plan import point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
+    STATE,
     JobRunning,
     JobState,
     Status,
@@ -65,7 +66,8 @@ def run_job(composed: Any, job: JobInfo) -> None:
         with interruptible(), locked_job(job.folder):
             state = written_state(job.folder)
             if state is None:
-                _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
+                remedy = f"Delete {job.folder}, and resume={job.folder.parent} runs the job again."
+                _leave(f"job {job.number} failed: no {STATE} in its folder that can be read. {remedy}", "red")
             elif state.status is Status.DONE:  # another process has been faster
                 ranks.broadcast_from_rank0(lambda: False)
             else:
@@ -197,7 +199,7 @@ def _built(config: Config, job: JobInfo, device_name: str, journal: Journal) -> 
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
-    protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
+    protocol, verifier = (build_part(group, getattr(config, group)) for group in ("protocol", "verifier"))
     values = values_of(job.overrides)
     source = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
     check_conditions({**values, **source}, unused(protocol), job.choices["protocol"])

@@ -10,6 +10,7 @@ from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine.provenance import sample_name
 from specbench.core.sampling_params import processors_named
+from specbench.replay.trace import first_turn
 from specbench.runs.choices import build
 from specbench.runs.config import Config
 from specbench.runs.workloads import Prompt
@@ -25,7 +26,7 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
 
     Raises:
         ConfigError: a parameter that is unknown or outside its range, a protocol that takes one sampler for all, or a
-            prompt with the name of another one's continuation.
+            prompt with the name of another one's continuation or turn.
     """
     samplings = [own_sampling(prompt, sampling, config) for prompt in prompts]
     for prompt, of_prompt in zip(prompts, samplings, strict=True):
@@ -41,16 +42,22 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
 
 
 def _check_names(prompts: list[Prompt], samplings: list[SamplingParams], config: Config) -> None:
-    """Raises ConfigError for a prompt with the name of another one's continuation, as logs call these."""
+    """Raises ConfigError for a prompt with the name that logs and traces give another one's continuation or turn."""
     names = {name: prompt for prompt in prompts for name in prompt.turn_names}
+
+    def taken(other: Prompt, words: str) -> ConfigError:
+        remedy = "Rename one of them; workload.columns.id=null numbers the rows."
+        return ConfigError("workload.path", config.workload.path, f"{other.place}: {words}", remedy)
+
     for prompt, sampling in zip(prompts, samplings, strict=True):
+        first = names.get(first_turn(prompt.name), prompt)
+        if first is not prompt:
+            raise taken(prompt, f"{prompt.name!r} is what a later turn of prompt {first.name!r} is called")
         for name in prompt.turn_names:
             for sample in range(1, sampling.n):
                 if other := names.get(sample_name(name, sample)):
-                    problem = f"{other.place}: {sample_name(name, sample)!r} is what continuation {sample} of prompt "
-                    problem += f"{name!r} is called (sampler.n={sampling.n})"
-                    remedy = "Rename one of them; workload.columns.id=null numbers the rows."
-                    raise ConfigError("workload.path", config.workload.path, problem, remedy)
+                    which = f"what continuation {sample} of prompt {name!r} is called (sampler.n={sampling.n})"
+                    raise taken(other, f"{sample_name(name, sample)!r} is {which}")
 
 
 def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:

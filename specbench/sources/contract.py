@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from typing import Protocol, runtime_checkable
 
 from specbench.core.errors import ArgumentError
@@ -69,7 +71,15 @@ class TextCompletion:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Makes tuples of token ids and log-probabilities: a list would differ from every tuple of the same tokens."""
+        """Makes tuples of token ids and log-probabilities: a list would differ from every tuple of the same tokens.
+
+        Raises:
+            ArgumentError: a field that holds something else, which would be noticed when all texts are there.
+        """
+        if not isinstance(self.text, str):
+            raise ArgumentError(f"text: {reprlib.repr(self.text)}; give a str")
+        if not all(isinstance(count, Real) and 0 <= count < math.inf for count in self.counters.values()):
+            raise ArgumentError(f"counters: {reprlib.repr(dict(self.counters))}; give numbers from 0")
         for name, number in (("token_ids", operator.index), ("logprobs", float)):
             values = getattr(self, name)
             if values is not None:
@@ -77,6 +87,8 @@ class TextCompletion:
                     object.__setattr__(self, name, tuple(map(number, values)))
                 except (TypeError, ValueError) as error:
                     raise ArgumentError(f"{name}: {reprlib.repr(values)}; give a tuple of numbers") from error
+        if min(self.token_ids or (0,)) < 0:
+            raise ArgumentError(f"token_ids: {reprlib.repr(self.token_ids)}; give ids from 0")
 
 
 @runtime_checkable
@@ -136,5 +148,8 @@ class SourceOfSeveral(Source, Protocol):
     """A source of an engine that samples several texts of one request together (OpenAI's parameter n)."""
 
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
-        """Returns ``count`` texts of a request, all of one call to the engine. Raises as ``complete``."""
+        """Returns the texts of one call to the engine that asks for ``count`` texts of a request.
+
+        A judge counts them. Raises as ``complete``.
+        """
         ...

@@ -89,9 +89,9 @@ class ServedSource:
         server = self.servers[mode]
         before = self.counters.read(server, mode is Mode.SPECULATIVE)
         with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(self._texts, request, mode) for request in requests]
+            futures = [pool.submit(self._text, request, mode) for request in requests]
             try:
-                completions = [text for future in futures for text in future.result()]
+                completions = [future.result() for future in futures]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -108,24 +108,28 @@ class ServedSource:
             server.close()
 
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
-        """Returns the texts that the server samples together for one request."""
+        """Returns the texts that the server samples together for one request, however many come."""
         check_supported([request], self.unsupported, self.engine)
         return self._texts(request, mode, count)
 
+    def _text(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        """Sends a request for one text. Raises ConfigError unless one comes."""
+        texts = self._texts(request, mode)
+        if len(texts) != 1:
+            problem = f"it returned {len(texts)} texts for prompt {request.prompt_id!r}, and the request was for 1"
+            remedy = "Is it the server that you mean? See source.extra too."
+            raise self.servers[mode].error(problem, remedy)
+        return texts[0]
+
     def _texts(self, request: TextRequest, mode: Mode, several: int | None = None) -> list[TextCompletion]:
-        """Sends a request. Raises ConfigError unless the reply has one text, or as many as were asked for together."""
+        """Sends a request, for ``several`` texts together or for one."""
         server, (path, body) = self.servers[mode], self.call_of(request)
-        body, count = _merged(body, self.extra), several or 1
+        body = _merged(body, self.extra)
         if several is not None:
             body = self.asking_for(body, several)
         start = time.perf_counter()
         reply = Reply(server, server.json(path, body), request)
         parts, seconds = self.parts(reply), time.perf_counter() - start
-        if len(parts) != count:
-            problem = (
-                f"it returned {len(parts)} texts for prompt {request.prompt_id!r}, and the request was for {count}"
-            )
-            raise server.error(problem, "Is it the server that you mean? See source.extra too.")
         return [self._checked(self.read(part, mode, seconds)) for part in parts]
 
     def _checked(self, completion: TextCompletion) -> TextCompletion:

@@ -150,6 +150,7 @@ def test_no_texts_have_no_measurements():
 def test_texts_as_a_table(exact: Pair):
     texts = specbench.decode(exact, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
     table = texts.to_pandas()
+    assert list(DecodedBatch().to_pandas()) == list(table)  # no texts have the same columns
     assert table["text"].tolist() == [text.text for text in texts]
     assert table["prompt"].tolist() == [0, 0, 1, 1, 2, 2]
     assert table["sample"].tolist() == [0, 1] * 3
@@ -388,7 +389,10 @@ def test_replay_names_its_argument_where_a_file_is_no_trace(tmp_path: Path):
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, f"seed={2**63}: not a count. Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),
-        ({"verifier": FunctionVerifier(lambda *_: None, "own", True)}, "verifier: it returned a NoneType; give one"),
+        (
+            {"verifier": FunctionVerifier(lambda *_: None, "own", True)},
+            "verifier=FunctionVerifier: it returned a NoneType. Return a",
+        ),
         ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use layer_skip, model"),
         ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),
     ],

@@ -1,5 +1,6 @@
 """The Python API: batches of plain tensors and arrays are verified as they are, and wrong ones are named."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 import specbench
 from specbench.api.verifiers import FunctionVerifier
 from specbench.core.errors import ArgumentError
+from specbench.core.types import Verification
 from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, logit_rows
 
 COUNTS = [3, 0, 1, 2]
@@ -171,6 +174,18 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 NAN = torch.full((10, 7), torch.nan)
+
+
+def returning(change: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> FunctionVerifier:
+    """A verifier that changes what a sound one returns."""
+
+    def verify(*arguments: Any) -> Verification:
+        sound = MaskedVerifier().verify(*arguments)
+        return Verification(*change(sound.token_ids, sound.num_accepted))
+
+    return FunctionVerifier(verify, "own", True)
+
+
 WRONG = [  # what is wrong, the arguments, and how the message begins
     ("a row too few", changed(target_logits=torch.zeros(9, 7)), "target_logits: 9 rows; 10 needed"),
     ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor or array [rows, V]"),
@@ -239,7 +254,27 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     (
         "a verifier that returns nothing",
         changed(verifier=FunctionVerifier(lambda draft, target, streams: None, "own", True)),  # ty: ignore
-        "verifier: it returned a NoneType",
+        "verifier=FunctionVerifier: it returned a NoneType. Return a specbench.core.Verification",
+    ),
+    (
+        "a verifier that returns too few columns",
+        changed(verifier=returning(lambda ids, accepted: (ids[:, :2], accepted))),
+        "verifier=FunctionVerifier: it returned torch.int64 (4, 2) as token_ids; torch.int64 (4, 4) needed",
+    ),
+    (
+        "a verifier that returns another dtype",
+        changed(verifier=returning(lambda ids, accepted: (ids, accepted.int()))),
+        "verifier=FunctionVerifier: it returned torch.int32 (4,) as num_accepted; torch.int64 (4,) needed",
+    ),
+    (
+        "a verifier that emits no token of the vocabulary",
+        changed(verifier=returning(lambda ids, accepted: (ids.clamp(max=0) + 7, accepted))),
+        "verifier=FunctionVerifier: it returned token_ids from 6 to 7; -1 (padding) to 6 needed",
+    ),
+    (
+        "a verifier that accepts more than was drafted",
+        changed(verifier=returning(lambda ids, accepted: (ids, accepted * 0 + 1))),
+        "verifier=FunctionVerifier: it returned num_accepted [1, 1, 1, 1] of [3, 0, 1, 2] drafted tokens",
     ),
     ("no verifier", changed(verifier=3.0), "verifier: a float without a method verify"),
 ]

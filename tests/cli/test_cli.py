@@ -140,7 +140,7 @@ def test_a_bug_in_one_verifier_does_not_cost_the_sweep_its_others(ran):
     assert got.ended.status == 1
     assert got.rows["job"].tolist() == [1]
     assert "Traceback" not in got.ended.text
-    assert "has no attribute 'verify'" in got.ended.text.rstrip().splitlines()[-3]
+    assert "KeyError: 'a bug'" in got.ended.text.rstrip().splitlines()[-3]
     assert "Traceback" in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
 
 

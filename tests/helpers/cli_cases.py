@@ -128,6 +128,16 @@ BAD_INPUT = [
     # Components
     Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
+    Case(
+        "no verifier",
+        ("verifier._target_=builtins.dict",),
+        ("verifier=dict: no verifier: it has no verify. See docs/",),
+    ),
+    Case(
+        "no protocol",
+        ("protocol._target_=builtins.dict",),
+        ("protocol=dict: no protocol: it has no needs_models, run",),
+    ),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
     Case(
         "n-grams of size 0",
@@ -282,7 +292,18 @@ GOOD_INPUT = [
     ),
 ]
 SWEEP = Case("sweep with a bad job", ("-m", *QUICK, *QUICK_CHECK, "gamma=-1,1"), (), True)
-CLASSES = "builtins.object,specbench.rules.token.naive.NaiveVerifier"
+
+
+class Buggy:
+    """A verifier with a bug."""
+
+    rule, lossless = "token", True
+
+    def verify(self, *_: object) -> None:
+        raise KeyError("a bug")
+
+
+CLASSES = f"{__name__}.Buggy,specbench.rules.token.naive.NaiveVerifier"
 BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
 JUDGED = Case(
     "verifier judged",
@@ -295,9 +316,9 @@ JUDGED = Case(
 )
 # Each flag of Hydra, with what it prints.
 FLAGS = [
-    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 8",)),
+    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("Drafter\nlayers: 0.25",)),
     Case("the same before", ("--package", "sampler", "-c", "job", "sampler=top_k"), ("top_k: 50",)),
-    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 8", "Configuration groups")),
+    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 0.25", "Configuration groups")),
     Case("resolved", ("--cfg", "all", "--resolve"), ("outputs/adhoc/", "gamma: 4")),
     Case("of Hydra", ("--hydra-help",), ('eval "$(specbench -sc install=bash)"',)),
     Case("search path", ("--info", "searchpath"), ("Config search path",)),

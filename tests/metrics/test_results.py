@@ -106,6 +106,19 @@ def test_what_is_collected_is_of_jobs_that_are_done(tmp_path):
     assert results.read_results(tmp_path)["job"].tolist() == [0]
 
 
+def test_rows_of_jobs_that_the_plan_does_not_have_are_not_read(tmp_path):
+    """Folders of another sweep's jobs, copied among its own or over one of them; and one whose state is damaged."""
+    for job, state in enumerate(({"id": "a"}, {"id": "x"}, [], {"id": "d"})):
+        (tmp_path / str(job)).mkdir()
+        results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
+        written = {**state, "status": "done"} if state else state
+        (tmp_path / str(job) / "job.json").write_text(json.dumps(written))
+    planned = [{"number": number, "id": name} for number, name in enumerate("abc")]
+    (tmp_path / "plan.json").write_text(json.dumps({"jobs": planned}))
+    assert results.collect(tmp_path) == 1
+    assert results.read_results(tmp_path)["job"].tolist() == [0]
+
+
 def test_collect_of_nothing_writes_nothing(tmp_path):
     assert results.collect(tmp_path) == 0
     assert names_in(tmp_path) == []

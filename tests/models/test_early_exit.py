@@ -10,9 +10,10 @@ from torch import nn
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.rng import Streams
 from specbench.decoding.engines.static import StaticEngine
+from specbench.drafters import draft_name
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.models import CachedModel
-from specbench.models.early_exit import EarlyExit, first_layers
+from specbench.models.early_exit import EarlyExit, first_layers, layers_of
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.sampling.batch import RUNNING, Batch
 from tests.helpers.cases import bound
@@ -141,11 +142,22 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
 def test_layers_that_there_are_not(pair):
     """Refused by config.json, and again when the model is bound."""
     count = pair.target.config.num_hidden_layers
-    for layers, says in ((count, f"the target has {count} layers.*Use 1 to {count - 1}"), (0, "not a count")):
+    no_share = "neither a count nor a share of layers. Use a whole number from 1, or a share"
+    too_many = f"the target has {count} layers.*Use 1 to {count - 1}"
+    for layers, says in ((count, too_many), (0, no_share), (1.5, no_share), (-0.5, no_share), ("all", no_share)):
         with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
             LayerSkipDrafter(layers).check(target_config=pair.target.config)
         with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
             bound(LayerSkipDrafter(layers), pair)
+
+
+@pytest.mark.parametrize(("share", "layers"), [(0.25, 5), (0.001, 1), (0.999, 19)])
+def test_a_share_of_the_layers(share, layers):
+    config = t.LlamaConfig(**{**SIZES, "num_hidden_layers": 20})
+    assert layers_of(share, config) == layers
+    drafter = LayerSkipDrafter(share)
+    drafter.check(target_config=config)
+    assert draft_name(drafter, "T", "D") == f"{share} of the layers of T"
 
 
 def test_layers_that_cannot_be_told_are_refused_by_name():

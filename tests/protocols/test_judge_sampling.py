@@ -209,6 +209,49 @@ def test_token_ids_may_be_any_sequence_of_numbers():
             TextCompletion(**fields, token_ids=ids)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ({"text": None}, "text: None; give a str"),
+        ({"token_ids": (-1, 2)}, r"token_ids: \(-1, 2\); give ids from 0"),
+        ({"counters": {"drafted": "many"}}, "counters: {'drafted': 'many'}; give numbers from 0"),
+        ({"counters": {"steps": -1}}, "counters: {'steps': -1}; give numbers from 0"),
+    ],
+)
+def test_a_field_of_a_text_that_holds_something_else_is_named(field, says):
+    """When the source makes the text, and not when all texts are there."""
+    request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
+    with pytest.raises(ArgumentError, match=f"^{says}"):
+        TextCompletion(**{"request": request, "mode": Mode.PLAIN, "text": "", **field})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_source_that_returns_no_list_is_named():
+    class Nothing(engines.Engine):
+        def complete(self, requests: Any, mode: Mode) -> Any:
+            return None
+
+    with pytest.raises(SpecbenchError, match="a NoneType, not a list of completions for .* return one for each"):
+        judged(Nothing())
+
+
+@pytest.mark.parametrize(("name", "value"), [("engine", None), ("unsupported", None), ("modes", "plain")])
+def test_an_attribute_of_a_source_that_is_none_of_its_kind_is_named_before_texts_are_sampled(name, value):
+    engine = engines.Engine()
+    setattr(engine, name, value)
+    with pytest.raises(ConfigError, match=f"^source=Engine: its {name} is {value!r}. See docs/sources.md"):
+        judged(engine)
+
+
+def test_a_source_that_cannot_be_closed_is_judged():
+    class Open(engines.Engine):
+        def close(self) -> None:
+            raise RuntimeError("still busy")
+
+    assert judged(Open()).headline
+
+
 def test_prompts_have_names_of_their_own():
     lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
     assert len({line["id"] for line in lines}) == len({line["prompt"] for line in lines}) == len(lines) == 52

@@ -18,7 +18,7 @@ from specbench.replay.planning import (
 from specbench.replay.renewal import replay
 from specbench.replay.summary import replay_rows
 from specbench.replay.survival import survival
-from specbench.rules import replayable
+from specbench.rules import RuleInfo, replayable
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 
@@ -28,11 +28,24 @@ def test_texts_of_a_prompt_are_one():
     texts = sampled_texts(p, 40, 20, seed=1).tolist()
     once = trace_of_tokens(p, q, texts)
     twice = trace_of_tokens(p, q, texts + texts, prompts=[*once.prompts, *once.prompts])
-    a, b = (setting(trace, replay(trace, "block", [4])[0]) for trace in (once, twice))
+    a, b = (setting(trace, "block", replay(trace, "block", [4])[0]) for trace in (once, twice))
     assert b.tokens.tolist() == (2 * a.tokens).tolist()
     assert b.steps == pytest.approx(2 * a.steps)
     assert b.influence == pytest.approx(a.influence)
     assert b.noise.sum() == pytest.approx(2 * a.noise.sum(), rel=0.5)  # of two independent runs each
+
+
+def test_a_rule_that_is_not_registered_is_compared_too():
+    """As the rule of a user's verifier, which protocol=replay takes from the verifier itself."""
+    p, q = markov_pair(4)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 20, 10, seed=1).tolist())
+    own = RuleInfo(name="lazy", title="lazy rule", token_cost=lambda log_rho: np.maximum(log_rho, 0) + 0.5)
+    rows = plan(trace, [*replayable(), own], [2], alpha=0.05, power=0.9)
+    assert [(row.first, row.second) for row in rows][1:] == [
+        ("token, gamma 2", "lazy, gamma 2"),
+        ("block, gamma 2", "lazy, gamma 2"),
+    ]
+    assert all(row.difference < 0 for row in rows[1:])
 
 
 def test_rows_of_a_text_too_short_for_its_gamma():

@@ -13,7 +13,7 @@ from specbench.reports import Picture, Report, Section, Table, markdown
 from specbench.reports.latex import document, tables
 from specbench.reports.latex.escape import code, escape
 from specbench.reports.latex.numbers import Numbers, block, words
-from specbench.rules import RULES
+from specbench.rules import RULES, RuleInfo
 
 HOSTILE = r"\input{/etc/passwd} $x$ | <script> 50% #1 a_b & ~ ^ \^^M `q` 'r' -- \u202e"
 
@@ -226,3 +226,15 @@ def test_every_paper_that_a_rule_names_has_its_entry() -> None:
     refs = document.bibliography(["token", "mine"], "0.1.0")
     assert "Yaniv Leviathan" in refs
     assert "sun2025block" not in refs
+
+
+def test_the_entries_of_a_rule_may_be_written_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/verifier.md writes one."""
+    written = "@misc{key2026, title={A {B}}, url={x@y}} @book{other, year=2026}"
+    monkeypatch.setitem(RULES, "mine", RuleInfo(name="mine", title="my rule", papers=("key2026",), bibtex=written))
+    entries = document.bibtex_entries()
+    assert (entries["key2026"], entries["other"]) == (
+        "@misc{key2026, title={A {B}}, url={x@y}}",
+        "@book{other, year=2026}",
+    )
+    assert document.citation_keys("mine") == ["key2026"]

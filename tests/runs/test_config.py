@@ -38,6 +38,17 @@ def test_a_configuration_that_leads_nowhere_where_the_job_runs_fails_the_job(tmp
     assert "NOT_SET_HERE" in str(state.reason)
 
 
+def test_a_job_whose_state_is_damaged_is_named_with_what_to_delete(tmp_path: Path, monkeypatch) -> None:
+    folder = planned_sweep(tmp_path / "sweep", JobState("a")) / "0"
+    (folder / "job.json").write_text("[]")
+    job = JobInfo(0, "", folder, "adhoc", {}, "", (), None, beside=False, in_turn=True)
+    sentences: list[str] = []
+    monkeypatch.setattr(execute, "say", lambda sentence, **_: sentences.append(sentence))
+    execute.run_job(composed(), job)
+    remedy = f"Delete {folder}, and resume={folder.parent} runs the job again."
+    assert sentences == [f"job 0 failed: no job.json in its folder that can be read. {remedy}"]
+
+
 @pytest.mark.parametrize("written", [None, "", "[", "a: [", "3", "a: ${nothing}"])
 def test_settings_that_cannot_be_read_are_none(tmp_path: Path, written: str | None) -> None:
     if written is not None:

@@ -236,6 +236,15 @@ def test_a_prompt_with_the_name_of_another_s_continuation_is_refused(tmp_path):
         )
 
 
+def test_a_prompt_with_the_name_of_another_s_later_turn_is_refused(tmp_path):
+    """Traces tell conversations by these names, and would take two prompts for one."""
+    config = logged(tmp_path, {"prompt": "a", "prompt_id": "x#turn-2"}, {"prompt": "b", "prompt_id": "x"})
+    prompts = load_prompts(config.workload.path)
+    with pytest.raises(ConfigError, match=r"line 1: 'x#turn-2' is what a later turn of prompt 'x' is called\. Rename"):
+        all_samplings(prompts, config, SamplingParams(), mixed=True)
+    all_samplings(prompts[:1], config, SamplingParams(), mixed=True)
+
+
 def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
     config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
     prompts = load_prompts(config.workload.path)

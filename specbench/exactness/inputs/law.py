@@ -31,13 +31,14 @@ from torch import Tensor
 from specbench.exactness.inputs.call import Call
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.draft_path import DraftPath, DraftPathTables
+from specbench.rules.formula import UnknownRowsError
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
 LARGEST_DENSE = 2048  # tokens up to which a threshold may read whole rows of each of V alternatives
 _REACHED = 1e-9  # a place that is reached more rarely adds nothing
 
 
-class NoClosedFormError(Exception):
+class NoClosedFormError(UnknownRowsError):
     """A threshold that needs what the rows along one path do not say."""
 
 

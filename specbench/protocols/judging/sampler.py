@@ -124,8 +124,10 @@ class Sampler:
         missing = [place for place in range(len(requests)) if place not in texts]
         completions = self.source.complete([requests[place] for place in missing], mode) if missing else []
         engine = self.source.engine
-        if len(completions) != len(missing):
-            counts = f"{len(completions)} completions for {len(missing)} requests"
+        if not isinstance(completions, list | tuple) or len(completions) != len(missing):
+            kind = type(completions).__name__
+            count = len(completions) if isinstance(completions, list | tuple) else f"a {kind}, not a list of"
+            counts = f"{count} completions for {len(missing)} requests"
             raise SpecbenchError(f"source: {engine} returned {counts}. It has to return one for each.")
         for place, completion in zip(missing, completions, strict=True):
             prompt_id = requests[place].prompt_id

@@ -23,7 +23,7 @@ from specbench.rules import RULES
 HERE = Path(__file__).parent
 MARK = "% Written by python -m specbench paper, which writes it again.\n"
 TIMES = ("STIXGeneral", "Times New Roman", "Nimbus Roman", "TeX Gyre Termes", "Liberation Serif")
-_ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),\n.*?\n\}", re.DOTALL)
+_ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),.*?\}(?=\s*(?:@|\Z))", re.DOTALL)
 
 
 def fill(template: str, **values: object) -> str:
