@@ -33,6 +33,7 @@ def pytest_collection(session: pytest.Session) -> None:
     assert not early, (
         f"{early} have no checks of types: conftest.py files and plugins import specbench inside fixtures."
     )
+    gc.disable()  # until all is imported, which stays: a quarter of the imports' time
     # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
     from jaxtyping import install_import_hook
 
@@ -64,6 +65,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish() -> None:
     """What is imported stays: no more looking for garbage there."""
     gc.freeze()
+    gc.enable()
 
 
 LEFT_OUT = pytest.StashKey[int]()
@@ -95,9 +97,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_sweeps", "test_cli", "test_analysis", "test_exactness_mutants", "test_own_verifier"),
-    *("test_judge_checkpoint", "test_compiled_cpu", "test_ranking", "test_smoke", "test_hidden_states", "test_judge"),
-    *("test_shaped_rows", "test_parallel_runs", "test_products", "test_exactness_cli", "test_latency_cli"),
+    *("test_judge_checkpoint", "test_sweeps", "test_smoke", "test_analysis", "test_trials", "test_exactness"),
+    *("test_exactness_cli", "test_judge", "test_cli", "test_compiled_cpu", "test_vocabularies", "test_transformers"),
+    *("test_exactness_mutants", "test_shaped_rows", "test_kernels", "test_latency_cli", "test_tracking_report"),
+    *("test_tracking_errors", "test_jobs_in_turn", "test_own_rule", "test_packaging", "test_golden", "test_conf"),
+    *("test_shaped_decoding", "test_exactness_protocols", "test_causes", "test_ranking", "test_shard_layers"),
+    *("test_cpu_model", "test_api_texts", "test_own_verifier", "test_fuzz", "test_exactness_statistics"),
+    *("test_registered_rule", "test_hidden_states", "test_parallel_runs", "test_products", "test_linear_head"),
 )
 
 
@@ -169,12 +175,15 @@ def toy(pair: "Pair") -> "Pair":
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory) -> SmokeRun:
-    """One whole sweep, for all tests that look at it: without a network, and without a home folder."""
+    """One whole sweep, for all tests that look at it: without a network, and without a home folder.
+
+    Of the four jobs of conf/exp/smoke.yaml it has two, since a job and its W&B process take three seconds.
+    """
 
     def run(folder: Path) -> None:
         (folder / "tmp").mkdir()
         environment = clean_environment(NO_HOME) | {"TMPDIR": str(folder / "tmp")}
-        line = ("+exp=smoke", "max_new_tokens=5", "sampler.truncate_prompt_tokens=8")
+        line = ("+exp=smoke", "gamma=3", "max_new_tokens=5", "sampler.truncate_prompt_tokens=8")
         command = [sys.executable, "-m", "specbench", *line]
         done = without_network(command, folder, environment, folder / "reached.txt")
         (folder / "ended.json").write_text(json.dumps([done.returncode, done.stdout + done.stderr]))

@@ -21,9 +21,8 @@ def test_smoke_ends_well(smoke: SmokeRun):
 
 def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
     rows = read_results(smoke.sweep)
-    assert rows["job"].tolist() == [0, 1, 2, 3]
-    settings = sorted(zip(rows["gamma"], rows["verifier"], strict=True))
-    assert settings == [(1, "masked"), (1, "naive"), (3, "masked"), (3, "naive")]
+    assert rows["job"].tolist() == [0, 1]
+    assert [*zip(rows["gamma"], rows["verifier"], strict=True)] == [(3, "naive"), (3, "masked")]
     # What not every machine tells, and what was not asked for.
     unknown = ["cores", "other_cores", "waited", "copy_bandwidth", "prompt_chunk", "draft_temperature"]
     unknown += ["rounds_of", "looks"]  # no rounds were shared
@@ -53,7 +52,7 @@ def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
     assert (steps.size() == rows["acceptance_histogram"].map(sum)).all()
     drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
     assert (drawn["count"].sum() == 64).all()
-    assert drawn.ngroups == 4 * 2
+    assert drawn.ngroups == 2 * 2
 
 
 def test_smoke_speeds_add_up(smoke: SmokeRun):
@@ -78,11 +77,10 @@ def test_smoke_speeds_add_up(smoke: SmokeRun):
 
 
 def test_smoke_verifiers_of_one_rule_agree(smoke: SmokeRun):
-    for _, rows in read_results(smoke.sweep).groupby("gamma"):
-        first, second = rows["acceptance_histogram"]
-        assert first.tolist() == second.tolist()
-    texts = results.read_jobs(smoke.sweep, results.TEXTS).merge(read_results(smoke.sweep)[["job", "gamma", "verifier"]])
-    assert (texts.groupby(["gamma", "prompt"])["completion"].nunique() == 1).all()
+    first, second = read_results(smoke.sweep)["acceptance_histogram"]
+    assert first.tolist() == second.tolist()
+    texts = results.read_jobs(smoke.sweep, results.TEXTS)
+    assert (texts.groupby("prompt")["completion"].nunique() == 1).all()
 
 
 def test_smoke_joint_rates_are_products_of_conditional_ones(smoke: SmokeRun):
@@ -99,7 +97,7 @@ def test_smoke_joint_rates_are_products_of_conditional_ones(smoke: SmokeRun):
 
 
 def test_smoke_leaves_everything_in_each_job_folder(smoke: SmokeRun):
-    for job in range(4):
+    for job in range(2):
         folder = smoke.sweep / str(job)
         for name in ("acceptance_histogram", "position_rates", "empirical_against_target"):
             assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -27,8 +27,18 @@ from specbench.runs import state as of_jobs
 from specbench.runs.building import _tokens
 from specbench.runs.config import Config
 from specbench.runs.ending import _collect
-from specbench.runs.overrides import typed
-from specbench.runs.plan import Plan, PlannedJob, claim, commands, find_sweep, point_latest, read_plan, write_plan
+from specbench.runs.overrides import labels_of, typed
+from specbench.runs.plan import (
+    Plan,
+    PlannedJob,
+    claim,
+    commands,
+    find_sweep,
+    point_latest,
+    read_plan,
+    varied,
+    write_plan,
+)
 from specbench.runs.state import (
     JobRunning,
     JobState,
@@ -229,6 +239,15 @@ def test_commands_that_repeat_a_sweep(jobs, lines):
     assert all(
         line.startswith("cd /home/me && python -m specbench --config-dir '/home/me/my conf' ") for line in folder_lines
     )
+
+
+def test_jobs_are_told_apart_by_all_keys_in_which_they_differ():
+    jobs = [[f"gamma={gamma}", f"verifier={name}", "seed=0"] for gamma in (1, 3) for name in ("naive", "masked")]
+    labels = ["gamma=1,verifier=naive", "gamma=1,verifier=masked", "gamma=3,verifier=naive", "gamma=3,verifier=masked"]
+    assert labels_of(jobs) == labels
+    plan = Plan("smoke", "2026-01-01", "/home/me", None, [PlannedJob(i, str(i), "", job) for i, job in enumerate(jobs)])
+    assert varied(plan) == {"gamma": ["1", "3"], "verifier": ["naive", "masked"]}
+    assert commands(plan) == ["python -m specbench gamma=1,3 verifier=naive,masked seed=0"]
 
 
 def test_folders_are_claimed_once(tmp_path):

@@ -26,7 +26,7 @@ LATENCY = (
 )
 REPLAY = (
     *("protocol=replay_check", "protocol.gammas=[2,3]", "protocol.decoded=[3]", "protocol.warmup=0"),
-    *("workload.limit=6", "max_new_tokens=20", CUT),
+    *("workload.limit=6", "max_new_tokens=20", "batch_size=6", CUT),
 )
 # The mistake that the rule invites: the residual of the token rule, whose thresholds are higher.
 SOUND, WRONG = "weights = p - self.a * torch.minimum(p, q)", "weights = batched.residual(p, q)"
