@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,12 +180,14 @@ class Examination:
         effort = self.budget.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
         for fixture in self.fixtures:
-            with self._refusals_noted(fixture.name):
+            try:
                 if injectable:
                     calls, failures = extreme_failures(self.verifier, fixture)
                     self.extremes += failures
                     self.extra.append(Row.of_failures(fixture.name, EXTREMES, calls, len(failures)))
                 self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
+            except ArgumentError as error:
+                self.evidence.unsupported[fixture.name] = str(error)
         return any(probe.late for probe in self.probes.values())
 
     def _draw_from_d(self) -> bool:
@@ -266,18 +268,10 @@ class Examination:
     def _draw_pairs(self) -> bool:
         self.report("successive steps")
         arguments = (self.budget.pairs, self.seed, self.device, self.settings.serial_seconds)
-        late = False
-        with self._refusals_noted("serial"):
-            rows, late = serial_rows(self.verifier, *arguments)
-            self.extra += rows
+        rows, refused, late = serial_rows(self.verifier, *arguments)
+        self.extra += rows
+        self.evidence.unsupported |= refused
         return late
-
-    @contextlib.contextmanager
-    def _refusals_noted(self, name: str) -> Generator[None]:
-        try:
-            yield
-        except ArgumentError as error:
-            self.evidence.unsupported[name] = str(error)
 
     def _draw(self) -> bool:
         small = SmallTier(self.verifier, self.probes, self.seed, self.device, self.evidence)
