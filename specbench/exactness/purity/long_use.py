@@ -68,7 +68,7 @@ class LongUse:
         self._refused: set[int] = set()
         self._next_request = LONG_USE + READY
         self._others = ready_streams(seed, device)
-        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
+        self._recorded = [batch for fixture in fixtures if (batch := self._batch(fixture, _REQUESTS, recorded=True))]
         self._shapes = self._prepared()
 
     @guard.one_thread()
@@ -111,7 +111,8 @@ class LongUse:
             VerifierFault: the verifier did what no verifier may.
         """
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
-        unmet = [self._batch(batch.drawn.fixture, len(batch)) for batch in recorded]
+        again = (self._batch(batch.drawn.fixture, len(batch), recorded=False) for batch in recorded)
+        unmet = [batch for batch in again if batch]
         batches = [*recorded, *unmet]
         # Backwards, or what depends on the call before would be as at the beginning and as in the copy.
         after = [self._verify(batch.drawn) for batch in batches[::-1]][::-1]
@@ -139,23 +140,21 @@ class LongUse:
         for number in range(_SHAPES):
             fixture = mixed_shape(self._random, generator, limits).to(self.device)
             size = self._random.randint(1, MOST_REQUESTS)
-            batch = (self._recording if number < _RECORDED else self._batch)(fixture, size)
-            if batch is not None:
+            if batch := self._batch(fixture, size, recorded=number < _RECORDED):
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
 
-    def _batch(self, fixture: Fixture, size: int) -> _UsedBatch:
+    def _batch(self, fixture: Fixture, size: int, recorded: bool) -> _UsedBatch | None:
+        """A batch, which is verified twice if it is recorded; None if the verifier refuses it."""
         self._next_request += size
         streams = request_streams(self.seed, self._next_request, size, fixture.gamma + 1, self.device)
-        return _UsedBatch(draw(self.verifier, fixture, streams))
-
-    def _recording(self, fixture: Fixture, size: int) -> _UsedBatch | None:
-        """A batch that is verified twice; None if the verifier refuses it."""
-        batch = self._batch(fixture, size)
         with contextlib.suppress(ArgumentError):
-            before, again = (_verified(self.verifier, batch.drawn) for _ in range(2))
+            drawn = draw(self.verifier, fixture, streams)
+            if not recorded:
+                return _UsedBatch(drawn)
+            before, again = (_verified(self.verifier, drawn) for _ in range(2))
             self.unsteady += _differing(before, again)
-            return _UsedBatch(batch.drawn, before)
+            return _UsedBatch(drawn, before)
         return None
 
     def _taken(self, chosen: int) -> bool:
