@@ -43,12 +43,13 @@ def test_a_wrong_rule_is_not(rule):
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
 
 
-def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
-    """Lenient from the tenth drafted token on: what comes before, and every draft of up to nine tokens, is right."""
+@pytest.mark.parametrize("factor", [2.0, torch.nan])
+def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong(factor):
+    """Lenient, or no number, from the tenth drafted token on: every draft of up to nine tokens is right."""
 
     def thresholds(along):
         late = torch.arange(along.ratio.shape[1]) >= 9
-        return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
+        return torch.where(late, factor * along.ratio, along.ratio).clamp(max=1)
 
     rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
     long = some_calls(30, strata=(BY_NAME["long drafts"],))
@@ -72,6 +73,21 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
         assert error is not None
         assert error.first == pytest.approx(first_tv, abs=1e-12)
     assert checked > 20
+
+
+def test_a_residual_of_0_that_a_rule_normalises_is_not_wrong():
+    normalised = Rule(
+        **{**SMALL_RESIDUALS, "name": "normalised"}, residual=lambda p, q: _normalised((p - q).clamp(min=0))
+    )
+    for call in some_calls(60, strata=(BY_NAME["tiny"],)):
+        error = law_error(normalised, call, 0)
+        assert error is not None
+        assert error.step < 1e-12
+
+
+def _normalised(rows):
+    """0 / 0 where nothing is left."""
+    return rows / rows.sum(dim=-1, keepdim=True)
 
 
 def test_a_rule_without_a_closed_form_along_a_path_says_so():

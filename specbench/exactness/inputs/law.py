@@ -22,6 +22,7 @@ That is the same equation at i = 0 with this rest in the place of p, so it is ch
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -46,8 +47,9 @@ class LawError:
     """How far a rule's formulas are from the target on one request.
 
     Attributes:
-        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree.
-        first: total variation of the step's first token, a lower bound on that of the step.
+        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree;
+            infinite if a formula gives no number (NaN).
+        first: total variation of the step's first token, a lower bound on that of the step; 0 if it is no number.
     """
 
     step: float
@@ -99,6 +101,8 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
         siblings = _of_siblings(rule, path) if len(tokens) else 0.0
     except NoClosedFormError:
         return None
+    if math.isnan(sum(errors) + siblings):
+        return LawError(math.inf, 0.0 if math.isnan(errors[0]) else errors[0])
     return LawError(max(sum(errors), siblings), errors[0])
 
 
@@ -187,7 +191,7 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
         return 0.0
     rest, again = rule.residual(path.p[:1], path.q[:1])[0], path.q[0].clone()
     again[path.tokens[0, 0]] = 0.0
-    if float(rest.sum()) < _REACHED or float(again.sum()) < _REACHED:
+    if not (float(rest.sum()) >= _REACHED and float(again.sum()) >= _REACHED):  # a rest of 0 may be normalised to NaN
         return 0.0
     rest, again = rest / rest.sum(), again / again.sum()
     second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
