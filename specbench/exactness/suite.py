@@ -242,7 +242,7 @@ class Examination:
         compared = (self.fixtures, self.seed, self.budget.compared)
         if other_rule:
             with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *compared)
+                self.evidence.fork = first_divergence(self.verifier, *compared)
                 self.evidence.follows = followed_rule(self.verifier, *compared)
         if other_rule or self._is_caught():
             with contextlib.suppress(ArgumentError, guard.VerifierFault):  # likewise
