@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.rules.block import formulas as block
 from specbench.rules.block.formulas import RULE as BLOCK
@@ -10,6 +11,7 @@ from specbench.rules.rule import LAST_SUCCESS, Rule
 from specbench.rules.token import formulas as token
 from specbench.rules.token.formulas import RULE as TOKEN
 from tests.exactness.test_inputs import BY_NAME, some_calls
+from tests.helpers.cases import FIXTURES
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -73,6 +75,30 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
         assert error is not None
         assert error.first == pytest.approx(first_tv, abs=1e-12)
     assert checked > 20
+
+
+def test_a_threshold_that_is_no_number_refuses():
+    """As the code does, since no uniform is below NaN; the error of the formulas was NaN, which JSON does not have."""
+
+    def error(unlikely: float) -> float:
+        def thresholds(along):
+            return torch.where(along.drafted_p < 0.1, unlikely, along.ratio).clamp(max=1)
+
+        return rule_error(Rule(name="mild", title="mild rule", thresholds=thresholds), FIXTURES["long"])
+
+    assert error(torch.nan) == error(0.0) > 0.1
+
+
+def test_a_prefix_weight_that_is_no_number_is_wrong():
+    def weights(along):
+        return block.prefix_weights(along) * torch.where(torch.arange(along.ratio.shape[1] + 1) < 10, 1.0, torch.nan)
+
+    rule = Rule(
+        name="long block", title="long block rule", guarantee="lossless", thresholds=block.thresholds,
+        decides=LAST_SUCCESS, prefix_weights=weights,
+    )  # fmt: skip
+    errors = [law_error(rule, call, 0) for call in some_calls(30, strata=(BY_NAME["long drafts"],))]
+    assert sum(error is not None and error.step > 1 for error in errors) > 2
 
 
 def test_a_residual_of_0_that_a_rule_normalises_is_not_wrong():

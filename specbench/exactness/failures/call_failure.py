@@ -85,7 +85,7 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
     lines = [_conditions(one, 0), *_draft(one, 0)]
     lead = f"by the formulas of the {rule.title} "
     if math.isinf(error.step):
-        lines.append(f"{lead}a threshold or a weight is no number (NaN)")
+        lines.append(f"{lead}a prefix weight is no number (NaN)")
     elif error.first > TOLERANCE:
         lines.append(f"{lead}the first token of a step is of total variation {error.first:.4g} from the target's")
     else:

@@ -48,7 +48,7 @@ class LawError:
 
     Attributes:
         step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree;
-            infinite if a formula gives no number (NaN).
+            infinite if a prefix weight is no number (NaN).
         first: total variation of the step's first token, a lower bound on that of the step; 0 if it is no number.
     """
 
