@@ -39,7 +39,14 @@ def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
         assert error.step < 1e-12, call.name
 
 
-@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT], ids=lambda rule: rule.name)
+# With chances below 0 it would be right: q t + |p - q| is p for t = min(2 p / q - 1, 1).
+NEGATIVE = Rule(
+    name="negative", title="rule with thresholds below 0", guarantee="lossless",
+    thresholds=lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_not(rule):
     errors = [law_error(rule, call, 0) for call in some_calls(40)]
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5

@@ -117,7 +117,7 @@ def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
     """
     batch, path = call.path, _Path(*_rows(call, request))
     count = int(batch.counts[request])
-    there, alone = rule.limits(batch)[request, :count].clamp(max=1), rule.limits(path)[0, :count].clamp(max=1)
+    there, alone = rule.limits(batch)[request, :count].clamp(0, 1), rule.limits(path)[0, :count].clamp(0, 1)
     if bool(((there - alone).abs() > TOLERANCE).any()):
         return False
     place = call.number // len(batch.counts) % (count + 1)
@@ -156,7 +156,7 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
         q = path.q[i]
         others = _Alternatives(path, i)
         if stops:
-            longer = kept * rule.limits(others)[:, i].clamp(max=1)
+            longer = kept * rule.limits(others)[:, i].clamp(0, 1)
         else:
             assert rule.prefix_weights is not None
             longer = rule.prefix_weights(others)[:, i + 1]
@@ -196,7 +196,7 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
     rest, again = rest / rest.sum(), again / again.sum()
     second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
     limits = rule.limits(_Alternatives(second, 0))[:, 0]
-    accepted = torch.where(again > 0, again * limits.clamp(max=1), 0.0)
+    accepted = torch.where(again > 0, again * limits.clamp(0, 1), 0.0)
     left = rule.residual(rest[None], again[None])[0]
     left = left / left.sum() if float(left.sum()) > 0 else rest
     return _difference(accepted + (1 - accepted.sum()) * left, rest)
