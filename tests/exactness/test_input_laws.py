@@ -44,9 +44,14 @@ NEGATIVE = Rule(
     name="negative", title="rule with thresholds below 0", guarantee="lossless",
     thresholds=lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs(),
 )  # fmt: skip
+# With weights below 0 it would be right: q t + p - q t is p for any t.
+UNCLAMPED = Rule(
+    name="unclamped", title="unclamped rule", guarantee="lossless", thresholds=LENIENT.thresholds,
+    residual=lambda p, q: p - torch.minimum(1.2 * p, q),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE, UNCLAMPED], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_not(rule):
     errors = [law_error(rule, call, 0) for call in some_calls(40)]
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
@@ -82,6 +87,11 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
         assert error is not None
         assert error.first == pytest.approx(first_tv, abs=1e-12)
     assert checked > 20
+
+
+@pytest.mark.parametrize("rule", [NEGATIVE, UNCLAMPED], ids=lambda rule: rule.name)
+def test_what_is_below_0_balances_nothing_on_small_pairs(rule):
+    assert rule_error(rule, FIXTURES["chain"]) > 1e-3
 
 
 def test_a_threshold_that_is_no_number_refuses():

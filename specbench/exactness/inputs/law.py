@@ -122,7 +122,7 @@ def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
         return False
     place = call.number // len(batch.counts) % (count + 1)
     weights = rule.weights_after(batch, batch.counts.clamp(max=place))[request]
-    return _difference(weights / weights.sum(), _drawn(rule, path, place)) <= TOLERANCE
+    return _difference(_normalised(weights), _drawn(rule, path, place)) <= TOLERANCE
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,6 +178,12 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
 def _drawn(rule: Rule, path: _Path, accepted: int) -> Float64[Tensor, " V"]:
     """What the token after some accepted ones is drawn from."""
     weights = rule.weights_after(path, torch.tensor([accepted], device=path.p.device))[0]
+    return _normalised(weights)
+
+
+def _normalised(weights: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
+    """The distribution of weights, of which some below 0 would balance chances that are too large."""
+    weights = weights.clamp(min=0)
     return weights / weights.sum()
 
 
