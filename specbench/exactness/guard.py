@@ -46,6 +46,9 @@ class VerifierFault(SpecbenchError):
         super().__init__(where + problem + (f" Shown by {request}." if request else ""))
         self.fixture, self.problem, self.request = fixture, problem, request
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VerifierFault, (self.fixture, self.problem, self.request)
+
 
 class _TooLongError(BaseException):
     """Not an Exception, which the verifier's own code may catch."""
