@@ -8,11 +8,10 @@ from typing import Any
 
 from specbench.exactness.draws.alpha_spending import last_alarm
 from specbench.exactness.enumeration.laws import completed, counted_ends, rule_lengths, target_joint
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import JOINT, Bound, Row, StratumRow
+from specbench.exactness.results import JOINT, Bound, Evidence, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.rules.agreement import TOLERANCE
@@ -122,7 +121,7 @@ class SensitivityRow:
     """What a test saw of a verifier.
 
     Attributes:
-        fixture, test: as in exactness.evidence.Row; ``location`` is what was located of its thresholds.
+        fixture, test: as in exactness.results.Row; ``location`` is what was located of its thresholds.
         draws: steps taken.
         p_value: 0 or 1 for what was located.
         rejected_at: steps after which it was caught; None if it was not.

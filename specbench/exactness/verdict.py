@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import (
     ALL,
     COUNTED,
@@ -12,6 +11,7 @@ from specbench.exactness.results import (
     LARGE,
     LOCATED,
     Bound,
+    Evidence,
     LongUseRow,
     Row,
     StratumRow,

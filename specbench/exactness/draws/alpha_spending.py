@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Row, uncontradicted
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Evidence, Row, uncontradicted
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
