@@ -5,7 +5,6 @@ The names of tests are here too, each with what a certificate says of it. Habits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench.exactness.habits import Habit
@@ -286,20 +285,6 @@ class LongUseRow:
     first_changed: int | None
 
 
-def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
-    """Returns the bounds without proofs that something contradicts.
-
-    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
-    fixture, or any habit shows that it does not.
-
-    Args:
-        rejected: the tests that reject the verifier.
-    """
-    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
-    habitual = any(habit.differing for habit in habits)
-    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]
-
-
 @dataclass
 class Evidence:
     """All that a verifier's run left.
@@ -365,3 +350,14 @@ class Evidence:
     def rejected(self) -> list[Row]:
         """The tests that say the verifier is not lossless."""
         return [row for row in self.rows if row.gates and row.rejected_at is not None]
+
+    @property
+    def uncontradicted(self) -> list[Bound]:
+        """The bounds without proofs that something contradicts.
+
+        A proof is of code that does the same at every call: a request that differs from the model, a test that rejects
+        the fixture, or any habit shows that it does not.
+        """
+        fixtures = {row.fixture for row in self.rejected} | {bound.fixture for bound in self.bounds if bound.differing}
+        same = not any(habit.differing for habit in self.habits)
+        return [replace(bound, proved=bound.proved and same and bound.fixture not in fixtures) for bound in self.bounds]

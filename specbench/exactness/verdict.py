@@ -15,7 +15,6 @@ from specbench.exactness.results import (
     LongUseRow,
     Row,
     StratumRow,
-    uncontradicted,
 )
 from specbench.rules.agreement import TOLERANCE
 
@@ -129,12 +128,6 @@ def most_biased(bounds: list[Bound]) -> Bound | None:
     """The largest bias that was located, if it is more than rounding."""
     largest = max(bounds, key=lambda bound: bound.located or 0.0, default=None)
     return largest if largest is not None and (largest.located or 0.0) > ROUNDING else None
-
-
-def proved_bounds(evidence: Evidence) -> list[Bound]:
-    """The bounds with a proof that nothing contradicts."""
-    bounds = uncontradicted(evidence.bounds, evidence.rejected, evidence.habits)
-    return [bound for bound in bounds if bound.proved and bound.located is not None]
 
 
 def other_rejections(verdict: Verdict, evidence: Evidence) -> list[str]:

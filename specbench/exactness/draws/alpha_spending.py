@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Evidence, Row, uncontradicted
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Evidence, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
@@ -86,11 +86,11 @@ class Looks:
         evidence = self.evidence
         evidence.rows = [self._bounded(row) for row in evidence.rows]
         if evidence.fault is None:
-            bounds = [self._bound(probe) for probe in probes.values() if probe.tally.draws]
-            bounds = uncontradicted(bounds, evidence.rejected, evidence.habits)
-            compared = [probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, seed, left_out)
+            evidence.bounds = [self._bound(probe) for probe in probes.values() if probe.tally.draws]
+            evidence.bounds = evidence.uncontradicted
+            compared = [probes[bound.fixture].calls for bound in evidence.bounds if not bound.by_counts]
+            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in evidence.bounds)
+            evidence.calls = call_bound(compared, 1 - CONFIDENCE, seed, left_out)
 
     def _bound(self, probe: Probe) -> Bound:
         """The bound of a fixture; without a model of the code the smaller of two, each with half of the doubt."""
