@@ -65,6 +65,14 @@ def check_seconds(
     return value
 
 
+def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
+    """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
+    value = plain_number(value)
+    if not is_number(value) or not 0 < value < 1:
+        raise ConfigError(key, value, "not inside (0, 1)", remedy)
+    return float(value)
+
+
 def check_flag(key: str, value: object) -> bool:
     """The value. Raises ConfigError for anything but true or false."""
     if not isinstance(value, bool):

@@ -121,13 +121,11 @@ def compare(
     return comparison
 
 
-def first_divergence(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST
-) -> str | None:
-    """Returns the first fork of a verifier and a rule that rounding does not explain, in a line.
+def first_divergence(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST) -> str | None:
+    """Returns the first fork of a verifier and its rule that rounding does not explain, in a line.
 
     Args:
-        rule: one whose formulas are known.
+        verifier: of a rule whose formulas are known.
         fixtures: on the device.
         most: requests of a fixture that are compared at once, for slow code; 64 are in any case.
 
@@ -137,6 +135,7 @@ def first_divergence(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
+    rule = rule_of(verifier)
     for comparison in _with_rule(verifier, rule, fixtures, seed, most):
         for divergence in comparison.divergences:
             if divergence.cause == STRUCTURAL:

@@ -46,6 +46,9 @@ class VerifierFault(SpecbenchError):
         super().__init__(where + problem + (f" Shown by {request}." if request else ""))
         self.fixture, self.problem, self.request = fixture, problem, request
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VerifierFault, (self.fixture, self.problem, self.request)
+
 
 class _TooLongError(BaseException):
     """Not an Exception, which the verifier's own code may catch."""
@@ -137,18 +140,18 @@ def one_thread() -> Generator[None]:
 
 def check_attributes(verifier: object) -> None:
     """Raises VerifierFault for what is no verifier at all."""
-    for name, kind, example in (("rule", str | RuleInfo, 'rule = "token"'), ("lossless", bool, "lossless = True")):
-        value = getattr(verifier, name, None)
+    name = type(verifier).__name__
+    for attribute, kind, usual, remedy in (
+        ("rule", str | RuleInfo, None, 'Write rule = "token" into the class.'),
+        ("lossless", bool, None, "Write lossless = True into the class."),
+        ("limits", Limits, Limits(), "Write a specbench.rules.Limits, or leave it out."),
+    ):
+        value = getattr(verifier, attribute, usual)
         if not isinstance(value, kind):
             state = "has no attribute" if value is None else f"has {value!r} as its attribute"
-            raise VerifierFault("", f"{type(verifier).__name__} {state} {name}. Write {example} into the class.")
+            raise VerifierFault("", f"{name} {state} {attribute}. {remedy}")
     if not callable(getattr(verifier, "verify", None)):
-        problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
-        raise VerifierFault("", f"{problem} See rules/verifier.py.")
-    limits = getattr(verifier, "limits", Limits())
-    if not isinstance(limits, Limits):
-        problem = f"{type(verifier).__name__} has {limits!r} as its attribute limits."
-        raise VerifierFault("", f"{problem} Write a specbench.rules.Limits, or leave it out.")
+        raise VerifierFault("", f"{name} has no method verify(draft, target, streams). See rules/verifier.py.")
 
 
 def verify(verifier: Verifier, call: VerifyCall) -> Verification:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specbench.core.checks import check_count, check_flag, check_seconds, plain_number
+from specbench.core.checks import check_chance, check_count, check_flag, check_seconds
 from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
@@ -24,14 +24,12 @@ _HABITS_SECONDS, _COMPARED_SECONDS, _FEWEST_OF_HABITS = 0.5, 1.25, 8  # reckoned
 
 def _checked(name: str, value: Any) -> Any:
     """The value of a setting, as Python's own."""
-    key, value = f"protocol.{name}", plain_number(value)
+    key = f"protocol.{name}"
     if name.endswith("seconds"):
         return check_seconds(key, value)
     if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
         return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
-    if name in ("false_alarm", "power") and not (isinstance(value, float) and 0 < value < 1):
-        raise ConfigError(key, value, "not inside (0, 1)", "Use a number inside it.")
-    return check_flag(key, value) if name == "stop_when_caught" else value
+    return check_flag(key, value) if name == "stop_when_caught" else check_chance(key, value)
 
 
 @dataclass(frozen=True, kw_only=True)

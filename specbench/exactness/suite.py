@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ from specbench.exactness.enumeration.injection import (
     takes_injected_uniforms,
 )
 from specbench.exactness.enumeration.row import locate_row
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
@@ -37,7 +36,7 @@ from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import ALL, EXTREMES, Row
+from specbench.exactness.results import ALL, EXTREMES, Evidence, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import Trials, run_trials
@@ -180,12 +179,14 @@ class Examination:
         effort = self.budget.effort if injectable else 0.0
         deadline = deadline_of(self.settings.locating_seconds)
         for fixture in self.fixtures:
-            with self._refusals_noted(fixture.name):
+            try:
                 if injectable:
                     calls, failures = extreme_failures(self.verifier, fixture)
                     self.extremes += failures
                     self.extra.append(Row.of_failures(fixture.name, EXTREMES, calls, len(failures)))
                 self.probes[fixture.name] = Probe(self.verifier, fixture, effort, deadline)
+            except ArgumentError as error:
+                self.evidence.unsupported[fixture.name] = str(error)
         return any(probe.late for probe in self.probes.values())
 
     def _draw_from_d(self) -> bool:
@@ -240,7 +241,7 @@ class Examination:
         compared = (self.fixtures, self.seed, self.budget.compared)
         if other_rule:
             with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *compared)
+                self.evidence.fork = first_divergence(self.verifier, *compared)
                 self.evidence.follows = followed_rule(self.verifier, *compared)
         if other_rule or self._is_caught():
             with contextlib.suppress(ArgumentError, guard.VerifierFault):  # likewise
@@ -266,18 +267,10 @@ class Examination:
     def _draw_pairs(self) -> bool:
         self.report("successive steps")
         arguments = (self.budget.pairs, self.seed, self.device, self.settings.serial_seconds)
-        late = False
-        with self._refusals_noted("serial"):
-            rows, late = serial_rows(self.verifier, *arguments)
-            self.extra += rows
+        rows, refused, late = serial_rows(self.verifier, *arguments)
+        self.extra += rows
+        self.evidence.unsupported |= refused
         return late
-
-    @contextlib.contextmanager
-    def _refusals_noted(self, name: str) -> Generator[None]:
-        try:
-            yield
-        except ArgumentError as error:
-            self.evidence.unsupported[name] = str(error)
 
     def _draw(self) -> bool:
         small = SmallTier(self.verifier, self.probes, self.seed, self.device, self.evidence)

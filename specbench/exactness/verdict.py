@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import (
     ALL,
     COUNTED,
@@ -12,10 +11,10 @@ from specbench.exactness.results import (
     LARGE,
     LOCATED,
     Bound,
+    Evidence,
     LongUseRow,
     Row,
     StratumRow,
-    uncontradicted,
 )
 from specbench.rules.agreement import TOLERANCE
 
@@ -129,12 +128,6 @@ def most_biased(bounds: list[Bound]) -> Bound | None:
     """The largest bias that was located, if it is more than rounding."""
     largest = max(bounds, key=lambda bound: bound.located or 0.0, default=None)
     return largest if largest is not None and (largest.located or 0.0) > ROUNDING else None
-
-
-def proved_bounds(evidence: Evidence) -> list[Bound]:
-    """The bounds with a proof that nothing contradicts."""
-    bounds = uncontradicted(evidence.bounds, evidence.rejected, evidence.habits)
-    return [bound for bound in bounds if bound.proved and bound.located is not None]
 
 
 def other_rejections(verdict: Verdict, evidence: Evidence) -> list[str]:

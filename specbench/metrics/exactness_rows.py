@@ -79,7 +79,7 @@ class SensitivityRow:
     """What a test saw of a verifier.
 
     Attributes:
-        fixture, test: as in exactness.evidence.Row; ``location`` is what was located of its thresholds.
+        fixture, test: as in exactness.results.Row; ``location`` is what was located of its thresholds.
         draws: steps taken.
         p_value: 0 or 1 for what was located.
         rejected_at: steps after which it was caught; None if it was not.

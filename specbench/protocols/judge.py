@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from matplotlib.figure import Figure
 
-from specbench.core.checks import check_count, check_seconds
+from specbench.core.checks import check_chance, check_count, check_seconds
 from specbench.core.errors import ConfigError, message_of
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import environment
@@ -31,7 +31,6 @@ from specbench.protocols.judging.sampler import JudgedPrompt, Sampler, prompts_o
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
 from specbench.protocols.judging.text_scorer import TextScorer
 from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
-from specbench.protocols.settings import check_chance
 from specbench.reports.plots import comparisons as plots
 from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED

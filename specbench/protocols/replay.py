@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import pandas as pd
 
-from specbench.core.checks import check_path
+from specbench.core.checks import check_chance, check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
 from specbench.protocols.protocol import Conditions, Outcome, ParquetTable, RunContext
-from specbench.protocols.settings import check_chance, check_drafting, check_gammas
+from specbench.protocols.settings import check_drafting, check_gammas
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PlanRow, plan, rules_compared
 from specbench.replay.plausible import warning

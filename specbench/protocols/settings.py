@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds, is_number, plain_number
+from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
@@ -33,14 +33,6 @@ def check_drafting(key: str, gammas: list[int], remedy: str = "Add one above 0, 
     if gammas == [0]:
         raise ConfigError(key, gammas, "none of them drafts", remedy)
     return gammas
-
-
-def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
-    """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
-    value = plain_number(value)
-    if not is_number(value) or not 0 < value < 1:
-        raise ConfigError(key, value, "not inside (0, 1)", remedy)
-    return float(value)
 
 
 def check_decoded(gammas: object, decoded: object, done: str) -> tuple[list[int], list[int]]:

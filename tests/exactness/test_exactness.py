@@ -22,10 +22,9 @@ from specbench.exactness import suite
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.enumeration.laws import all_drafts, law_of
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.purity import long_use
-from specbench.exactness.results import COUNTED, RULE
+from specbench.exactness.results import COUNTED, RULE, Evidence
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
@@ -290,8 +289,8 @@ class RefusesOneHot(accept.Lenient):
 
 def test_the_first_fork_with_a_rule_is_told_in_a_line():
     kept = [FIXTURES[name] for name in ("one_hot", "chain")]
-    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0) is None
-    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0)
+    assert first_divergence(MaskedVerifier(), kept, 0) is None
+    line = first_divergence(RefusesOneHot(), kept, 0)
     form = (
         r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
         r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
@@ -300,7 +299,7 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
     token, uniform, threshold, emitted, expected = re.fullmatch(form, line).groups()
     assert float(threshold) < float(uniform) < float(threshold) / 0.8
     assert len(emitted.split(",")) > int(token) == len(expected.split(","))
-    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0)
+    malformed = first_divergence(state.CountsAfterRejection(), [FIXTURES["deep"]], 0)
     assert "the form of the result (structural); of the draft" in malformed
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
 from specbench.exactness.draws import serial
@@ -132,7 +133,7 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 @pytest.mark.usefixtures("unchecked")
 def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
     """3 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
-    monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], False))
+    monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], {}, False))
     monkeypatch.setattr(calibration, "CALLS", 0)
     rows = p_values(MaskedVerifier(), seeds=3, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
@@ -245,10 +246,23 @@ class SixteenBits(TokenSteps):
     ids=lambda value: type(value).__name__,
 )
 def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
-    rows, _ = serial_rows(verifier, 80_000, 0, CPU, 0)
+    rows, *_ = serial_rows(verifier, 80_000, 0, CPU, 0)
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_verifier_that_refuses_one_of_the_fixtures_is_tested_on_the_other():
+    class TakesNoEmptyDraft(ReseededSteps):
+        def verify(self, draft, target, streams):
+            if (draft.num_draft_tokens == 0).any():
+                raise ArgumentError("draft: empty")
+            return super().verify(draft, target, streams)
+
+    rows, refused, _ = serial_rows(TakesNoEmptyDraft(), 40_000, 0, CPU, 0)
+    assert refused == {"serial idle": "draft: empty"}
+    assert SUCCESSIVE in {row.test for row in rows if row.p_value < 1e-9}
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -261,8 +275,8 @@ def test_time_that_is_up_when_all_twins_are_made_cuts_nothing(late, monkeypatch)
 
 
 def test_one_pair_of_steps_is_enough_for_a_test():
-    rows, late = serial_rows(MaskedVerifier(), 1, 0, CPU, 0)
-    assert not late
+    rows, refused, late = serial_rows(MaskedVerifier(), 1, 0, CPU, 0)
+    assert (refused, late) == ({}, False)
     assert {row.test for row in rows} == {FORM, SUCCESSIVE, LAST_FIRST}
     assert all(row.p_value == 1 for row in rows)
 

@@ -9,7 +9,7 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.purity import long_use as module
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
@@ -19,6 +19,7 @@ from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
+from specbench.sampling import inverse_cdf
 from tests.helpers.cases import FIXTURES
 
 CPU = torch.device("cpu")
@@ -176,6 +177,18 @@ def test_limits_are_respected_and_refusals_left_out():
 
     row = used(Limited())
     assert 200 < row.calls < CALLS  # those of float16 are left out
+    assert row.changed == 0
+
+
+def test_refusals_of_its_own_sampler_are_left_out():
+    class OwnDrafts(TokenSteps):
+        def draft_tokens(self, rows, u):
+            if (rows.temperature == 0).any():
+                raise ArgumentError("draft: greedy rows")
+            return inverse_cdf(rows.probs(), u), rows
+
+    row = used(OwnDrafts(), fixtures=[*SOME, greedy_fixture()])
+    assert row.requests == row.new_requests > 400
     assert row.changed == 0
 
 

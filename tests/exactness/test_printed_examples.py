@@ -1,19 +1,20 @@
 """The simplest failing example: it is of the fixture in the headline, and fails as it is printed."""
 
+import re
+
 import pytest
 import torch
 
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import JOINT, Failure, Row
+from specbench.exactness.results import JOINT, Evidence, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.zoo import accept
+from specbench.exactness.zoo import accept, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 
@@ -32,6 +33,34 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     assert fixture_failure.simplest_failure(*arguments).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
     assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
+
+
+class OwnRule(accept.Lenient):
+    rule = "a rule of one's own"
+
+
+class OwnDrafts(wrong_q.ArgmaxDraft):
+    rule = "a rule of one's own"
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("verifier", "draws_itself"), [(OwnRule(), False), (OwnDrafts(), True)])
+def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(verifier, draws_itself):
+    fixture = FIXTURES["chain"]
+    probe = Probe(verifier, fixture, 0.02)
+    failure = fixture_failure.simplest_failure(
+        Subject(verifier), Evidence(), {"chain": probe}, [], None, of_points(verifier)
+    )
+    assert failure is not None
+    line, *more = failure.lines
+    shown = re.search(r"step \[(.+)\] .+ probability (\S+) by the code's thresholds, (\S+) by the target", line)
+    assert shown is not None
+    tokens, code, target = torch.tensor([list(map(int, shown[1].split(", ")))]), float(shown[2]), float(shown[3])
+    rows = fixture.rows_along(tokens[:, :-1])
+    assert target == pytest.approx(float(fixture.p[rows, tokens].prod()))
+    assert probe.located is not None
+    assert 2 * probe.located / 3**3 <= abs(code - target) <= probe.located + 1e-8
+    assert len(more) == draws_itself
 
 
 class WrongBeyond(TokenSteps):

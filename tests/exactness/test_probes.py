@@ -17,9 +17,8 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import Habit
-from specbench.exactness.results import COUNTED, JOINT, LOCATED, RULE, Row, uncontradicted
+from specbench.exactness.results import COUNTED, JOINT, LOCATED, RULE, Evidence, Row
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.statistics.calls import MODELS
 from specbench.exactness.steps import verified_steps
@@ -278,10 +277,13 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
     assert clean.proved
     rejected, passed = (Row(name, JOINT, 1000, 99.0, 26, 1e-9, 1000) for name in ("chain", "deep"))
     same, differs = Habit("called again", 100, 0), Habit("called again", 100, 1)
-    assert uncontradicted([clean], [passed], [same]) == [clean]
+    assert Evidence(bounds=[clean], rows=[passed], habits=[same]).uncontradicted == [clean]
     for rows, habits in (([rejected], [same]), ([], [differs])):
-        assert not uncontradicted([clean], rows, habits)[0].proved
-    assert not uncontradicted([dataclasses.replace(clean, differing=1)], [], [])[0].proved
+        assert not Evidence(bounds=[clean], rows=rows, habits=habits).uncontradicted[0].proved
+    assert not Evidence(bounds=[dataclasses.replace(clean, differing=1)]).uncontradicted[0].proved
+    looks = Looks(Settings(), Evidence(habits=[differs]), Journal(), fixtures=1)
+    looks.conclude({"chain": probe}, 0)
+    assert [bound.proved for bound in looks.evidence.bounds] == [False]
     seeds = request_streams(0, 0, 1000, CHAIN.gamma + 1, CPU).seeds
     probe.verifier = OfRequests("seeds", seeds[-2:-1])  # a seed of one request in a thousand
     assert not put(probe, 1000, 0).bound(ALPHA, ALPHA).proved

@@ -5,7 +5,7 @@ import itertools
 
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.certificate.words import say
-from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import Evidence
 from specbench.exactness.statistics.calls import CallBound
 from tests.helpers.made_up_evidence import (
     BOUNDS,
@@ -57,6 +57,14 @@ def test_the_first_calls_of_what_cannot_be_copied_are_not_covered():
         use = dataclasses.replace(LONG_USE, unlike_fresh=unlike_fresh)
         lines = say("not_covered", Evidence(long_use=use))
         assert any(line.startswith("the first calls of an object") for line in lines) != covered
+
+
+def test_what_was_not_run_is_not_blamed_on_the_verifier():
+    lines = say("not_covered", Evidence(inputs=INPUTS["clean"]))
+    assert "what many calls of one object change, the first ones too: not run" in lines
+    assert not any("no unused copy" in line for line in lines)
+    (law,) = (line for line in lines if line.startswith("the law of a step"))
+    assert law.endswith(": not run, or it has no uniforms or no formulas to go by")
 
 
 def test_every_page_can_be_written():

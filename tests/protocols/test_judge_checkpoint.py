@@ -286,6 +286,11 @@ def test_bounds_hold_the_truth():
     assert max(coverage.values()) <= 100
 
 
+def test_one_text_of_each_mode_bounds_nothing():
+    one = ScoredText(np.zeros((4, 1)), *[np.zeros(4)] * 2, np.ones((4, 1)), np.full((4, 1), 0.3))
+    assert {row.bound for row in share_rows({mode: [one] for mode in Mode}, ["a"], 0.99)} == {1.0}
+
+
 @pytest.mark.parametrize(
     ("speculative", "plain", "verdict"),
     [(1, 0, CANNOT_TELL), (14, 0, CANNOT_TELL), (15, 0, REFUTED), (15, 1, CANNOT_TELL)],

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.machine.provenance import environment
 from specbench.exactness.certificate.words import page_of, say
-from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import Evidence
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows
@@ -29,7 +29,7 @@ class Certificate:
             confidence, None where there is none.
         tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
         bounds, inputs, census, tests, habits, long_use, row: as in results.py.
-        refusals, failure, interrupted: as in evidence.py.
+        refusals, failure, interrupted: as in results.py.
         covered, not_covered: the scope, in words.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.

@@ -8,13 +8,12 @@ and from below, hold on all small fixtures together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Row, uncontradicted
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Evidence, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
@@ -85,34 +84,31 @@ class Looks:
             seed: of the run, from which sizes of calls follow.
         """
         evidence = self.evidence
-        evidence.rows = [self.bounded(row) for row in evidence.rows]
+        evidence.rows = [self._bounded(row) for row in evidence.rows]
         if evidence.fault is None:
-            bounds = uncontradicted(self.bounds(probes.values()), evidence.rejected, evidence.habits)
-            compared = [probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
-            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in bounds)
-            evidence.bounds, evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE, seed, left_out)
+            evidence.bounds = [self._bound(probe) for probe in probes.values() if probe.tally.draws]
+            evidence.bounds = evidence.uncontradicted
+            compared = [probes[bound.fixture].calls for bound in evidence.bounds if not bound.by_counts]
+            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in evidence.bounds)
+            evidence.calls = call_bound(compared, 1 - CONFIDENCE, seed, left_out)
 
-    def bounds(self, probes: Iterable[Probe]) -> list[Bound]:
-        """Returns the bounds of the fixtures that were drawn on."""
-        bounds = []
-        for probe in probes:
-            if probe.tally.draws and probe.method == LOCATED:
-                bounds.append(probe.bound(self.doubt, self.least_alarm))
-            elif probe.tally.draws:  # the smaller of two bounds, each with half of the doubt
-                bounds.append(probe.bound(self.doubt / 2, self.least_alarm, self._counted(probe.tally)))
-        return bounds
+    def _bound(self, probe: Probe) -> Bound:
+        """The bound of a fixture; without a model of the code the smaller of two, each with half of the doubt."""
+        if probe.method == LOCATED:
+            return probe.bound(self.doubt, self.least_alarm)
+        return probe.bound(self.doubt / 2, self.least_alarm, self._counted(probe.tally))
 
     def _counted(self, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
         name, rows = tally.fixture.name, {row.key: row for row in self.evidence.rows}
         if (name, JOINT) in rows:
-            return self.bounded(rows[name, JOINT]).upper_bound
+            return rows[name, JOINT].upper_bound
         if int((tally.fixture.p > 0).sum(dim=1).max()) > 1:
             return 1.0  # so few draws that no cell could be tested
         form = rows.get((name, FORM))
         return None if form is None else share_at_most(form.statistic, tally.draws, self.doubt / 2)
 
-    def bounded(self, row: Row) -> Row:
+    def _bounded(self, row: Row) -> Row:
         """Returns the row with what it could have seen, and its upper bound."""
         if row.test != JOINT or row.dof == 0:
             return row

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, small_fixtures
 from specbench.exactness.results import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
@@ -120,28 +121,36 @@ class _Serial:
 
 def serial_rows(
     verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int
-) -> tuple[list[Row], bool]:
-    """Returns the tests of pairs of steps that nothing should connect, and whether the time was up before all pairs.
+) -> tuple[list[Row], dict[str, str], bool]:
+    """Tests pairs of steps that nothing should connect.
 
     Args:
         draws: pairs of successive steps, on both fixtures together; half as many of twins.
         seconds: at most this long; 0 is no limit.
 
+    Returns:
+        The tests, the verifier's reason for refusing a fixture, by name, and whether the time was up before all pairs.
+
     Raises:
-        ArgumentError, VerifierFault: as steps.verified_steps.
+        VerifierFault: as steps.verified_steps.
     """
     results: list[Row] = []
+    refused: dict[str, str] = {}
     late = False
     chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
         pairs, time_each = max(1, draws // len(chosen)), seconds / len(chosen)
-        rows = serial.successive(pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
         of_a_bit = int(pairs * TWINS_SHARE) // len(_FLIPS)
-        rows += serial.twins(of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
+        try:
+            rows = serial.successive(pairs, deadline_of(time_each * (1 - TWINS_SHARE)))
+            rows += serial.twins(of_a_bit, pairs, deadline_of(time_each * TWINS_SHARE))
+        except ArgumentError as error:
+            refused[serial.name] = str(error)
+            continue
         late = late or serial.late
         results += [Row.of_failures(serial.name, FORM, serial.steps_made, serial.malformed), *rows]
-    return results, late
+    return results, refused, late
 
 
 def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:

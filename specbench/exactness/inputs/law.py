@@ -22,6 +22,7 @@ That is the same equation at i = 0 with this rest in the place of p, so it is ch
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,8 +48,9 @@ class LawError:
     """How far a rule's formulas are from the target on one request.
 
     Attributes:
-        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree.
-        first: total variation of the step's first token, a lower bound on that of the step.
+        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree;
+            infinite if a prefix weight is no number (NaN).
+        first: total variation of the step's first token, a lower bound on that of the step; 0 if it is no number.
     """
 
     step: float
@@ -100,6 +102,8 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
         siblings = _of_siblings(rule, path) if len(tokens) else 0.0
     except NoClosedFormError:
         return None
+    if math.isnan(sum(errors) + siblings):
+        return LawError(math.inf, 0.0 if math.isnan(errors[0]) else errors[0])
     return LawError(max(sum(errors), siblings), errors[0])
 
 
@@ -114,12 +118,12 @@ def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
     """
     batch, path = call.path, _Path(*_rows(call, request))
     count = int(batch.counts[request])
-    there, alone = rule.limits(batch)[request, :count].clamp(max=1), rule.limits(path)[0, :count].clamp(max=1)
+    there, alone = rule.limits(batch)[request, :count].clamp(0, 1), rule.limits(path)[0, :count].clamp(0, 1)
     if bool(((there - alone).abs() > TOLERANCE).any()):
         return False
     place = call.number // len(batch.counts) % (count + 1)
     weights = rule.weights_after(batch, batch.counts.clamp(max=place))[request]
-    return _difference(weights / weights.sum(), _drawn(rule, path, place)) <= TOLERANCE
+    return _difference(_normalised(weights), _drawn(rule, path, place)) <= TOLERANCE
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,7 +157,7 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
         q = path.q[i]
         others = _Alternatives(path, i)
         if stops:
-            longer = kept * rule.limits(others)[:, i].clamp(max=1)
+            longer = kept * rule.limits(others)[:, i].clamp(0, 1)
         else:
             assert rule.prefix_weights is not None
             longer = rule.prefix_weights(others)[:, i + 1]
@@ -175,6 +179,12 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
 def _drawn(rule: Rule, path: _Path, accepted: int) -> Float64[Tensor, " V"]:
     """What the token after some accepted ones is drawn from."""
     weights = rule.weights_after(path, torch.tensor([accepted], device=path.p.device))[0]
+    return _normalised(weights)
+
+
+def _normalised(weights: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
+    """The distribution of weights, of which some below 0 would balance chances that are too large."""
+    weights = weights.clamp(min=0)
     return weights / weights.sum()
 
 
@@ -188,12 +198,12 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
         return 0.0
     rest, again = rule.residual(path.p[:1], path.q[:1])[0], path.q[0].clone()
     again[path.tokens[0, 0]] = 0.0
-    if float(rest.sum()) < _REACHED or float(again.sum()) < _REACHED:
+    if not (float(rest.sum()) >= _REACHED and float(again.sum()) >= _REACHED):  # a rest of 0 may be normalised to NaN
         return 0.0
     rest, again = rest / rest.sum(), again / again.sum()
     second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
     limits = rule.limits(_Alternatives(second, 0))[:, 0]
-    accepted = torch.where(again > 0, again * limits.clamp(max=1), 0.0)
+    accepted = torch.where(again > 0, again * limits.clamp(0, 1), 0.0)
     left = rule.residual(rest[None], again[None])[0]
     left = left / left.sum() if float(left.sum()) > 0 else rest
     return _difference(accepted + (1 - accepted.sum()) * left, rest)

@@ -27,7 +27,6 @@ from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED
 from specbench.exactness.reference import VerifyCall, held_against
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
-from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
 _REQUESTS, _ALONE = 2048, 12  # requests of a fixture at most, and those of them that are verified alone
@@ -64,18 +63,18 @@ def habits(
 
 @dataclass(frozen=True)
 class _Condition:
-    """Calls that should give some requests the tokens that they have in the usual batch.
+    """A call that should give some requests the tokens that they have in the usual batch.
 
     Attributes:
         name: the habit that a difference shows; empty for the usual batch.
-        calls: with some or all of the requests.
+        call: with some or all of the requests.
         requests: [m], the requests of the usual batch that are compared.
-        places: [m], where each of them stands in the results of the calls together.
-        state: seed of PyTorch's generator before each call.
+        places: [m], where each of them stands in the call.
+        state: seed of PyTorch's generator before the call.
     """
 
     name: str
-    calls: list[VerifyCall]
+    call: VerifyCall
     requests: Int64[Tensor, " m"]
     places: Int64[Tensor, " m"]
     state: int = 1
@@ -87,33 +86,32 @@ def _compared(
     """Requests of each comparison by habit: all, those that differ, and those of which one is not the rule's."""
     # torch.manual_seed writes a traceback for every kind of device, which takes longer than a request does.
     seeded = torch.default_generator.manual_seed if fixture.p.device.type == "cpu" else torch.manual_seed
-
-    def results_of(condition: _Condition) -> Verification:
-        results = []
-        for call in condition.calls:
-            seeded(condition.state)
-            results.append(guard.verify(verifier, call))
-        return Verification.join(results)
-
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
     order = [0, *range(len(conditions)), *range(len(conditions))]
     chance.shuffle(order)
     rule = held_against(verifier)
 
+    def wrong(call: VerifyCall, results: Verification) -> Bool[Tensor, " B"]:
+        """Which results are not the rule's, beyond rounding."""
+        marks = torch.zeros_like(call.counts, dtype=torch.bool)
+        if rule is not None:
+            marks[call.beyond_rounding(rule, results, torch.arange(len(marks), device=marks.device))] = True
+        return marks
+
     def counts(index: int, places: Tensor, changed: Verification, other: int, requests: Tensor) -> tuple[int, int, int]:
         """Of a comparison of results with the first ones of a condition."""
         before = first[other]
-        different = changed.select(places).differs(before.select(requests))
-        structural = different
-        if rule is not None and bool(different.any()):
-            wrong, wrong_before = _unlike(rule, conditions[index], changed), _unlike(rule, conditions[other], before)
-            structural = different & (wrong[places] | wrong_before[requests])
+        different = structural = changed.select(places).differs(before.select(requests))
+        if bool(different.any()):
+            wrong_now, wrong_before = wrong(conditions[index].call, changed), wrong(conditions[other].call, before)
+            structural = different & (wrong_now[places] | wrong_before[requests])
         return len(different), int(different.sum()), int(structural.sum())
 
     first: dict[int, Verification] = {}
     rows = []
     for index in order:
-        results = results_of(conditions[index])
+        seeded(conditions[index].state)
+        results = guard.verify(verifier, conditions[index].call)
         if index in first:
             indices = torch.arange(len(results.num_accepted), device=results.num_accepted.device)
             rows.append((TWICE, counts(index, indices, results, index, indices)))
@@ -122,18 +120,6 @@ def _compared(
     for index, condition in enumerate(conditions[1:], start=1):
         rows.append((condition.name, counts(index, condition.places, first[index], 0, condition.requests)))
     return rows
-
-
-def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Tensor, " n"]:
-    """Which results of a condition's calls are not the rule's, beyond rounding."""
-    sizes = [len(call.counts) for call in condition.calls]
-    outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
-    marks = []
-    for call, outcome in zip(condition.calls, outcomes, strict=True):
-        indices = torch.arange(len(outcome[1]), device=outcome[1].device)
-        unlike = call.beyond_rounding(rule, Verification(*outcome), indices)
-        marks.append(torch.zeros_like(indices, dtype=torch.bool).index_fill_(0, unlike, True))
-    return torch.cat(marks)
 
 
 def _conditions(
@@ -151,8 +137,8 @@ def _conditions(
 
     usual = drawn.only(usual_requests)
     conditions = [
-        _Condition("", [usual], usual_requests, usual_requests),
-        _Condition(GENERATOR, [usual], usual_requests, usual_requests, state=2),
+        _Condition("", usual, usual_requests, usual_requests),
+        _Condition(GENERATOR, usual, usual_requests, usual_requests, state=2),
     ]
     if (made := usual.streams.made) is not None:
         own = streams.select(usual_requests)
@@ -162,17 +148,15 @@ def _conditions(
             (SEED, GivenStreams.of(made, Streams(seeds, own.positions, width))),
             (POSITION, GivenStreams.of(made, Streams(own.seeds, positions, width))),
         ):
-            conditions.append(_Condition(name, [replace(usual, streams=other)], usual_requests, usual_requests))
+            conditions.append(_Condition(name, replace(usual, streams=other), usual_requests, usual_requests))
     for kept in (usual_requests[::2], usual_requests[1::2]):  # at their places, in a batch of the same size
         others = second.clone()
         others[kept] = kept
-        conditions.append(_Condition(COMPANY, [drawn.only(others)], kept, kept))
+        conditions.append(_Condition(COMPANY, drawn.only(others), kept, kept))
     order = torch.randperm(size, generator=torch.Generator().manual_seed(number)).to(device)
-    conditions.append(_Condition(PLACE, [drawn.only(order)], order, usual_requests))
+    conditions.append(_Condition(PLACE, drawn.only(order), order, usual_requests))
     half = usual_requests[: max(1, size // 2)]
-    conditions.append(_Condition(SIZE, [drawn.only(half)], half, half))
-    alone = torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()
-    conditions.append(
-        _Condition(SIZE, [drawn.only(request[None]) for request in alone], alone, usual_requests[: len(alone)])
-    )
+    conditions.append(_Condition(SIZE, drawn.only(half), half, half))
+    for request in torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()[:, None]:
+        conditions.append(_Condition(SIZE, drawn.only(request), request, usual_requests[:1]))
     return conditions

@@ -19,20 +19,32 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import guard
-from specbench.exactness.fixtures import Fixture
+from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.purity.mixed_shapes import MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.reference import held_against
 from specbench.exactness.results import LongUseRow
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.steps import Drawn, draw
-from specbench.exactness.streams import LONG_USE, request_streams
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.exactness.streams import LONG_USE, request_streams, uniforms
+from specbench.rules.verifier import Limits, Verifier, capabilities
+from specbench.sampling import SamplingParams
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # calls for each recorded batch
 _REQUESTS = 128  # of each small fixture
+_MOST_GAMMA, _MOST_REQUESTS, _MOST_TOKENS = 8, 16, 64  # draft length, requests of a batch, vocabulary
+_READY = 2**14  # requests whose uniforms are computed beforehand
+_USUAL_SEEDS = 100_001  # seeds and positions as users write them are smaller
+_PARAMS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=1.3, top_k=5),
+    SamplingParams(temperature=0.9, top_p=0.9),
+    SamplingParams(temperature=0.0),
+    SamplingParams(min_p=0.05),
+)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -66,9 +78,9 @@ class LongUse:
         self._random = random.Random(seed)
         self._used: set[int] = set()  # by their number among the shapes
         self._refused: set[int] = set()
-        self._next_request = LONG_USE + READY
-        self._others = ready_streams(seed, device)
-        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, _REQUESTS))]
+        self._next_request = LONG_USE + _READY
+        self._others = _ready_streams(seed, device)
+        self._recorded = [batch for fixture in fixtures if (batch := self._batch(fixture, _REQUESTS, recorded=True))]
         self._shapes = self._prepared()
 
     @guard.one_thread()
@@ -111,7 +123,8 @@ class LongUse:
             VerifierFault: the verifier did what no verifier may.
         """
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
-        unmet = [self._batch(batch.drawn.fixture, len(batch)) for batch in recorded]
+        again = (self._batch(batch.drawn.fixture, len(batch), recorded=False) for batch in recorded)
+        unmet = [batch for batch in again if batch]
         batches = [*recorded, *unmet]
         # Backwards, or what depends on the call before would be as at the beginning and as in the copy.
         after = [self._verify(batch.drawn) for batch in batches[::-1]][::-1]
@@ -137,25 +150,23 @@ class LongUse:
         limits, batches = capabilities(self.verifier).limits, []
         generator = torch.Generator().manual_seed(self.seed)
         for number in range(_SHAPES):
-            fixture = mixed_shape(self._random, generator, limits).to(self.device)
-            size = self._random.randint(1, MOST_REQUESTS)
-            batch = (self._recording if number < _RECORDED else self._batch)(fixture, size)
-            if batch is not None:
+            fixture = _mixed_shape(self._random, generator, limits).to(self.device)
+            size = self._random.randint(1, _MOST_REQUESTS)
+            if batch := self._batch(fixture, size, recorded=number < _RECORDED):
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
 
-    def _batch(self, fixture: Fixture, size: int) -> _UsedBatch:
+    def _batch(self, fixture: Fixture, size: int, recorded: bool) -> _UsedBatch | None:
+        """A batch, which is verified twice if it is recorded; None if the verifier refuses it."""
         self._next_request += size
         streams = request_streams(self.seed, self._next_request, size, fixture.gamma + 1, self.device)
-        return _UsedBatch(draw(self.verifier, fixture, streams))
-
-    def _recording(self, fixture: Fixture, size: int) -> _UsedBatch | None:
-        """A batch that is verified twice; None if the verifier refuses it."""
-        batch = self._batch(fixture, size)
         with contextlib.suppress(ArgumentError):
-            before, again = (_verified(self.verifier, batch.drawn) for _ in range(2))
+            drawn = draw(self.verifier, fixture, streams)
+            if not recorded:
+                return _UsedBatch(drawn)
+            before, again = (_verified(self.verifier, drawn) for _ in range(2))
             self.unsteady += _differing(before, again)
-            return _UsedBatch(batch.drawn, before)
+            return _UsedBatch(drawn, before)
         return None
 
     def _taken(self, chosen: int) -> bool:
@@ -173,7 +184,7 @@ class LongUse:
 
     def _fresh_streams(self, size: int, width: int) -> Streams:
         """Streams of ``size`` requests, their uniforms computed beforehand, which takes longer than small steps do."""
-        first = self._random.randrange(READY - size)
+        first = self._random.randrange(_READY - size)
         chosen, made = slice(first, first + size), self._others.made
         assert made is not None
         return Streams(
@@ -240,3 +251,45 @@ def _verified(verifier: Verifier, drawn: Drawn, streams: Streams | None = None) 
 def _differing(one: Verification | None, other: Verification) -> int:
     """Requests that differ; 0 where there is nothing to compare with."""
     return 0 if one is None else int(other.differs(one).sum())
+
+
+def _ready_streams(seed: int, device: torch.device) -> Streams:
+    """Streams of _READY requests with their uniforms: half of the seeds and positions as users write them."""
+    generator = torch.Generator().manual_seed(seed)
+    streams = request_streams(seed, LONG_USE, _READY, _MOST_GAMMA + 1, device)
+    usual = torch.randint(_USUAL_SEEDS, (2, _READY), generator=generator).to(device)
+    small = torch.rand((2, _READY), generator=generator).to(device) < 0.5
+    seeds, positions = torch.where(small, usual, torch.stack([streams.seeds, streams.positions]))
+    return Streams(seeds, positions, streams.width, uniforms(Streams(seeds, positions, streams.width)))
+
+
+def _mixed_shape(chance: random.Random, generator: torch.Generator, limits: Limits) -> Fixture:
+    """A pair of models in one of many shapes, on the CPU.
+
+    Args:
+        chance: chooses the shape.
+        generator: of the logits.
+        limits: of the verifier; what they rule out is not made.
+    """
+    vocabulary, gamma = chance.randint(2, _MOST_TOKENS), chance.randint(0 if limits.empty else 1, _MOST_GAMMA)
+    counts = (gamma,)
+    if limits.ragged and chance.random() < 0.5:
+        counts = tuple(chance.randint(0 if limits.empty else 1, gamma) for _ in range(3)) if gamma else counts
+    states = (1, *(min(vocabulary, 3),) * gamma)
+    p = 2.0 * torch.randn(sum(states), vocabulary, generator=generator)
+    q = p[: sum(states[:-1])]
+    q = q + chance.choice((0.1, 0.5, 1.5)) * torch.randn(q.shape, generator=generator)
+    dtype = chance.choice(_DTYPES)
+    params = tuple(chance.choice(_PARAMS) for _ in range(chance.choice((1, 1, 2))))
+    return make_fixture(
+        "long use",
+        "mixed shapes",
+        p.to(dtype),
+        q.to(dtype),
+        gamma,
+        states=states,
+        counts=counts,
+        params=params,
+        draft_params=tuple(SamplingParams(temperature=chance.choice((0.8, 1.0))) for _ in params),
+        deterministic=gamma > 0 and chance.random() < 0.3,
+    )

@@ -76,12 +76,10 @@ def in_order(
             if answer is None:
                 if helper is not None:
                     _end(*helpers.pop(i % share))
-                yield work(i)
-                continue
-            result, fault = answer
-            if fault is not None:
-                raise VerifierFault(*fault)
-            yield result
+                answer = work(i)
+            if isinstance(answer, VerifierFault):
+                raise answer
+            yield answer
 
 
 @contextlib.contextmanager
@@ -118,8 +116,8 @@ def _end(process: Any, answers: Connection) -> None:
     answers.close()
 
 
-def _answer(answers: Connection, patience: float | int) -> tuple[Any, tuple[str, str, str] | None] | None:
-    """The next result or fault of a process; None if it died or hangs."""
+def _answer(answers: Connection, patience: float | int) -> Any:
+    """The next result of a process, or the VerifierFault that ended it; None if it died or hangs."""
     with contextlib.suppress(EOFError, OSError):
         if answers.poll(patience or None):
             return answers.recv()
@@ -131,7 +129,7 @@ def _run(
 ) -> None:
     """What another process does with its numbers."""
 
-    def send(answer: tuple[Any, tuple[str, str, str] | None]) -> None:
+    def send(answer: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent has all that it wants, or has died
             to_parent.send(answer)
 
@@ -144,9 +142,9 @@ def _run(
     with torch.inference_mode(inference), guard.one_thread(), guard.call_limit(limit), ThreadPoolExecutor(1) as sender:
         for number in numbers:  # the sender, since work goes on while a pipe is full
             try:
-                sender.submit(send, (work(number), None))
+                sender.submit(send, work(number))
             except VerifierFault as fault:
-                sender.submit(send, (None, (fault.fixture, fault.problem, fault.request)))
+                sender.submit(send, fault)
                 return
 
 

@@ -123,7 +123,8 @@ def share_rows(texts: dict[Mode, list[ScoredText]], sets: Sequence[str], confide
             sum(column(text).sum(axis=0) for text in texts[mode]) / tokens
             for column in (lambda text: text.members, lambda text: text.expected)
         )
-        parts[mode] = sums.mean(axis=0) * len(sums) / tokens, sums.var(axis=0, ddof=1) * len(sums) / tokens**2, tokens
+        spread = sums.var(axis=0, ddof=1) if len(sums) > 1 else np.full(len(sets), np.inf)  # one shows none
+        parts[mode] = sums.mean(axis=0) * len(sums) / tokens, spread * len(sums) / tokens**2, tokens
         rows += _rows(str(mode), sets, parts[mode], confidence, len(sums), list(zip(shares, expected, strict=True)))
     one, other = parts[Mode.SPECULATIVE], parts[Mode.PLAIN]
     apart = one[0] - other[0], one[1] + other[1], min(one[2], other[2])
