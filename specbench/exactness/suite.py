@@ -28,6 +28,7 @@ from specbench.exactness.enumeration.injection import (
     takes_injected_uniforms,
 )
 from specbench.exactness.enumeration.row import locate_row
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
@@ -36,7 +37,7 @@ from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import ALL, EXTREMES, Evidence, Row
+from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import Trials, run_trials

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.results import (
     ALL,
     COUNTED,
@@ -11,7 +12,6 @@ from specbench.exactness.results import (
     LARGE,
     LOCATED,
     Bound,
-    Evidence,
     LongUseRow,
     Row,
     StratumRow,

@@ -18,8 +18,8 @@ from specbench.core.machine.progress import say
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certificate_of
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs import fresh_seed
-from specbench.exactness.results import Evidence
 from specbench.exactness.settings import settings_of
 from specbench.exactness.suite import Examination
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum

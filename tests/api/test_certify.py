@@ -10,7 +10,7 @@ import torch
 import specbench
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate import certificate_of
-from specbench.exactness.results import Evidence
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.suite import Examination
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.rules.rule import Rule, rule_of

@@ -11,8 +11,9 @@ import pytest
 
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.certificate.words import say
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import KINDS
-from specbench.exactness.results import COMPARES, Bound, Evidence, StratumRow
+from specbench.exactness.results import COMPARES, Bound, StratumRow
 from tests.helpers.made_up_evidence import BOUNDS, INPUTS, ROWS, SETTINGS, certificate_of, evidences
 
 ROUNDING = 1e-5

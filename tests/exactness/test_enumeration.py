@@ -20,8 +20,8 @@ from specbench.exactness.enumeration.laws import (
     target_joint,
 )
 from specbench.exactness.enumeration.locate import locate
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.results import Evidence
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual

@@ -22,9 +22,10 @@ from specbench.exactness import suite
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.enumeration.laws import all_drafts, law_of
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.purity import long_use
-from specbench.exactness.results import COUNTED, RULE, Evidence
+from specbench.exactness.results import COUNTED, RULE
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams

@@ -12,7 +12,8 @@ from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
-from specbench.exactness.results import Evidence, LocatedRow
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import LocatedRow
 from specbench.exactness.verdict import names_another_rule
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps

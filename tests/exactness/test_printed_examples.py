@@ -7,11 +7,12 @@ import torch
 
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import JOINT, Evidence, Failure, Row
+from specbench.exactness.results import JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, wrong_q

@@ -10,11 +10,12 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.exactness.certificate.words import say
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Evidence, Row
+from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
 from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials

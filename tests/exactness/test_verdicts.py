@@ -5,7 +5,7 @@ import itertools
 
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.certificate.words import say
-from specbench.exactness.results import Evidence
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.statistics.calls import CallBound
 from tests.helpers.made_up_evidence import (
     BOUNDS,

@@ -13,7 +13,8 @@ from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.small_pairs import SmallTier
-from specbench.exactness.results import Bound, Evidence
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import Bound
 from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, CallCounts, call_bound, call_sizes
 from specbench.exactness.steps import verified_steps

@@ -11,9 +11,10 @@ import torch
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.inputs import STRATA
-from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, Evidence
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.rules.verifier import Verifier

@@ -18,8 +18,8 @@ from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
-from specbench.exactness.results import Evidence
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import Examination
 from specbench.exactness.zoo.bugs import bugs, flawed

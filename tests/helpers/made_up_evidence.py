@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.exactness.certificate import Certificate, certify
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import KINDS, Habit
-from specbench.exactness.results import Bound, Evidence, LocatedRow, LongUseRow, Row, StratumRow
+from specbench.exactness.results import Bound, LocatedRow, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 

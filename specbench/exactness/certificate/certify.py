@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.machine.provenance import environment
 from specbench.exactness.certificate.words import page_of, say
-from specbench.exactness.results import Evidence
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import Examination
 from specbench.exactness.tables import bias_rows

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Evidence, Row
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm

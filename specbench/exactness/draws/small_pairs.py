@@ -12,8 +12,8 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
 from specbench.exactness.draws.probes import Probe
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.purity.altered_arguments import check_pure
-from specbench.exactness.results import Evidence
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, call_sizes
 from specbench.exactness.steps import draw, verified_steps

@@ -14,6 +14,7 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, ends_of, expected_of, inject
 from specbench.exactness.enumeration.laws import completed, target_joint
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -22,7 +23,7 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import EXTREMES, FORM, JOINT, Evidence, Failure, ShownRequest
+from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
 from specbench.exactness.trials.run import Trials
