@@ -30,7 +30,7 @@ from specbench.runs.job import JobInfo, rules_of_job
 from specbench.runs.job_row import component_name, draw_figures, settings_columns, write_tables
 from specbench.runs.overrides import values_of
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
-from specbench.runs.plan import point_latest
+from specbench.runs.plan import PLAN, point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
     STATE,
@@ -65,7 +65,9 @@ def run_job(composed: Any, job: JobInfo) -> None:
     try:
         with interruptible(), locked_job(job.folder):
             state = written_state(job.folder)
-            if state is None:
+            if state is None and not (job.folder.parent / PLAN).is_file():
+                _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
+            elif state is None:
                 remedy = f"Delete {job.folder}, and resume={job.folder.parent} runs the job again."
                 _leave(f"job {job.number} failed: no {STATE} in its folder that can be read. {remedy}", "red")
             elif state.status is Status.DONE:  # another process has been faster

@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specbench.runs import execute
@@ -52,7 +52,7 @@ def _after_first_row(action: Callable[[Path], object]) -> None:
     def written(folder: Path, *rest: object) -> None:
         write(folder, *rest)
         if next(count) == 0:
-            execute.write_state(folder, execute.JobState("first", Status.DONE))
+            execute.write_state(folder, replace(execute.written_state(folder), status=Status.DONE))
             action(folder.parent)
 
     execute.write_tables = written
