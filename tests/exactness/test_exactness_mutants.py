@@ -217,7 +217,7 @@ def full_text(certificate: Certificate) -> str:
         (OtherOrderOfTheRule(), NOT_REJECTED, "uses its uniforms in another order"),
         (Multinomial(), NOT_REJECTED, "draws from PyTorch's global generator"),
         (OwnNoise(), NOT_REJECTED, "noise of its own explains that"),
-        (RefusesRaggedDrafts(), NOT_REJECTED, "It refused these small pairs: ragged, idle, long, serial."),
+        (RefusesRaggedDrafts(), NOT_REJECTED, "It refused these small pairs: ragged, idle, long, serial idle."),
         (RefusesAll(), NOT_REJECTED, "nothing is known of it. "),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, TokenSteps) else "",
