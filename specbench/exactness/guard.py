@@ -29,6 +29,7 @@ RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted 
 DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
+_TICKS = 10  # in which the time of a call is counted: while this process is stopped (SIGSTOP, Ctrl-Z) at most one comes
 
 
 class VerifierFault(SpecbenchError):
@@ -63,6 +64,7 @@ class _Limit:
     seconds: float | int = 0
     fixture: str = ""
     begun: float | None = None  # of the call under way
+    ticks: int = 0  # of it
     stopped: bool = False
 
 
@@ -119,23 +121,14 @@ def limit() -> float | int:
 
 
 def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> None:
-    while not ended.wait(min(1.0, _LIMIT.seconds)):
+    tick, waited, before = min(1.0, _LIMIT.seconds), 0.0, None
+    while not ended.wait(tick):
         begun = _LIMIT.begun
-        if begun is not None and time.monotonic() - begun > 2 * _LIMIT.seconds:
+        waited, before = waited + tick if begun == before else 0.0, begun
+        if begun is not None and waited > 2 * _LIMIT.seconds:
             problem = f"verify never returned within {2 * _LIMIT.seconds:g} seconds. {_SLOW}"
             stuck(VerifierFault(_LIMIT.fixture, problem))
             return
-
-
-@contextlib.contextmanager
-def one_thread() -> Generator[None]:
-    """Small tensors take one thread of the CPU: if it is busy, threads that wait for one another are most of a call."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def check_attributes(verifier: object) -> None:
@@ -267,8 +260,11 @@ def _unlike(name: str, tensor: object, shape: tuple[int, ...], device: torch.dev
     return "" if tensor.device == device else f"{name} on {tensor.device}, its arguments are on {device}."
 
 
-def _stop(*_: object) -> None:
-    raise _TooLongError
+def _tick(*_: object) -> None:
+    _LIMIT.ticks += 1
+    if _LIMIT.ticks >= _TICKS:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise _TooLongError
 
 
 @contextlib.contextmanager
@@ -282,10 +278,10 @@ def _under_way(seconds: float | int) -> Generator[None]:
         return
     before = signal.getsignal(signal.SIGALRM) if seconds else None
     try:
-        _LIMIT.begun = time.monotonic()
+        _LIMIT.begun, _LIMIT.ticks = time.monotonic(), 0
         if seconds:
-            signal.signal(signal.SIGALRM, _stop)  # not a function of its own in each call: tests check its types anew
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.signal(signal.SIGALRM, _tick)  # not a function of its own in each call: tests check its types anew
+            signal.setitimer(signal.ITIMER_REAL, seconds / _TICKS, seconds / _TICKS)
         yield
     finally:
         try:

@@ -43,6 +43,7 @@ def _residual_problem(result: Any, p: Tensor, q: Tensor) -> str:
     if result.numel() == 0 or result.amin() >= 0:
         return ""
     read = p.isfinite().all(dim=1) & (q.sum(dim=1) > 0)  # after a whole draft the token is drawn from p
+    read &= (p - q).abs().sum(dim=1) > ROUNDING  # where both are equal nothing is refused
     negative = result < -ROUNDING * (p + q)
     problems = (("NaN", result.isnan()), ("a number below 0", negative))
     return next((words for words, places in problems if places[read].any()), "")

@@ -42,7 +42,7 @@ def step_law(rule: Rule, path: DraftPath) -> StepLaw:
         length = torch.cat([one, accept], 1) * none_later  # no tokens at all can always be accepted
     emit = torch.stack(
         [rule.weights_after(path, torch.full_like(path.counts, i)) for i in range(accept.shape[1] + 1)], 1
-    ).clamp(min=0)  # no token has a probability below 0, though it may balance one above
+    )
     return StepLaw(accept, length, emit / emit.sum(-1, keepdim=True))
 
 

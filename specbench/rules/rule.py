@@ -98,7 +98,7 @@ class Rule(RuleInfo):
         return self.thresholds is not None
 
     def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
-        """The thresholds; 0 behind each draft, and for NaN, which no uniform is below.
+        """The thresholds, 0 behind each draft.
 
         Raises:
             ArgumentError: a rule whose formulas are not known.
@@ -107,7 +107,7 @@ class Rule(RuleInfo):
             raise ArgumentError(f"rule={self.name}: its formulas are not known here. Give it thresholds.")
         thresholds = self.thresholds(path)
         places = torch.arange(thresholds.shape[1], device=thresholds.device)
-        return torch.where((places < path.counts[:, None]) & ~thresholds.isnan(), thresholds, 0.0)
+        return torch.where(places < path.counts[:, None], thresholds, 0.0)
 
     def chances(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
         """The probability that each uniform is below its threshold, which may be above 1 or below 0.

@@ -1,7 +1,9 @@
 """Whatever a verifier under test does wrong is named, with the fixture and the request; the evidence so far is kept."""
 
 import dataclasses
+import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -149,6 +151,25 @@ def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monke
         verify_on(Sleeps())
     assert "never returned within 0.4 seconds" in str(faults[0])
     assert faults[0].fixture == "chain"
+
+
+def test_a_process_that_was_stopped_has_not_been_slow():
+    """As by Ctrl-Z: its alarms come when it goes on, and clocks do not stop."""
+    faults = []
+    helper = subprocess.Popen(
+        ["sh", "-c", "read go; kill -STOP $0; sleep 1.1; kill -CONT $0", str(os.getpid())], stdin=-1
+    )
+
+    class Suspended(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            helper.communicate(b"\n")
+            return super().verify(draft, target, streams)
+
+    with guard.call_limit(0.5, faults.append):
+        verify_on(Suspended())
+        time.sleep(0.6)  # in which the other thread looks
+    assert faults == []
+    assert helper.returncode == 0
 
 
 class StoppedAtEnd(guard._Limit):

@@ -44,26 +44,20 @@ NEGATIVE = Rule(
     name="negative", title="rule with thresholds below 0", guarantee="lossless",
     thresholds=lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs(),
 )  # fmt: skip
-# With weights below 0 it would be right: q t + p - q t is p for any t.
-UNCLAMPED = Rule(
-    name="unclamped", title="unclamped rule", guarantee="lossless", thresholds=LENIENT.thresholds,
-    residual=lambda p, q: p - torch.minimum(1.2 * p, q),
-)  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE, UNCLAMPED], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_not(rule):
     errors = [law_error(rule, call, 0) for call in some_calls(40)]
     assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
 
 
-@pytest.mark.parametrize("factor", [2.0, torch.nan])
-def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong(factor):
-    """Lenient, or no number, from the tenth drafted token on: every draft of up to nine tokens is right."""
+def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
+    """Lenient from the tenth drafted token on: what comes before, and every draft of up to nine tokens, is right."""
 
     def thresholds(along):
         late = torch.arange(along.ratio.shape[1]) >= 9
-        return torch.where(late, factor * along.ratio, along.ratio).clamp(max=1)
+        return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
 
     rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
     long = some_calls(30, strata=(BY_NAME["long drafts"],))
@@ -89,33 +83,8 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
     assert checked > 20
 
 
-@pytest.mark.parametrize("rule", [NEGATIVE, UNCLAMPED], ids=lambda rule: rule.name)
-def test_what_is_below_0_balances_nothing_on_small_pairs(rule):
-    assert rule_error(rule, FIXTURES["chain"]) > 1e-3
-
-
-def test_a_threshold_that_is_no_number_refuses():
-    """As the code does, since no uniform is below NaN; the error of the formulas was NaN, which JSON does not have."""
-
-    def error(unlikely: float) -> float:
-        def thresholds(along):
-            return torch.where(along.drafted_p < 0.1, unlikely, along.ratio).clamp(max=1)
-
-        return rule_error(Rule(name="mild", title="mild rule", thresholds=thresholds), FIXTURES["long"])
-
-    assert error(torch.nan) == error(0.0) > 0.1
-
-
-def test_a_prefix_weight_that_is_no_number_is_wrong():
-    def weights(along):
-        return block.prefix_weights(along) * torch.where(torch.arange(along.ratio.shape[1] + 1) < 10, 1.0, torch.nan)
-
-    rule = Rule(
-        name="long block", title="long block rule", guarantee="lossless", thresholds=block.thresholds,
-        decides=LAST_SUCCESS, prefix_weights=weights,
-    )  # fmt: skip
-    errors = [law_error(rule, call, 0) for call in some_calls(30, strata=(BY_NAME["long drafts"],))]
-    assert sum(error is not None and error.step > 1 for error in errors) > 2
+def test_what_is_below_0_balances_nothing_on_small_pairs():
+    assert rule_error(NEGATIVE, FIXTURES["chain"]) > 1e-3
 
 
 def test_a_residual_of_0_that_a_rule_normalises_is_not_wrong():

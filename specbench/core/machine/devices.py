@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
+
 import torch
 
 from specbench.core.errors import ConfigError
@@ -81,3 +84,14 @@ def gpus_in_use() -> list[int]:
     Without them it takes all GPUs of the machine into use, and warns if they are several.
     """
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+
+
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """Small tensors take one thread of the CPU: if it is busy, threads that wait for one another are most of a call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

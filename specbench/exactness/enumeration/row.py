@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness import guard
+from specbench.core.machine.devices import one_thread
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import RowCode
@@ -41,7 +41,7 @@ _RESOLUTION = 1e-13  # to which the code's own edges are bisected
 _MOST_OPEN = 4  # edges that are bisected at once, for each that the rule has
 
 
-@guard.one_thread()
+@one_thread()
 def locate_row(
     verifier: Verifier,
     rule: Rule,

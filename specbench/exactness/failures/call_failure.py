@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from specbench.core.errors import ArgumentError
@@ -84,9 +82,7 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
     one = call.alone(request)
     lines = [_conditions(one, 0), *_draft(one, 0)]
     lead = f"by the formulas of the {rule.title} "
-    if math.isinf(error.step):
-        lines.append(f"{lead}a prefix weight is no number (NaN)")
-    elif error.first > TOLERANCE:
+    if error.first > TOLERANCE:
         lines.append(f"{lead}the first token of a step is of total variation {error.first:.4g} from the target's")
     else:
         lines.append(f"{lead}a later token of a step, or a second candidate of a tree, is not the target's")

@@ -22,7 +22,6 @@ That is the same equation at i = 0 with this rest in the place of p, so it is ch
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -48,9 +47,8 @@ class LawError:
     """How far a rule's formulas are from the target on one request.
 
     Attributes:
-        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree;
-            infinite if a prefix weight is no number (NaN).
-        first: total variation of the step's first token, a lower bound on that of the step; 0 if it is no number.
+        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree.
+        first: total variation of the step's first token, a lower bound on that of the step.
     """
 
     step: float
@@ -102,8 +100,6 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
         siblings = _of_siblings(rule, path) if len(tokens) else 0.0
     except NoClosedFormError:
         return None
-    if math.isnan(sum(errors) + siblings):
-        return LawError(math.inf, 0.0 if math.isnan(errors[0]) else errors[0])
     return LawError(max(sum(errors), siblings), errors[0])
 
 
@@ -123,7 +119,7 @@ def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
         return False
     place = call.number // len(batch.counts) % (count + 1)
     weights = rule.weights_after(batch, batch.counts.clamp(max=place))[request]
-    return _difference(_normalised(weights), _drawn(rule, path, place)) <= TOLERANCE
+    return _difference(weights / weights.sum(), _drawn(rule, path, place)) <= TOLERANCE
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,12 +175,6 @@ def _errors(rule: Rule, path: _Path) -> list[float]:
 def _drawn(rule: Rule, path: _Path, accepted: int) -> Float64[Tensor, " V"]:
     """What the token after some accepted ones is drawn from."""
     weights = rule.weights_after(path, torch.tensor([accepted], device=path.p.device))[0]
-    return _normalised(weights)
-
-
-def _normalised(weights: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
-    """The distribution of weights, of which some below 0 would balance chances that are too large."""
-    weights = weights.clamp(min=0)
     return weights / weights.sum()
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import torch
 
+from specbench.core.machine.devices import one_thread
 from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import guard
 from specbench.exactness.inputs import STRATA, Call, Stratum
@@ -77,7 +78,7 @@ def run_trials(
     on_cpu = calls.device.type == "cpu"
     if share is None:
         share = worker_pool.processes(calls.of_d, calls.device) if on_cpu or unused is not None else 1
-    with guard.one_thread():
+    with one_thread():
         judge = Judge(verifier, calls)
         if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
             judge.counted = any(judge.law(judge.drawn(i)) is None for i in range(min(_LOOKED_AT, len(calls))))

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from specbench.core.machine.devices import one_thread
 from specbench.core.rng import seed_global_generators
 from specbench.exactness import guard
 from specbench.exactness.guard import VerifierFault
@@ -139,7 +140,7 @@ def _run(
     # Numbers of its own: a verifier may draw from these generators, and counts take calls to be independent. Without it
     # all processes would go on with the parent's numbers.
     seed_global_generators(torch.initial_seed() + numbers.start)
-    with torch.inference_mode(inference), guard.one_thread(), guard.call_limit(limit), ThreadPoolExecutor(1) as sender:
+    with torch.inference_mode(inference), one_thread(), guard.call_limit(limit), ThreadPoolExecutor(1) as sender:
         for number in numbers:  # the sender, since work goes on while a pipe is full
             try:
                 sender.submit(send, work(number))
