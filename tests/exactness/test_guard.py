@@ -157,7 +157,7 @@ def test_a_process_that_was_stopped_has_not_been_slow():
     """As by Ctrl-Z: its alarms come when it goes on, and clocks do not stop."""
     faults = []
     helper = subprocess.Popen(
-        ["sh", "-c", "read go; kill -STOP $0; sleep 1.1; kill -CONT $0", str(os.getpid())], stdin=-1
+        ["sh", "-c", "read go; kill -STOP $0; sleep 0.7; kill -CONT $0", str(os.getpid())], stdin=-1
     )
 
     class Suspended(MaskedVerifier):
@@ -165,9 +165,9 @@ def test_a_process_that_was_stopped_has_not_been_slow():
             helper.communicate(b"\n")
             return super().verify(draft, target, streams)
 
-    with guard.call_limit(0.5, faults.append):
+    with guard.call_limit(0.3, faults.append):
         verify_on(Suspended())
-        time.sleep(0.6)  # in which the other thread looks
+        time.sleep(0.4)  # in which the other thread looks
     assert faults == []
     assert helper.returncode == 0
 
