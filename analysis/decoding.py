@@ -17,6 +17,7 @@ from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NamedRun, Run, interval, number, plain
 from specbench.reports.plots import decode as plots
+from specbench.reports.plots.empirical import empirical_against_target
 
 from .folder import read_rows
 from .page import Shown, page
@@ -174,7 +175,7 @@ def build_sweep(
     }
     names = zip(results[axis], results[Run.series], strict=True)
     if chosen is not None:
-        shown["empirical_against_target"] = plots.empirical_against_target(drawn[drawn[Run.job] == chosen[0].job])
+        shown["empirical_against_target"] = empirical_against_target(drawn[drawn[Run.job] == chosen[0].job])
     answer = {
         "fastest": winner.fastest(results, [f"{axis} {plain(value)} with {series}" for value, series in names]),
         "verdicts": tokens_a_step(run_dir, results, common),

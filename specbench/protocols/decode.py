@@ -52,6 +52,7 @@ from specbench.protocols.settings import NOTHING, RoundSettings
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots
+from specbench.reports.plots.empirical import empirical_against_target
 from specbench.reports.winner import disturbed
 from specbench.rules.verifier import capabilities
 
@@ -160,7 +161,7 @@ class DecodeProtocol:
         if rates := plots.position_rates(*position_estimates(steps, context.gamma)):
             figures["position_rates"] = rates
         if empirical:
-            figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
+            figures["empirical_against_target"] = empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
             headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,

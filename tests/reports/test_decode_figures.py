@@ -17,6 +17,7 @@ from matplotlib.text import Text
 
 from specbench.metrics import theory
 from specbench.reports.plots import decode as plots
+from specbench.reports.plots.empirical import empirical_against_target
 from tests.helpers.made_up_rows import EMPIRICAL_ROWS, estimates, frame, gamma_rows, make_row
 
 
@@ -134,14 +135,14 @@ def test_histograms_are_shares_of_steps() -> None:
 
 def test_a_forbidden_token_shows_among_all_others() -> None:
     rows = pd.DataFrame(EMPIRICAL_ROWS[:4]).assign(count=[28, 18, 13, 5])
-    axes = plots.empirical_against_target(rows, top=3).axes[0]
+    axes = empirical_against_target(rows, top=3).axes[0]
     outside = next(line for line in axes.lines if "outside" in str(line.get_label()))
     assert np.array(outside.get_xydata()).tolist() == [[5 / 64, 3]]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["' a'", r"'\n'", "' $y$'", "all others"]
 
 
 def test_shares_and_band_of_the_empirical_check() -> None:
-    axes = plots.empirical_against_target(pd.DataFrame(EMPIRICAL_ROWS)).axes[1]
+    axes = empirical_against_target(pd.DataFrame(EMPIRICAL_ROWS)).axes[1]
     inside = next(line for line in axes.lines if "inside" in str(line.get_label()))
     assert np.array(inside.get_xdata()).tolist() == [33 / 64, 18 / 64, 13 / 64, 0, 0]
     bars, bands = axes.containers
@@ -160,7 +161,7 @@ def test_shares_and_band_of_the_empirical_check() -> None:
         lambda: plots.acceptance_histogram([3, 0, 7], f"a $ title_ {60 * 'long'}"),
         lambda: plots.acceptance_histogram([0], "gamma 0, nothing counted"),
         lambda: plots.position_rates(*estimates([0.9, 0.5, None], [0.9, 0.6, None])),
-        lambda: plots.empirical_against_target(pd.DataFrame([{**EMPIRICAL_ROWS[0], "prob": 1 + 1e-12}])),
+        lambda: empirical_against_target(pd.DataFrame([{**EMPIRICAL_ROWS[0], "prob": 1 + 1e-12}])),
     ],
 )
 def test_figures_of_one_run_are_drawn_and_leave_no_setting_behind(draw: Any, tmp_path: Path) -> None:
