@@ -39,7 +39,7 @@ class DecodedRow:
         replayed: the acceptance length of the job's trace.
         acceptance_length: decoded.
         same_text: acceptance length that is expected of the decoded texts.
-        width_ratio: how many times as wide as the interval of same_text that of acceptance_length is.
+        width_ratio: the width of the interval of acceptance_length over the width of same_text's.
         difference_p, same_text_p: p-values of TESTS; None if not tested.
     """
 

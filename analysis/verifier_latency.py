@@ -34,7 +34,7 @@ class CaseRow(LatencyRow):
 
 @dataclass(frozen=True)
 class RatioRow:
-    """Time of a verifier over that of the reference, in one case."""
+    """How many times as long as the reference a verifier takes, in one case."""
 
     variant: str
     batch_size: int

@@ -30,7 +30,7 @@ def columns_of(row: type[Row]) -> type[Row]:
 def typed(frame: pd.DataFrame, row: type[Row]) -> list[Row]:
     """The rows of a frame as instances of a dataclass, in the types of its fields; what is missing is None.
 
-    Columns that the dataclass does not have are dropped; one that the frame does not have takes its default.
+    Columns that the dataclass lacks are dropped. A field whose column the frame lacks takes its default.
 
     Raises:
         pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its field.

@@ -54,7 +54,7 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
     """Tokens a second by gamma, a panel a batch size, a line an engine; plain decoding stands at gamma 0.
 
     Args:
-        others: of DecoderRow; one that drafts nothing is a level.
+        others: of DecoderRow; a decoder that drafts nothing is a level.
     """
     batches, engines = sorted(results[Run.batch_size].unique()), list(dict.fromkeys(results[Run.engine]))
     names = list(dict.fromkeys(others[Decoder.name]))
