@@ -19,7 +19,6 @@ from specbench.benchmark.tables import AgreementRow, LatencyRow
 from specbench.core.errors import ArgumentError
 from specbench.metrics.exactness_rows import ComparisonRow
 from specbench.metrics.results import CategoryRow
-from specbench.replay.cost.steady import SteadyRow
 from specbench.replay.summary import TimingRow
 from specbench.reports import Table
 from specbench.reports.cells import NamedRun
@@ -29,7 +28,7 @@ from tests.reports.test_report_markdown import expected, nasty
 
 ROWS = (
     *(NamedRun, CategoryRow, LatencyRow, AgreementRow, ComparisonRow, EngineRow, StructureRow, TimingRow),
-    *(ComparedRow, SteadyRow),
+    ComparedRow,
 )
 COLUMNS = {field.name for row in ROWS for field in fields(row)} | {"caught by"}  # a heading
 OF_COLUMNS = {"values", "interval", "groupby", "drop_duplicates", "dropna"}  # functions that take a column's name
