@@ -21,7 +21,7 @@ from specbench.analysis import (
     vocabularies,
 )
 from specbench.analysis.decoding import telling
-from specbench.metrics import results, theory
+from specbench.metrics import results
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
@@ -157,26 +157,6 @@ def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
 
 def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> None:
     assert "later rounds" not in (folder / "report.md").read_text(encoding="utf-8")
-
-
-def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
-    rows = frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)])
-    text = words("gamma_sweep.theory", gamma_sweep.closed_form(rows))
-    # 1 s for 2000 drafted tokens, 5 s for 1000 plain ones
-    assert "drafting a token took 0.10 of" in text
-    assert f"the speedup would be {theory.expected_speedup(0.8, 4, 0.1):.2f} there" in text
-    best = theory.best_gamma(0.8, 0.1)
-    assert f"at most {theory.expected_speedup(0.8, best, 0.1):.2f}, at gamma {best} " in text
-
-
-def test_the_closed_form_is_of_chains_and_leaves_out_prompts() -> None:
-    """1 s of drafting, 0.2 s of it for prompts, for 2000 tokens; 5 s, 1 s of it for prompts, for 1000 plain ones."""
-    fed = {"seconds_prompts": 1.2, "plain_seconds_prompts": 1.0}
-    closed = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000, **fed)]))
-    assert closed is not None
-    assert closed.cost_ratio == pytest.approx((0.8 / 2000) / (4 / 1000))
-    tree = make_row(gamma=4, drafter="tree", drafted_per_step=14.0, drafted_per_step_high=14.0)
-    assert gamma_sweep.closed_form(frame([tree])) is None
 
 
 ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
