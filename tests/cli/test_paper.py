@@ -84,8 +84,9 @@ def test_text_from_data_is_printed_and_never_read(tmp_path: Path) -> None:
     assert not re.findall(r"^!.*", log, re.MULTILINE)
     assert "/etc/passwd)" not in log  # no such file was opened
     assert "root:" not in text
-    for words in (r"\input{/etc/passwd}", "$x$", "<script>", "a_b &"):
+    for words in (r"\input{/etc/passwd}", "$x$", "<script>"):
         assert text.count(words) >= 2, words
+    assert "a_b & ~ ^" in " ".join(text.split())  # as typewriter letters have them
 
 
 @needs_tex
