@@ -16,7 +16,6 @@ from specbench.analysis.predicted_speedup import ComparedRow
 from specbench.analysis.structured import StructureRow
 from specbench.benchmark.tables import AgreementRow, LatencyRow
 from specbench.core.errors import ArgumentError
-from specbench.metrics.exactness_rows import ComparisonRow
 from specbench.metrics.results import CategoryRow
 from specbench.replay.summary import TimingRow
 from specbench.reports import Table
@@ -26,7 +25,7 @@ from specbench.reports.templates import ENVIRONMENT, LOADER, words
 from tests.reports.test_report_markdown import expected, nasty
 
 ROWS = (
-    *(NamedRun, CategoryRow, LatencyRow, AgreementRow, ComparisonRow, EngineRow, StructureRow, TimingRow),
+    *(NamedRun, CategoryRow, LatencyRow, AgreementRow, EngineRow, StructureRow, TimingRow),
     ComparedRow,
 )
 COLUMNS = {field.name for row in ROWS for field in fields(row)} | {"caught by"}  # a heading

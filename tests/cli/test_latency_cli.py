@@ -26,7 +26,7 @@ LINES = {
     "latency": ("+exp=verifier_latency", *SMALL, VERIFIERS, "device=cpu"),
     "agreement": (
         *("+exp=verifier_agreement", "protocol.vocabulary=97", "protocol.draws=300", "protocol.steps=3"),
-        *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
+        *("batch_size=4", OFF, VERIFIERS),
     ),
     "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
     "absent": (
@@ -40,7 +40,6 @@ LINES = {
     ),
     "broken, compared": (
         *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=50", "batch_size=8", OFF),
-        "protocol.requests=0",
         *BROKEN,
     ),
     "nothing fits": ("protocol=latency", *SMALL, "device=cpu", "protocol.cpu_logits=1"),
