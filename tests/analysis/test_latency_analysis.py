@@ -195,7 +195,8 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_report_of_a_comparison(tmp_path: Path) -> None:
-    for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17})):
+    unexplained = {"verifier": "mine", "rule": "own", "rounding": None, "wrong": None, "largest_rounding": None}
+    for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17}, unexplained)):
         (tmp_path / str(job)).mkdir()
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DifferenceRow)
@@ -205,12 +206,5 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text
     assert "3 of the differences are wrong: no rounding explains them.**" in text
     assert "**fused" not in text
-
-
-def test_differences_without_formulas_are_shown_unexplained(tmp_path: Path) -> None:
-    unexplained = compared(verifier="mine", rule="own", rounding=None, wrong=None, largest_rounding=None)
-    write_rows(tmp_path / "0" / AGREEMENT, [unexplained], AGREEMENT_SCHEMA)
-    write_rows(tmp_path / "0" / RESULTS, [run_row(0, "mine", "agreement")], RESULT_SCHEMA)
-    text = markdown_report(verifier_agreement, tmp_path)
     assert "The rule own has no formulas that could explain them." in text
     assert "| mine       | MaskedVerifier |" in text
