@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from specbench.rules.rule import get_rule, rules_with_formulas
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
+from tests.benchmark.test_result_check import Broken
 from tests.helpers.cases import ragged_case
 from tests.helpers.contexts import run_context
 
@@ -292,6 +294,15 @@ def test_wrong_draws_fail_the_run(monkeypatch):
         r"it does not emit the tokens of TargetResidual: \d+ draws differ by more than rounding", failure
     )
     assert messages == ["comparing 2,000 draws on 11 tokens"]
+
+
+def test_a_difference_is_listed_with_its_request_and_what_both_emitted():
+    protocol = AgreementProtocol(vocabulary=97, draws=50, steps=4)
+    listed: Any = protocol.run(context(Broken("one token off"))).tables["differences.parquet"].rows
+    assert {difference.request for difference in listed} == {3}
+    for difference in listed:
+        assert difference.accepted == difference.twin_accepted
+        assert difference.emitted == difference.twin_emitted ^ 1
 
 
 def test_processors_are_refused_where_steps_are_made_up():
