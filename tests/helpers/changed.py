@@ -23,7 +23,7 @@ def files_for(paths: Iterable[str], root: Path = ROOT) -> list[Path]:
     """Test files below ``root`` that belong to changed files, each once."""
     files: set[Path] = set()
     for path in map(Path, paths):
-        top, *inner = path.parts
+        top = path.parts[0]
         if top == "tests" and path.name.startswith("test_"):
             files.add(root / path)
         elif top in ("specbench", "analysis") and path.suffix == ".py":

@@ -120,7 +120,7 @@ def replayed() -> Any:
     p, q = markov_pair(vocabulary=5, closeness=0.7, seed=3)
     trace = trace_of_tokens(p, q, sampled_texts(p, 4, 12, seed=4).tolist())
     return {
-        "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax", "bound")},
+        "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax")},
         "lengths": {
             rule: {
                 prediction.gamma: prediction.acceptance_length for prediction in replay(trace, rule, [0, 1, 2, 5, 8])
