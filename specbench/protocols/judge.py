@@ -192,7 +192,7 @@ class JudgeProtocol:
 
 
 def _check_members(source: Source) -> None:
-    """Raises ConfigError for an attribute of a source of one's own that would fail when all texts are there."""
+    """Raises ConfigError for an attribute of another kind, which would be noticed when all texts are there."""
     for name, kind in (("engine", str), ("modes", Collection), ("unsupported", Collection), ("takes_seeds", bool)):
         value = getattr(source, name)
         if not isinstance(value, kind) or (kind is Collection and isinstance(value, str)):
