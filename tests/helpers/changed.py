@@ -38,14 +38,16 @@ def files_for(paths: Iterable[str], root: Path = ROOT) -> list[Path]:
 def _tests_of(path: Path, root: Path) -> set[Path]:
     tests = sorted((root / "tests").rglob("test_*.py"))
     room = path.parts[1] if len(path.parts) > 2 else "analysis" if path.parts[0] == "analysis" else "api"
-    found = {test for test in tests if test.parent.name == room and (path.stem in test.stem or _imports(test, path))}
+    belonging = {
+        test for test in tests if test.parent.name == room and (path.stem in test.stem or _imports(test, path))
+    }
     wanted, seen = {path}, {path}
-    while wanted and not found:
-        found = {test for test in tests for source in wanted if _imports(test, source)}
+    while wanted and not belonging:
+        belonging = {test for test in tests for source in wanted if _imports(test, source)}
         modules = {file.relative_to(root) for file in (root / "specbench").rglob("*.py")} - seen
         wanted = {module for module in modules for source in wanted if _imports(root / module, source)}
         seen |= wanted
-    return found
+    return belonging
 
 
 def _imports(file: Path, source: Path) -> bool:
