@@ -188,15 +188,15 @@ class HalfStops(Engine):
 
 
 class ShowsStops(Engine):
-    """Shows the stop string, and the rest of its last token if asked to."""
+    """Shows the stop string, and the rest of its last token if asked to: when it speculates, or both ways."""
 
-    def __init__(self, whole: bool) -> None:
+    def __init__(self, modes: Sequence[Mode] = (Mode.SPECULATIVE,), whole: bool = False) -> None:
         super().__init__()
-        self.whole = whole
+        self.shown, self.whole = modes, whole
 
     def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
         completion = super().one(request, mode)
-        if completion.finish_reason != "stop":
+        if completion.finish_reason != "stop" or mode not in self.shown:
             return completion
         whole = self.text(completion.token_ids or ()).rstrip()
         (stop,) = request.sampling.stop

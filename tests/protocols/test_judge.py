@@ -124,6 +124,8 @@ def test_seeds_that_are_ignored_are_named():
         (engines.Several("copies"), COPIES),
         (engines.OverrunsStops(), STOP),
         (engines.HalfStops(), STOP),
+        (engines.ShowsStops(), STOP),
+        (engines.ShowsStops(whole=True), STOP),
         (engines.Several("too few"), COPIES),
     ],
 )
@@ -144,13 +146,31 @@ def test_a_text_that_rounding_forks_before_its_stop_string_refutes_nothing():
     assert outcome.failure is None
 
 
-@pytest.mark.parametrize("source", [engines.ShowsStops(whole=False), engines.ShowsStops(whole=True)])
-def test_an_engine_that_shows_stop_strings_keeps_them(source):
+@pytest.mark.parametrize("source", [engines.ShowsStops(tuple(Mode)), engines.ShowsStops(tuple(Mode), whole=True)])
+def test_an_engine_that_shows_stop_strings_both_ways_keeps_them(source):
     """As engines do that leave a whole last token; what the text goes on with inside of it is no matter."""
     outcome = judged(source)
     for mode in Mode:
         assert checks(outcome)[STOP, mode].cases > 0
         assert checks(outcome)[STOP, mode].failures == 0
+    assert outcome.failure is None
+
+
+class EndsOtherwise(engines.ShowsStops):
+    """Its last token, which holds the stop string, is another one if it speculates alone, as rounding may have it."""
+
+    def one(self, request: TextRequest, mode: Mode) -> TextCompletion:
+        completion = super().one(request, mode)
+        if completion.finish_reason != "stop" or mode is Mode.PLAIN:
+            return completion
+        return dataclasses.replace(
+            completion, token_ids=(*(completion.token_ids or ())[:-1], 39), text=f"{completion.text}9"
+        )
+
+
+def test_a_text_that_forks_in_the_token_of_its_stop_string_refutes_nothing():
+    outcome = judged(EndsOtherwise(tuple(Mode)))
+    assert checks(outcome)[STOP, Mode.SPECULATIVE].cases > 0
     assert outcome.failure is None
 
 

@@ -63,7 +63,7 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
     """
     if getattr(sampler.source, "recorded", False):
         return not_asked(QUESTION, RECORDED)
-    some, distinct = prompts[:PROMPTS], dict[Mode, set[int]]()
+    some, stopped, distinct = prompts[:PROMPTS], dict[str, _Stopped](), dict[Mode, set[int]]()
 
     def seeded(mode: Mode, question: str, at_once: int = PROMPTS) -> list[TextCompletion]:
         requests = [sampler.request(prompt, "seed", LENGTH) for prompt in some]
@@ -73,7 +73,7 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         SAME_SEED: lambda mode: _equal(*(seeded(mode, f"same seed, {number}") for number in (1, 2))),
         ALONE: lambda mode: _equal(seeded(mode, "beside others"), seeded(mode, "alone", at_once=1)),
         LIMIT: lambda mode: _limit(sampler, some, gamma + 3, mode),
-        STOP: lambda mode: _stop(sampler, prompts, greedy, mode),
+        STOP: lambda mode: _stop(sampler, prompts, greedy, mode, stopped),
     }
     if isinstance(sampler.source, SourceOfSeveral):
         of_each_mode[COPIES] = lambda mode: _copies(sampler, some, mode, distinct)
@@ -124,8 +124,29 @@ def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: M
     return len(requests), wrong
 
 
-def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode) -> Checked:
-    """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders."""
+@dataclass(frozen=True)
+class _Stopped:
+    """A greedy text, with and without a stop string that it holds.
+
+    Attributes:
+        begin: the text before the stop string.
+        ends_there: see _ends_at.
+    """
+
+    stop: str
+    begin: str
+    completion: TextCompletion
+    ends_there: bool | None
+
+
+def _stop(
+    sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mode: Mode, plain: dict[str, _Stopped]
+) -> Checked:
+    """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders.
+
+    Args:
+        plain: the plain texts by prompt, once they are there; speculative ones have to end as these do.
+    """
     if not sampler.supports("stop") or not greedy:
         raise SpecbenchError("the source takes no stop strings, or has no greedy text")
     wrong, cases = [], 0
@@ -136,13 +157,32 @@ def _stop(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, mod
         sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
         request = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, sampling=sampling)
         (completion,) = sampler.complete([request], mode, "stop strings")
-        ends_there = _ends_at(stop, completion.text, text)
-        cases += ends_there is not None
-        if ends_there is False:
-            wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}")
+        stopped = _Stopped(stop, text[: text.index(stop)], completion, _ends_at(stop, completion.text, text))
+        cases += stopped.ends_there is not None
+        where = f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}"
+        if stopped.ends_there is False:
+            wrong.append(where)
+        elif mode is Mode.PLAIN:
+            plain[prompt.name] = stopped
+        elif prompt.name in plain and _cut_otherwise(plain[prompt.name], stopped):
+            wrong.append(f"{where}, and the plain one {plain[prompt.name].completion.text[-40:]!r}")
     if not cases:
         raise SpecbenchError("no text came to its stop string")
     return cases, wrong
+
+
+def _cut_otherwise(one: _Stopped, other: _Stopped) -> bool:
+    """Whether two texts are one text, which ended at the same stop string but is shown up to another character.
+
+    An engine may show the stop string, and the rest of its last token; both ways then do. Texts that fork, in tokens or
+    characters, say nothing.
+    """
+    if (one.stop, one.begin) != (other.stop, other.begin) or not (one.ends_there and other.ends_there):
+        return False
+    texts = [stopped.completion.text.rstrip() for stopped in (one, other)]
+    ids = [stopped.completion.token_ids or () for stopped in (one, other)]
+    forked = any(a[: len(b)] != b[: len(a)] for a, b in (texts, ids))
+    return not forked and texts[0] != texts[1]
 
 
 def _ends_at(stop: str, shown: str, text: str) -> bool | None:
