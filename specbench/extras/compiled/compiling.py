@@ -24,7 +24,7 @@ _SHAPES = 256  # that a function may be compiled for
 def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Layers that read the same input become one product (joined.py), and products of few rows are ours
+    Passes that few_rows.py takes are left to it. For the others, layers that read the same input become one product (joined.py), and products of few rows are ours
     (products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses
     some kernels by their speed on this machine, so each process may round in its own way. Ranks have to agree to the
     last bit, and take kernels that were chosen without timing.
