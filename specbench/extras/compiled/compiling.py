@@ -24,10 +24,11 @@ _SHAPES = 256  # that a function may be compiled for
 def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Passes that few_rows.py takes are left to it. For the others, layers that read the same input become one product (joined.py), and products of few rows are ours
-    (products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses
-    some kernels by their speed on this machine, so each process may round in its own way. Ranks have to agree to the
-    last bit, and take kernels that were chosen without timing.
+    Passes over few tokens of Llama-like models are taken by kernels of ours instead (few_rows.py). For the others,
+    layers that read the same input become one product (joined.py), and products of few rows are ours (products.py).
+    PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses some kernels by their
+    speed on this machine, so each process may round in its own way. Ranks have to agree to the last bit, and take
+    kernels that were chosen without timing.
 
     Args:
         early: whether PyTorch's kernels start early. The caller has to check their code (early_code.py).
