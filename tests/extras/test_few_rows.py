@@ -1,13 +1,18 @@
 """Passes over few rows by kernels of ours alone have the logits of transformers' own models."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from specbench.decoding.engines.static import StaticEngine
 from specbench.extras.compiled import compiling, few_rows
 from specbench.kernels import launch_product
 from specbench.models import CachedModel
+from tests.decoding.test_engines import logs
 from tests.helpers import families
 from tests.helpers.kernel_cases import DEVICE
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 from tests.models.test_cpu_model import NATIVE
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -75,3 +80,22 @@ def test_a_model_in_one_dtype_with_logits_in_another(compiled):
     assert compiled == []
     exact = model(torch.tensor([[1, 2, 3, 4]][:1], device=DEVICE)[:, [0, 1, 3]]).logits[0, -1, :-3]
     assert (logits[0, 0] - exact).abs().max() < 0.05 * exact.float().std()
+
+
+class FewRowsEngine(StaticEngine):
+    """Takes steps of fixed shapes, without a graph, in passes as compiled ones take them on a GPU."""
+
+    def _attach(self, components, stopwatch):
+        super()._attach(components, stopwatch)
+        for model in (components.target, components.drafter.model):
+            compiling.compile_model(model)
+
+
+@pytest.mark.thorough
+def test_texts_are_those_of_eager_steps(pair, compiled):
+    """Requests of different lengths that end at different steps."""
+    toy, requests = toy_pair(pair, "qwen3"), toy_requests((9, 2))
+    toy = dataclasses.replace(toy, target=toy.target.to(DEVICE), draft=toy.draft.to(DEVICE))
+    eager = logs(toy_decoder(toy).run(requests, 2))
+    assert logs(toy_decoder(toy, engine=FewRowsEngine()).run(requests, 2)) == eager
+    assert compiled == []
