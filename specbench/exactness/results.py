@@ -1,4 +1,4 @@
-"""The rows of evidence: tests, bounds, calls in long use, a law of one row, a failing request.
+"""The rows of evidence: tests, bounds, calls in long use, a failing request.
 
 The names of tests are here too, each with what a certificate says of it. Habits are in habits.py.
 """
@@ -132,47 +132,6 @@ class StratumRow:
     rule: float | None = None
     tv: float | None = None
     along: float | None = None
-
-
-@dataclass(frozen=True)
-class LocatedRow:
-    """The law of a step that drafts one token, for one pair of target rows and one draft row.
-
-    Attributes:
-        vocabulary: tokens of each row.
-        rule: the rule's name.
-        normalized: whether the target's rows came with their normaliser.
-        tv: total variation of the located law of the first token and the bonus token from the target's; a first token
-            after a refusal is completed with the target's second one. Parts that were not located are taken as the
-            rule's.
-        slack: what ``tv`` may be too small by: the probability of all that was not located, which is mostly what lies
-            between a probe and its edge.
-        edges: of the rule, probed on both sides.
-        displaced: edges beside which the code does not emit what the rule does.
-        largest: the largest length of a uniform between two of the rule's edges on which the code does otherwise.
-        structural: intervals between two of the rule's edges on which it does otherwise for longer than rounding makes.
-        requests: verified.
-        cut: whether the time was up before every edge was probed and located; ``slack`` has what is missing.
-        seconds: how long it took.
-    """
-
-    vocabulary: int
-    rule: str
-    normalized: bool
-    tv: float
-    slack: float
-    edges: int
-    displaced: int
-    largest: float
-    structural: int
-    requests: int
-    cut: bool
-    seconds: float
-
-    @property
-    def upper(self) -> float:
-        """Upper bound on the total variation under the assumption."""
-        return min(1.0, self.tv + self.slack)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from specbench.exactness.enumeration.injection import (
     extreme_failures,
     takes_injected_uniforms,
 )
-from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -36,7 +35,6 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.reference import held_against
 from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.trials.judge import CallsToDraw
@@ -45,7 +43,6 @@ from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 
-_ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 _SMALL, _D = "requests on small pairs", "calls of D"  # parts of a suite, of which a page says how far they were
 
@@ -140,7 +137,6 @@ class Examination:
             **({"pairs of successive steps": self._draw_pairs} if settings.serial_draws else {}),
             _SMALL: self._draw,
             **({_D: self._draw_from_d} if settings.calls else {}),
-            **({"the law of a step for one pair of rows": self._locate_a_row} if settings.row_vocabulary else {}),
             **({"calls in long use": self._use_for_long} if settings.use_calls else {}),
         }
         self.ahead = list(parts)
@@ -206,17 +202,6 @@ class Examination:
         self.evidence.left_out = Takes.of(self.verifier).left_out
         self.extra += self.trials.tests
         return self.trials.cut
-
-    def _locate_a_row(self) -> None:
-        rule, vocabulary = held_against(self.verifier), self.settings.row_vocabulary
-        if rule is None or not self._injectable():
-            return
-        if self.device.type == "cuda":
-            vocabulary = max(vocabulary, _ROW_ON_A_GPU)
-        self.report(f"the law of a step for one pair of rows of {vocabulary:,} tokens")
-        arguments = (vocabulary, self.evidence.inputs_seed, self.device, self.settings.row_seconds)
-        with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
-            self.evidence.row = locate_row(self.verifier, rule, *arguments)
 
     def _use_for_long(self) -> bool:
         if self.use is None:

@@ -151,7 +151,7 @@ KNOWN = {
 @pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_certificate_names_well_known_bugs(kind):
-    settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0, row_vocabulary=0)
+    settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0)
     evidence = examined(kind(), settings, inputs_seed=1)
     assert KNOWN[kind] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause

@@ -10,7 +10,6 @@ import re
 import pytest
 
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
-from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import KINDS
 from specbench.exactness.results import COMPARES, Bound, StratumRow
@@ -192,7 +191,6 @@ def perhaps_sentence(m: re.Match, e: Evidence) -> bool:
 def wide_sentence(m: re.Match, e: Evidence) -> bool:
     rows = [of_d(e)] if m["place"] == "D" else e.bounds
     wrong = sum(row.structural or 0 for row in [*e.bounds, *e.inputs])
-    wrong += 0 if e.row is None else e.row.structural
     tv = small_tv(e) if m["place"].startswith("calls") else largest(rows, "tv")
     return tv > float(m["limit"]) and bool(wrong) != bool(m["remedy"])
 
@@ -210,8 +208,6 @@ FORMS = [
     (rf"Small pairs, whole calls: these requests(?P<counts>, but for pairs where counts say more,)? came in (?P<calls>{NUMBER}) "
      rf"calls of up to {NUMBER} requests\. (?P<met>No|{NUMBER}) calls? ha(?:s|ve) a request with unexpected tokens\. Even if whole calls fail at once, at most (?P<code>{BOUND}) of a call's "
      r"requests have unexpected tokens, in the mean over these calls \(99%\)\.", calls_sentence),
-    (rf"On that pair of rows, (?P<n>{NUMBER}) thresholds are displaced by more than rounding explains, so that its tokens are not "
-     r"those of the rule that it names\.", lambda m, e: says(m, n=e.row.structural) and e.row.structural > 0),
     (rf"Small pairs: tokens were compared with the formulas of the rule on (?P<n>\d+) of them\. In (?P<requests>[\d, to]+) requests "
      rf"on (?:each|it) they are the same{BUT}\. If requests fail one by one, the bias is (?P<counts>\(by counts, where these say "
      rf"more\) )?at most (?P<tv>{BOUND}) {SURE}\)\.", rule_sentence),
@@ -231,7 +227,6 @@ FORMS = [
      rf"else in its batch than alone; there the rule is judged by counts)|: they differ by at most (?P<largest>{BOUND}) a step"
      rf"(?:, and are not the target's distribution on (?P<wrong>{NUMBER}))?\. In the mean over D, code and rule together are at most "
      rf"(?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
-    (r"One pair of rows of 4,096 tokens: .+", lambda m, e: m[0] == say("located_row", e.row)[0]),
     (rf"Long use: (?P<n>{NUMBER}) requests were verified after (?P<calls>{NUMBER}) calls of one object in mixed shapes\. (?:All have "
      r"the tokens that they had before, or that an unused object or the rule gives them|It is not called lossless, because "
      r"(?P<wrong>some have other tokens then)(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),
@@ -331,7 +326,6 @@ def check_headline(certificate, e: Evidence) -> None:
         assert all(row.method != "counted" and row.impure == 0 for row in e.bounds)
         assert not any(habit.differing for habit in e.habits)
         assert not any(row.structural for row in [*e.inputs, *e.bounds, *e.habits])
-        assert e.row is None or not e.row.structural
         assert not refuted(e)
     elif certificate.verdict == NOT_REJECTED:
         assert not refuted(e)

@@ -51,10 +51,10 @@ SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.loss
 # by the count of its Python calls.
 SHORT = Settings(
     false_alarm=1e-8, draws=20_000, seconds=120, serial_draws=10_000, serial_seconds=60, calls=60,
-    input_seconds=120, locating_seconds=0, use_calls=400, row_vocabulary=100,
+    input_seconds=120, locating_seconds=0, use_calls=400,
 )  # fmt: skip
 NAIVE = dataclasses.replace(SHORT, seconds=10, locating_seconds=10, serial_seconds=5, use_calls=100)
-INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, seconds=1)
+INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, seconds=1)
 ALL = small_fixtures()
 FEW = tuple(
     fixture for fixture in ALL if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
@@ -125,14 +125,14 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["chain"], FIXTURES["ragged"]))
     settings = Settings(
         draws=10_000, seconds=5, locating_seconds=3.5, serial_draws=600, serial_seconds=0, calls=6,
-        use_calls=50, row_vocabulary=20, use_seconds=0, row_seconds=0, input_seconds=0,
+        use_calls=50, use_seconds=0, input_seconds=0,
     )  # fmt: skip
 
     def numbers(pace: int) -> Evidence:
         monkeypatch.setattr(time, "perf_counter", lambda: pace * real())
         evidence = examined(SOUND[name], settings, seed=1, inputs_seed=1)
-        row, use = (dataclasses.replace(part, seconds=0.0) for part in (evidence.row, evidence.long_use))
-        return dataclasses.replace(evidence, tallies={}, seconds=0.0, row=row, long_use=use)
+        use = dataclasses.replace(evidence.long_use, seconds=0.0)
+        return dataclasses.replace(evidence, tallies={}, seconds=0.0, long_use=use)
 
     once, again = numbers(1), numbers(40)
     assert once == again

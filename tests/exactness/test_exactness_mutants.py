@@ -23,7 +23,7 @@ from tests.helpers.made_up_evidence import certificate_of
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.
 LOOK = Settings(
     draws=30_000, false_alarm=1e-7, seconds=0, locating_seconds=0, serial_draws=60_000, serial_seconds=0, calls=300,
-    input_seconds=0, use_calls=0, row_vocabulary=0,
+    input_seconds=0, use_calls=0,
 )  # fmt: skip
 pytestmark = pytest.mark.usefixtures("unchecked", "little_effort")
 FEW = ("chain", "idle", "long", "mixed", "ragged")

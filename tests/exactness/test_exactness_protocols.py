@@ -28,7 +28,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
 
 ZOO = (SENSITIVITY, BOUNDS, BIAS)  # what the zoo's report is made of
-SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
+SMALL = {"draws": 10_000, "serial_draws": 2000, "false_alarm": 1e-7, "power": 0.99}
 
 
 def context(verifier, **more) -> RunContext:

@@ -28,7 +28,7 @@ from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import certificate_of
 
-SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
+SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, call_seconds=2)
 
 
 def odd(token_ids, num_accepted) -> Verification:

@@ -48,7 +48,7 @@ class SpoilsCalls(TokenSteps):
 @pytest.mark.parametrize("period", [20, 200, 1009])
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
-    settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    settings = settings_of("quick", draws=6_000, calls=0, use_calls=0, serial_draws=0)
     evidence = examined(SpoilsCalls(period), settings)
     verdict = verdict_of(evidence)
     assert verdict.kind == NOT_LOSSLESS or verdict.tv > 1 / period

@@ -8,7 +8,7 @@ from typing import Any
 from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import KINDS, Habit
-from specbench.exactness.results import Bound, LocatedRow, LongUseRow, Row, StratumRow
+from specbench.exactness.results import Bound, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 
@@ -51,10 +51,6 @@ OWN = {"rule_checked": 36_000, "rule_wrong": 0, "rule_largest": 3.1e-14, "rule":
 LONG_USE = LongUseRow(
     calls=100_000, seconds=20.0, shapes=240, requests=2000, new_requests=500, unsteady=0, changed=0, unlike_fresh=0,
     unlike_rule=0, rounding=0, rechecked=5000, changed_between=0, first_changed=None,
-)  # fmt: skip
-LOCATED_ROW = LocatedRow(
-    vocabulary=4096, rule="token", normalized=False, tv=1e-13, slack=2e-9, edges=12_000, displaced=0, largest=0.0,
-    structural=0, requests=50_000, cut=False, seconds=3.0,
 )  # fmt: skip
 
 
@@ -131,10 +127,7 @@ def evidences() -> Iterator[Evidence]:
         }
         more |= {"refusals": {"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {}}
         changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)
-        more |= {
-            "long_use": None if not drawn else changed if cut else LONG_USE,
-            "row": None if cut else dataclasses.replace(LOCATED_ROW, structural=4 if refused else 0),
-        }
+        more |= {"long_use": None if not drawn else changed if cut else LONG_USE}
         yield Evidence(
             rows=rows,
             bounds=bounds,
