@@ -135,30 +135,6 @@ class StratumRow:
 
 
 @dataclass(frozen=True)
-class ShownRequest:
-    """A request that fails, and the batch of its copies in which it does.
-
-    Attributes:
-        seed, position: of each copy.
-        given: whether the verifier gets the uniforms of the example in place of those of the seed and position.
-        batch: copies in the batch; 1 if the request fails alone.
-        place: index of the copy that fails, from 0.
-        emitted: tokens of that copy, PADDING behind them; PADDING alone for a malformed result.
-        wanted: tokens of the rule or of the model, likewise.
-        calls: of a new object with this batch, of which the last one fails and no earlier one; 1 if it has no memory.
-    """
-
-    seed: int
-    position: int
-    given: bool
-    batch: int
-    place: int
-    emitted: tuple[int, ...]
-    wanted: tuple[int, ...]
-    calls: int = 1
-
-
-@dataclass(frozen=True)
 class Failure:
     """A request that shows what is wrong, as text for a certificate.
 
@@ -166,14 +142,12 @@ class Failure:
         fixture, reason: where, and why that fixture is there.
         lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
         cause: what usually makes it so; empty where nothing is known.
-        request: the request and its batch as data; None if no request fails by itself.
     """
 
     fixture: str
     reason: str
     lines: tuple[str, ...]
     cause: str = ""
-    request: ShownRequest | None = None
 
 
 @dataclass(frozen=True)
