@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
 from specbench.metrics.exactness_rows import ComparisonRow
-from specbench.rules.rule import Rule, rule_of, rules_with_formulas
+from specbench.rules.rule import Rule, rule_of
 from specbench.rules.verifier import Verifier
 
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
 LARGEST = 4096  # requests in one batch
 STRUCTURAL, ANOTHER_RULE = "structural", "another rule"
-_REQUESTS = 64, 512, 4096  # of each fixture, one after the other
 _DENSE = 2**22  # logits of a batch
 
 
@@ -92,100 +88,21 @@ class Comparison:
 
 
 def compare(
-    first: Verifier,
-    second: Verifier,
-    fixture: Fixture,
-    requests: int,
-    seed: int,
-    device: torch.device,
-    rule: Rule | None = None,
-    begin: int = 0,
+    first: Verifier, second: Verifier, fixture: Fixture, requests: int, seed: int, device: torch.device
 ) -> Comparison:
-    """Puts the same requests before both and explains every difference.
-
-    Args:
-        rule: gives the thresholds; the first one's own if None.
-        begin: number of the first request, of those that the seed makes.
-    """
+    """Puts the same requests before both and explains every difference by the thresholds of the first one's rule."""
     comparison = Comparison(fixture.name)
     fixture = fixture.to(device)
     batch = max(1, min(LARGEST, _DENSE // fixture.vocabulary // (fixture.gamma + 1)))
     for start in range(0, requests, batch):
         size = min(batch, requests - start)
-        streams = request_streams(seed, COMPARED + begin + start, size, fixture.gamma + 1, device)
+        streams = request_streams(seed, COMPARED + start, size, fixture.gamma + 1, device)
         drawn = draw(first, fixture, streams)
         one, two = (verified(verifier, drawn) for verifier in (first, second))
         for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
-            comparison.divergences.append(explain(rule or rule_of(first), one, two, b))
+            comparison.divergences.append(explain(rule_of(first), one, two, b))
         comparison.requests += size
     return comparison
-
-
-def first_divergence(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST) -> str | None:
-    """Returns the first fork of a verifier and its rule that rounding does not explain, in a line.
-
-    Args:
-        verifier: of a rule whose formulas are known.
-        fixtures: on the device.
-        most: requests of a fixture that are compared at once, for slow code; 64 are in any case.
-
-    Returns:
-        None if there is none in the requests that were compared.
-
-    Raises:
-        VerifierFault: the verifier did what no verifier may.
-    """
-    rule = rule_of(verifier)
-    for comparison in _with_rule(verifier, rule, fixtures, seed, most):
-        for divergence in comparison.divergences:
-            if divergence.cause == STRUCTURAL:
-                return f"The two part first at {divergence.described(f'the {rule.title}')}."
-    return None
-
-
-def followed_rule(
-    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, most: int = LARGEST
-) -> tuple[str, int] | None:
-    """Returns the known rule, other than the verifier's own, that has all of its tokens but for rounding.
-
-    Args:
-        fixtures, most: as in first_divergence.
-
-    Returns:
-        The rule's name and how many requests were compared; None if no known rule has all of the tokens.
-
-    Raises:
-        VerifierFault: the verifier did what no verifier may.
-    """
-    for rule in rules_with_formulas().values():
-        if rule is rule_of(verifier):
-            continue
-        requests = 0
-        for comparison in _with_rule(verifier, rule, fixtures, seed, most):
-            if comparison.count(STRUCTURAL):
-                break
-            requests += comparison.requests
-        else:
-            if requests:
-                return rule.name, requests
-    return None
-
-
-def _with_rule(
-    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, most: int
-) -> Iterator[Comparison]:
-    """Comparisons with the plain code of a rule, short ones of all fixtures first; refused fixtures are left out."""
-    assert rule.reference is not None
-    refused = set()
-    for requests, fixture in itertools.product(_REQUESTS, fixtures):
-        if requests > max(most, _REQUESTS[0]):
-            return
-        if fixture.name not in refused:
-            begin = sum(_REQUESTS[: _REQUESTS.index(requests)])
-            try:
-                yield compare(verifier, rule.reference, fixture, requests, seed, fixture.p.device, rule, begin)
-            except ArgumentError:
-                refused.add(fixture.name)
 
 
 def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:

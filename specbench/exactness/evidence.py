@@ -26,8 +26,6 @@ class Evidence:
         habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
-        fork: where it first does otherwise than the rule that it names, if rounding does not explain it.
-        follows: the name of another rule that has all of its tokens, and how many requests show it.
         fault: why it is broken; None if it is not.
         failure: the simplest request that shows a bias.
         calls: what the calls of small fixtures say that were compared request by request; None without one.
@@ -49,8 +47,6 @@ class Evidence:
     habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
-    fork: str | None = None
-    follows: tuple[str, int] | None = None
     fault: str | None = None
     failure: Failure | None = None
     calls: CallBound | None = None

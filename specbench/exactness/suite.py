@@ -16,7 +16,6 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
 from specbench.exactness import guard
-from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
@@ -223,15 +222,9 @@ class Examination:
         """What only needs to be done once."""
         self.ahead = ["the search for the simplest failing example"]
         self._conclude()
-        other_rule = names_another_rule(self.evidence)
-        compared = (self.fixtures, self.seed, self.budget.compared)
-        if other_rule:
-            with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, *compared)
-                self.evidence.follows = followed_rule(self.verifier, *compared)
-        if other_rule or self._is_caught():
-            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # likewise
-                causes = CauseSearch(self.verifier, *compared)
+        if names_another_rule(self.evidence) or self._is_caught():
+            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # of code that does otherwise now
+                causes = CauseSearch(self.verifier, self.fixtures, self.seed, self.budget.compared)
                 arguments = (self.subject, self.evidence, self.probes, self.extremes, self.trials, causes)
                 self.evidence.failure = simplest_failure(*arguments)
 

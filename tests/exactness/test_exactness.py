@@ -6,7 +6,6 @@ here have fixed seeds and bounds that chance breaks with a probability far below
 
 import dataclasses
 import math
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
 from specbench.exactness import suite
-from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
+from specbench.exactness.differential import compare, explain
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Evidence
@@ -30,11 +29,10 @@ from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.verdict import altered, verdict_of
-from specbench.exactness.zoo import accept, residual, state
+from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import rule_of
 from specbench.rules.token.formulas import RULE as TOKEN
@@ -273,40 +271,3 @@ def test_comparison_of_a_bug_is_structural_and_of_equals_is_empty():
     assert {divergence.kind for divergence in wrong.divergences} == {"emit"}
     early = compare(BlockVerifier(), accept.BlockEarlyStop(), FIXTURES["deep"], 500, 0, CPU)
     assert {divergence.cause for divergence in early.divergences} == {"structural"}
-
-
-class OfBlock(BlockVerifier):
-    """Follows the block rule and names another."""
-
-    rule = "token"
-
-
-class RefusesOneHot(accept.Lenient):
-    def verify(self, draft, target, streams):
-        if draft.rows is None:
-            raise ArgumentError("draft.rows: None is not supported")
-        return super().verify(draft, target, streams)
-
-
-def test_the_first_fork_with_a_rule_is_told_in_a_line():
-    kept = [FIXTURES[name] for name in ("one_hot", "chain")]
-    assert first_divergence(MaskedVerifier(), kept, 0) is None
-    line = first_divergence(RefusesOneHot(), kept, 0)
-    form = (
-        r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
-        r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
-        r"of the draft \[.*\] it emits (\[.*\]), the token rule (\[.*\])\."
-    )
-    token, uniform, threshold, emitted, expected = re.fullmatch(form, line).groups()
-    assert float(threshold) < float(uniform) < float(threshold) / 0.8
-    assert len(emitted.split(",")) > int(token) == len(expected.split(","))
-    malformed = first_divergence(state.CountsAfterRejection(), [FIXTURES["deep"]], 0)
-    assert "the form of the result (structural); of the draft" in malformed
-
-
-def test_a_known_rule_is_named_if_all_tokens_are_its():
-    kept = [FIXTURES[name] for name in ("deep", "chain", "one_hot", "mixed")]
-    rule, requests = followed_rule(OfBlock(), kept, 0)
-    assert (rule, requests) == (BLOCK.name, 4 * (64 + 512 + 4096))
-    for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
-        assert followed_rule(bug, kept, 0) is None

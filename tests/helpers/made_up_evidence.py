@@ -117,13 +117,10 @@ def evidences() -> Iterator[Evidence]:
     for bounds, drawn, habits, rows, refused, cut in itertools.product(
         BOUNDS.values(), INPUTS.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
     ):
-        fork = "The two part first at chain, seed 3, position 0: the draw of token 1 (structural)." if cut else None
         calls = CallBound(24_000, 3, 7.01e-4) if cut else CallBound(24_000, 0, 1.88e-4)
         more = {
             "calls": calls if any(not row.by_counts for row in bounds) else None,
             "batch": 131_072,
-            "fork": fork,
-            "follows": ("block", 74_752) if refused else None,
         }
         more |= {"refusals": {"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {}}
         changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)

@@ -13,7 +13,7 @@ from specbench.core.types import PADDING
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, ends_of, expected_of, inject
-from specbench.exactness.enumeration.laws import completed, target_joint
+from specbench.exactness.enumeration.laws import completed, law_of, one_draft, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -108,16 +108,18 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
     steps = _alone(subject, point, drawn)
     drafted, rows = steps.drawn.tokens[0, :count].tolist(), steps.drawn.rows[0, : count + 1].tolist()
     p, q = fixture.p.cpu(), fixture.q.cpu()
-    accept = point.given[Stream.ACCEPT, :count].tolist()
+    accept, rule = point.given[Stream.ACCEPT, :count].tolist(), held_against(subject.verifier)
+    limits = None if rule is None else law_of(rule, one_draft(fixture, steps.drawn.tokens[0, :count].cpu())).accept[0]
     lines = [f"drafted tokens: {drafted}"]
     for i, row in enumerate(rows):
         there = f"p = {_shown(p[row])}"
         if i < count:
             there += f", q = {_shown(q[row])}" if not fixture.deterministic else f", q = 1 for token {drafted[i]}"
             there += f", accept uniform {accept[i]:.17g}"
+            there += "" if limits is None else f", threshold {float(limits[i]):.17g}"
         lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
-    rule, result = held_against(subject.verifier), steps.verification
+    result = steps.verification
     if drawn is not None:
         right = torch.equal(steps.visible[0], drawn.wanted)
         lines += [
