@@ -94,7 +94,7 @@ def test_exactness_of_a_sound_verifier(tmp_path):
     assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
     assert (strata["differing"] == 0).all()
     census = files[tables.CENSUS]
-    assert census.loc[census["property"] == "padded", "calls"].sum() == 40
+    assert census.loc[census["property"] == "padding", "calls"].sum() == 40
     assert "40 calls drawn from the input distribution D" in outcome.documents["certificate.md"]
 
 
