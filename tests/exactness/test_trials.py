@@ -22,13 +22,13 @@ from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_t
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
+from specbench.rules import batched
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import Rule
 from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
-from tests.exactness.test_exactness_mutants import AcceptedFrom
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
@@ -88,6 +88,20 @@ def test_no_number_of_calls_has_a_wrong_bound_every_time():
     """Half of the requests of every call: 3 of 300 bounds below that are expected at most; 15 have a chance of 1e-6."""
     for calls in range(60, 80):  # of 74 the rounding was once chosen by the numbers, and wrong
         assert sum(mean_at_most({0.5: calls}, calls, 1 - CONFIDENCE, seed) < 0.5 for seed in range(300)) < 16
+
+
+class AcceptedFrom(TokenSteps):
+    """Tests no drafted token from a place in its draft on, which stand then."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def accepts(self, p, q, u):
+        return super().accepts(p, q, u) | (self.offsets >= self.place)
+
+    def read(self, draft, target, streams):
+        self.offsets = batched.offsets(draft)
+        return draft, target, streams
 
 
 class ShortBlocks(accept.BlockEarlyStop):
