@@ -145,7 +145,7 @@ def test_another_verifier_is_compared_from_the_command_line(ran):
     got = ran[COMPARED.reason]
     assert got.ended.status == 1
     assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in got.ended.text
-    assert "comparing 800 requests of 16 small fixtures" in got.ended.text
+    assert "comparing 700 requests of 14 small fixtures" in got.ended.text
     assert "requests of the small fixtures differ" in got.ended.text
     row = got.rows.iloc[0]
     assert (row["verifier"], row["protocol"]) == ("masked", "agreement")
@@ -163,15 +163,15 @@ def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran
 @pytest.mark.parametrize(
     ("more", "name"),
     [
-        ([], "flawed/lost_penalty"),
-        (["+verifier.penalty=0.7"], "flawed/lost_penalty[penalty=0.7]"),
-        (["verifier._target_=mine.Mine"], "mine.Mine[bug=lost_penalty]"),
+        ([], "flawed/lenient"),
+        (["+verifier.lenience=0.7"], "flawed/lenient[lenience=0.7]"),
+        (["verifier._target_=mine.Mine"], "mine.Mine[bug=lenient]"),
     ],
     ids=["by its bug", "with a setting", "other code"],
 )
 def test_a_flawed_verifier_is_named_by_its_bug(more, name):
-    node = {"_target_": "mine.Mine", "bug": "lost_penalty", "penalty": 0.7}
-    overrides = ["verifier=flawed", "verifier.bug=lost_penalty", *more]
+    node = {"_target_": "mine.Mine", "bug": "lenient", "lenience": 0.7}
+    overrides = ["verifier=flawed", "verifier.bug=lenient", *more]
     job = PlannedJob(0, "", "", overrides, choices={"verifier": "flawed"})
     assert component_name("verifier", node, job) == name
 

@@ -54,9 +54,7 @@ SHORT = Settings(
 NAIVE = dataclasses.replace(SHORT, seconds=10, locating_seconds=10, serial_seconds=5, use_calls=100)
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, seconds=1)
 ALL = small_fixtures()
-FEW = tuple(
-    fixture for fixture in ALL if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
-)
+FEW = tuple(fixture for fixture in ALL if fixture.name in ("chain", "mixed", "one_hot", "ragged"))
 HUNT = Settings(
     draws=100_000, seconds=0, locating_seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0
 )
@@ -173,7 +171,7 @@ def test_the_experiment_sweeps_every_flawed_verifier_and_controls():
     assert with_every_bug("verifier.bug=all") == f"verifier.bug={','.join(bugs())}"  # verifier=flawed/all alone
     assert with_every_bug("workload.path=all") == "workload.path=all"
     assert {name for name in swept if name.startswith("flawed/")} == set(FLAWED)
-    assert len(FLAWED) >= 46
+    assert len(FLAWED) >= 42
     assert {"masked", "control/sample_match", "control/coupled"} <= set(swept)
 
 
