@@ -88,15 +88,8 @@ class Bound(BoundRow):
 
     @property
     def by_counts(self) -> bool:
-        """Whether ``tv`` is what counts say, since nothing was compared request by request, or that says less."""
-        return self.hidden is None or self.located is None or self.tv is None or self.counts_say_more
-
-    @property
-    def counts_say_more(self) -> bool:
-        """Whether ``tv`` is what counts say although requests were compared; if none differs, the fixture decides."""
-        if self.hidden is None or self.located is None or self.tv is None:
-            return False
-        return self.tv < 0.999_999 * min(1.0, self.hidden + self.located)
+        """Whether ``tv`` is what counts say, since requests were held against nothing whose bias is known."""
+        return self.hidden is None or self.located is None
 
 
 @dataclass(frozen=True, kw_only=True)
