@@ -12,12 +12,12 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
 from specbench.metrics.exactness_rows import ComparisonRow
+from specbench.rules.agreement import classify
 from specbench.rules.rule import Rule, rule_of
 from specbench.rules.verifier import Verifier
 
-ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
 LARGEST = 4096  # requests in one batch
-STRUCTURAL, ANOTHER_RULE = "structural", "another rule"
+ROUNDING, STRUCTURAL, ANOTHER_RULE = "rounding", "structural", "another rule"
 _DENSE = 2**22  # logits of a batch
 
 
@@ -34,7 +34,8 @@ class Divergence:
         uniform: the uniform at the fork.
         threshold: what the rule compares it with; for an emitted token the nearest edge of the distribution function.
         margin: their distance.
-        cause: "rounding", "structural", or "another rule" where thresholds of the rule are not known.
+        cause: ROUNDING if small errors of p and q explain both outcomes (rules.agreement), else STRUCTURAL;
+            ANOTHER_RULE if the rule has no formulas that say so.
     """
 
     fixture: str
@@ -83,7 +84,7 @@ class Comparison:
 
     def row(self) -> ComparisonRow:
         """The counts."""
-        causes = (self.count(cause) for cause in ("rounding", STRUCTURAL, ANOTHER_RULE))
+        causes = (self.count(cause) for cause in (ROUNDING, STRUCTURAL, ANOTHER_RULE))
         return ComparisonRow(self.fixture, self.requests, *causes)
 
 
@@ -99,13 +100,22 @@ def compare(
         streams = request_streams(seed, COMPARED + start, size, fixture.gamma + 1, device)
         drawn = draw(first, fixture, streams)
         one, two = (verified(verifier, drawn) for verifier in (first, second))
-        for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
-            comparison.divergences.append(explain(rule_of(first), one, two, b))
+        comparison.divergences += divergences(rule_of(first), one, two)
         comparison.requests += size
     return comparison
 
 
-def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:
+def divergences(rule: Rule, one: Steps, two: Steps) -> list[Divergence]:
+    """The requests on which two outcomes of the same call differ, explained by a rule."""
+    differ, call, wrong = (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist(), one.drawn, set[int]()
+    if differ and rule.has_law:
+        outcomes = one.verification, two.verification
+        wrong |= set(classify(rule, call.draft, call.target, call.streams, *outcomes).wrong.tolist())
+    known = ROUNDING if rule.has_law else ANOTHER_RULE
+    return [_explained(rule, one, two, b, STRUCTURAL if b in wrong else known) for b in differ]
+
+
+def _explained(rule: Rule, one: Steps, two: Steps, b: int, cause: str) -> Divergence:
     """What stood at the fork of request b."""
     drawn, streams = one.drawn, one.drawn.streams
     fixture = drawn.fixture.classes()[int(drawn.classes[b])]
@@ -129,5 +139,4 @@ def explain(rule: Rule, one: Steps, two: Steps, b: int) -> Divergence:
             edges = law.emit[0, a].cumsum(0)[:-1]
             threshold = float(edges[(edges - uniform).abs().argmin()]) if len(edges) else 1.0
     margin = None if threshold is None else abs(uniform - threshold)
-    cause = ANOTHER_RULE if margin is None else "rounding" if margin <= ROUNDING else STRUCTURAL
     return Divergence(*where, offset, kind, drafted.tolist(), *emitted, uniform, threshold, margin, cause)

@@ -24,7 +24,7 @@ from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES,
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import progress, say, track
-from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
+from specbench.exactness.differential import ROUNDING, STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.exactness_rows import COMPARISONS, ComparisonRow
 from specbench.metrics.intervals import CONFIDENCE
@@ -191,5 +191,5 @@ def _words(total: Comparison, other: str) -> str:
         return f"the same tokens in {total.requests:,} requests of the small fixtures"
     return (
         f"{len(total.divergences):,} of {total.requests:,} requests of the small fixtures differ, "
-        f"{total.count('rounding'):,} by rounding; the two part first at {first.described(other)}"
+        f"{total.count(ROUNDING):,} by rounding; the two part first at {first.described(other)}"
     )
