@@ -150,7 +150,6 @@ class LongUseRow:
     Attributes:
         calls: made between the two times that the recorded requests were verified.
         seconds: that these calls took.
-        shapes: distinct batches among the calls, of which no two have the same rows.
         requests: recorded at the beginning and verified again at the end.
         new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
         unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
@@ -159,7 +158,6 @@ class LongUseRow:
             None if it cannot be copied.
         unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
             explains; None if its rule has no formulas.
-        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
         rechecked: requests verified again between the other calls.
         changed_between: of these, those whose tokens are not those of the beginning.
         first_changed: the number of calls after which one of them was first seen; None if there is none.
@@ -167,14 +165,12 @@ class LongUseRow:
 
     calls: int
     seconds: float
-    shapes: int
     requests: int
     new_requests: int
     unsteady: int
     changed: int
     unlike_fresh: int | None
     unlike_rule: int | None
-    rounding: int | None
     rechecked: int
     changed_between: int
     first_changed: int | None
