@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import ALL, LARGE, Bound, Failure, LocatedRow, LongUseRow, Row, StratumRow
+from specbench.exactness.results import ALL, LARGE, Bound, Failure, LongUseRow, Row, StratumRow
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 
@@ -23,12 +23,9 @@ class Evidence:
         census: what was put before the verifier, by property of its arguments.
         refusals: its reasons for refusing calls of D, with how often.
         long_use: what many calls of one object changed; None if that was not run.
-        row: the law of a step for one pair of rows of a large vocabulary; None if it could not be located.
         habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
-        fork: where it first does otherwise than the rule that it names, if rounding does not explain it.
-        follows: the name of another rule that has all of its tokens, and how many requests show it.
         fault: why it is broken; None if it is not.
         failure: the simplest request that shows a bias.
         calls: what the calls of small fixtures say that were compared request by request; None without one.
@@ -47,12 +44,9 @@ class Evidence:
     census: list[CensusRow] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
     long_use: LongUseRow | None = None
-    row: LocatedRow | None = None
     habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
-    fork: str | None = None
-    follows: tuple[str, int] | None = None
     fault: str | None = None
     failure: Failure | None = None
     calls: CallBound | None = None

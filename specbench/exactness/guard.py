@@ -156,17 +156,19 @@ def verify(verifier: Verifier, call: VerifyCall) -> Verification:
         Stopped: a signal came (``stoppable``).
     """
     _LIMIT.fixture = call.name
-    problem = _problem(verifier, call)
-    if isinstance(problem, Verification):
-        return problem
-    size = len(call.counts)
-    if "never returned" not in problem:
-        for b in torch.arange(min(size, _TRIED), device=call.counts.device):
+    batch = f"a batch of {len(call.counts):,} requests"
+    try:
+        problem = _problem(verifier, call)
+        if isinstance(problem, Verification):
+            return problem
+        for b in torch.arange(min(len(call.counts), _TRIED), device=call.counts.device):
             one = call.only(b[None])
             with contextlib.suppress(ArgumentError):  # refused alone, which does not excuse the batch
                 if not isinstance(_problem(verifier, one), Verification):
                     raise VerifierFault(call.name, problem, _described(one))
-    raise VerifierFault(call.name, problem, f"a batch of {size:,} requests")
+    except _TooLongError:
+        problem = f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
+    raise VerifierFault(call.name, problem, batch)
 
 
 def draft(own: DraftSampler, name: str, rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Tensor, LogitRows]:
@@ -214,7 +216,7 @@ def _described(call: VerifyCall) -> str:
 
 
 def _problem(verifier: Verifier, call: VerifyCall) -> Verification | str:
-    """The verification, or what is wrong with it."""
+    """The verification, or what is wrong with it. Raises _TooLongError at the limit of a call."""
     if _LIMIT.stopped:
         raise Stopped
     device = call.target.logits.device
@@ -227,8 +229,6 @@ def _problem(verifier: Verifier, call: VerifyCall) -> Verification | str:
         raise
     except SystemExit as error:
         return f"verify ended the program (SystemExit: {error})."
-    except _TooLongError:
-        return f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
     except Exception as error:
         return _raised("verify", error)
     return malformed(result, len(call.counts), call.draft.max_draft_tokens + 1, device) or result

@@ -1,4 +1,4 @@
-"""The rows of evidence: tests, bounds, calls in long use, a law of one row, a failing request.
+"""The rows of evidence: tests, bounds, calls in long use, a failing request.
 
 The names of tests are here too, each with what a certificate says of it. Habits are in habits.py.
 """
@@ -88,15 +88,8 @@ class Bound(BoundRow):
 
     @property
     def by_counts(self) -> bool:
-        """Whether ``tv`` is what counts say, since nothing was compared request by request, or that says less."""
-        return self.hidden is None or self.located is None or self.tv is None or self.counts_say_more
-
-    @property
-    def counts_say_more(self) -> bool:
-        """Whether ``tv`` is what counts say although requests were compared; if none differs, the fixture decides."""
-        if self.hidden is None or self.located is None or self.tv is None:
-            return False
-        return self.tv < 0.999_999 * min(1.0, self.hidden + self.located)
+        """Whether ``tv`` is what counts say, since requests were held against nothing whose bias is known."""
+        return self.hidden is None or self.located is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,71 +128,6 @@ class StratumRow:
 
 
 @dataclass(frozen=True)
-class LocatedRow:
-    """The law of a step that drafts one token, for one pair of target rows and one draft row.
-
-    Attributes:
-        vocabulary: tokens of each row.
-        rule: the rule's name.
-        normalized: whether the target's rows came with their normaliser.
-        tv: total variation of the located law of the first token and the bonus token from the target's; a first token
-            after a refusal is completed with the target's second one. Parts that were not located are taken as the
-            rule's.
-        slack: what ``tv`` may be too small by: the probability of all that was not located, which is mostly what lies
-            between a probe and its edge.
-        edges: of the rule, probed on both sides.
-        displaced: edges beside which the code does not emit what the rule does.
-        largest: the largest length of a uniform between two of the rule's edges on which the code does otherwise.
-        structural: intervals between two of the rule's edges on which it does otherwise for longer than rounding makes.
-        requests: verified.
-        cut: whether the time was up before every edge was probed and located; ``slack`` has what is missing.
-        seconds: how long it took.
-    """
-
-    vocabulary: int
-    rule: str
-    normalized: bool
-    tv: float
-    slack: float
-    edges: int
-    displaced: int
-    largest: float
-    structural: int
-    requests: int
-    cut: bool
-    seconds: float
-
-    @property
-    def upper(self) -> float:
-        """Upper bound on the total variation under the assumption."""
-        return min(1.0, self.tv + self.slack)
-
-
-@dataclass(frozen=True)
-class ShownRequest:
-    """A request that fails, and the batch of its copies in which it does.
-
-    Attributes:
-        seed, position: of each copy.
-        given: whether the verifier gets the uniforms of the example in place of those of the seed and position.
-        batch: copies in the batch; 1 if the request fails alone.
-        place: index of the copy that fails, from 0.
-        emitted: tokens of that copy, PADDING behind them; PADDING alone for a malformed result.
-        wanted: tokens of the rule or of the model, likewise.
-        calls: of a new object with this batch, of which the last one fails and no earlier one; 1 if it has no memory.
-    """
-
-    seed: int
-    position: int
-    given: bool
-    batch: int
-    place: int
-    emitted: tuple[int, ...]
-    wanted: tuple[int, ...]
-    calls: int = 1
-
-
-@dataclass(frozen=True)
 class Failure:
     """A request that shows what is wrong, as text for a certificate.
 
@@ -207,14 +135,12 @@ class Failure:
         fixture, reason: where, and why that fixture is there.
         lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
         cause: what usually makes it so; empty where nothing is known.
-        request: the request and its batch as data; None if no request fails by itself.
     """
 
     fixture: str
     reason: str
     lines: tuple[str, ...]
     cause: str = ""
-    request: ShownRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -224,7 +150,6 @@ class LongUseRow:
     Attributes:
         calls: made between the two times that the recorded requests were verified.
         seconds: that these calls took.
-        shapes: distinct batches among the calls, of which no two have the same rows.
         requests: recorded at the beginning and verified again at the end.
         new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
         unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
@@ -233,7 +158,6 @@ class LongUseRow:
             None if it cannot be copied.
         unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
             explains; None if its rule has no formulas.
-        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
         rechecked: requests verified again between the other calls.
         changed_between: of these, those whose tokens are not those of the beginning.
         first_changed: the number of calls after which one of them was first seen; None if there is none.
@@ -241,14 +165,12 @@ class LongUseRow:
 
     calls: int
     seconds: float
-    shapes: int
     requests: int
     new_requests: int
     unsteady: int
     changed: int
     unlike_fresh: int | None
     unlike_rule: int | None
-    rounding: int | None
     rechecked: int
     changed_between: int
     first_changed: int | None

@@ -27,7 +27,7 @@ def _checked(name: str, value: Any) -> Any:
     key = f"protocol.{name}"
     if name.endswith("seconds"):
         return check_seconds(key, value)
-    if name in ("draws", "calls", "serial_draws", "use_calls", "row_vocabulary"):
+    if name in ("draws", "calls", "serial_draws", "use_calls"):
         return check_count(key, value, 1 if name == "draws" else 0, MOST_DRAWS)
     return check_flag(key, value) if name == "stop_when_caught" else check_chance(key, value)
 
@@ -48,7 +48,6 @@ class Settings:
             but the name of its rule, have as much again.)
         power: with which the bias that a test is said to show is shown.
         use_calls, use_seconds: calls of one object in mixed shapes before its first requests are made again; 0: none.
-        row_vocabulary, row_seconds: tokens of the pair of rows on which the law of a step is located; 0 skips it.
         call_seconds: after which a call of verify is stopped, and the verifier called broken; 0 is no limit.
         stop_when_caught: stop at the look at which something is rejected.
 
@@ -65,8 +64,6 @@ class Settings:
     serial_seconds: float | int = 300
     use_calls: int = 100_000
     use_seconds: float | int = 600
-    row_vocabulary: int = 4_096
-    row_seconds: float | int = 300
     false_alarm: float = 1e-6
     power: float = 0.99
     call_seconds: float | int = 60
@@ -88,8 +85,6 @@ SUITES = {
         serial_seconds=150,
         use_calls=10_000,
         use_seconds=300,
-        row_vocabulary=1_009,
-        row_seconds=150,
     ),
     "default": Settings(),
     "deep": Settings(
@@ -102,8 +97,6 @@ SUITES = {
         serial_seconds=0,
         use_calls=1_000_000,
         use_seconds=600,
-        row_vocabulary=151_936,
-        row_seconds=600,
     ),
 }
 

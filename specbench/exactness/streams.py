@@ -12,7 +12,7 @@ from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 
 BLOCKS = 2**40  # requests between those of one run and the next; runs whose seeds differ by 2**22 have the same ones
 # Where the requests of each part of a run begin in its block.
-SMALL_PAIRS, HABITS, SERIAL, COMPARED, LONG_USE, CAUSES = (i * BLOCKS // 8 for i in (0, 1, 2, 4, 5, 6))
+SMALL_PAIRS, HABITS, SERIAL, LONG_USE, CAUSES = (i * BLOCKS // 8 for i in (0, 1, 2, 5, 6))
 _ROOM = 256  # positions are left for the steps that follow the first
 # What an index of 31 or 32 bits, a signed number or a counter that begins at 1 would take wrongly.
 END_SEEDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, MAX_SEED)

@@ -16,7 +16,6 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
 from specbench.exactness import guard
-from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
@@ -27,7 +26,6 @@ from specbench.exactness.enumeration.injection import (
     extreme_failures,
     takes_injected_uniforms,
 )
-from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -36,7 +34,6 @@ from specbench.exactness.inputs import Stratum, Takes
 from specbench.exactness.purity.fresh_copies import Subject, unused_copy
 from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
-from specbench.exactness.reference import held_against
 from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
 from specbench.exactness.trials.judge import CallsToDraw
@@ -45,7 +42,6 @@ from specbench.exactness.verdict import names_another_rule
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import rule_of
 
-_ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 _SMALL, _D = "requests on small pairs", "calls of D"  # parts of a suite, of which a page says how far they were
 
@@ -57,7 +53,7 @@ class Examination:
     Attributes:
         verifier: the object given as a Verifier, which may be none.
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
-        inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
+        inputs_seed: of the calls drawn from D; with ``stop_when_caught`` none are drawn of what small fixtures refute.
         configured: the conditions of a run (trials.run.configured_stratum), from which calls are drawn as well.
         report: receives what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
@@ -140,7 +136,6 @@ class Examination:
             **({"pairs of successive steps": self._draw_pairs} if settings.serial_draws else {}),
             _SMALL: self._draw,
             **({_D: self._draw_from_d} if settings.calls else {}),
-            **({"the law of a step for one pair of rows": self._locate_a_row} if settings.row_vocabulary else {}),
             **({"calls in long use": self._use_for_long} if settings.use_calls else {}),
         }
         self.ahead = list(parts)
@@ -207,17 +202,6 @@ class Examination:
         self.extra += self.trials.tests
         return self.trials.cut
 
-    def _locate_a_row(self) -> None:
-        rule, vocabulary = held_against(self.verifier), self.settings.row_vocabulary
-        if rule is None or not self._injectable():
-            return
-        if self.device.type == "cuda":
-            vocabulary = max(vocabulary, _ROW_ON_A_GPU)
-        self.report(f"the law of a step for one pair of rows of {vocabulary:,} tokens")
-        arguments = (vocabulary, self.evidence.inputs_seed, self.device, self.settings.row_seconds)
-        with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
-            self.evidence.row = locate_row(self.verifier, rule, *arguments)
-
     def _use_for_long(self) -> bool:
         if self.use is None:
             return False
@@ -238,15 +222,9 @@ class Examination:
         """What only needs to be done once."""
         self.ahead = ["the search for the simplest failing example"]
         self._conclude()
-        other_rule = names_another_rule(self.evidence)
-        compared = (self.fixtures, self.seed, self.budget.compared)
-        if other_rule:
-            with contextlib.suppress(guard.VerifierFault):  # of code that does otherwise now
-                self.evidence.fork = first_divergence(self.verifier, *compared)
-                self.evidence.follows = followed_rule(self.verifier, *compared)
-        if other_rule or self._is_caught():
-            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # likewise
-                causes = CauseSearch(self.verifier, *compared)
+        if names_another_rule(self.evidence) or self._is_caught():
+            with contextlib.suppress(ArgumentError, guard.VerifierFault):  # of code that does otherwise now
+                causes = CauseSearch(self.verifier, self.fixtures, self.seed, self.budget.compared)
                 arguments = (self.subject, self.evidence, self.probes, self.extremes, self.trials, causes)
                 self.evidence.failure = simplest_failure(*arguments)
 

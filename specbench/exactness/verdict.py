@@ -109,8 +109,8 @@ def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
 
 
 def names_another_rule(evidence: Evidence) -> bool:
-    """Whether its tokens are not those of the rule that it names, in requests or on the pair of rows located."""
-    return other_tokens(evidence)[0] > 0 or (evidence.row is not None and evidence.row.structural > 0)
+    """Whether the tokens of a request are not those of the rule that it names, beyond rounding."""
+    return other_tokens(evidence)[0] > 0
 
 
 def strata_of_other_tokens(evidence: Evidence) -> list[StratumRow]:

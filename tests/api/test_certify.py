@@ -19,14 +19,14 @@ from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
 
 SMALL = {"draws": 5000, "serial_draws": 500, "calls": 12, "use_calls": 100, "seconds": 0, "input_seconds": 0}
-SMALL |= {"inputs_seed": 3, "row_vocabulary": 50}
+SMALL |= {"inputs_seed": 3}
 BIASED = specbench.SamplingParams(logit_bias={3: 1.5})
 OF_THE_RUN = ("command", "environment", "seconds", "verifier")
 
 
 def bare(certificate: Any) -> dict[str, Any]:
     content = {name: value for name, value in vars(certificate).items() if name not in OF_THE_RUN}
-    return content | {name: {**content[name], "seconds": 0} for name in ("long_use", "row")}
+    return content | {"long_use": {**content["long_use"], "seconds": 0}}
 
 
 @pytest.mark.thorough
@@ -58,7 +58,7 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_the_seeds_that_a_certificate_records_give_its_evidence_again():
-    few = {**SMALL, "draws": 1000, "serial_draws": 0, "calls": 3, "use_calls": 0, "row_vocabulary": 0}
+    few = {**SMALL, "draws": 1000, "serial_draws": 0, "calls": 3, "use_calls": 0}
     evidence = ("tests", "bounds", "inputs", "census", "habits")
 
     def certificate(seed: int, inputs_seed: int) -> Any:

@@ -140,7 +140,14 @@ class OftenPlain(TokenSteps):
         return Verification(torch.where(chosen, plain.token_ids, sound.token_ids), sound.num_accepted)
 
 
+class OfBlock(BlockVerifier):
+    """Follows the block rule and names another."""
+
+    rule = "token"
+
+
 KNOWN = {
+    OfBlock: "It follows the block rule: it has all tokens of that rule in 768 requests on small pairs, and other",
     SwappedRatio: "p and q have changed places in the accept test",
     ShiftedBlock: "by the block rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
     ShiftedTests: "by the token rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
@@ -151,12 +158,12 @@ KNOWN = {
 @pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_certificate_names_well_known_bugs(kind):
-    settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0, row_vocabulary=0)
+    settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0)
     evidence = examined(kind(), settings, inputs_seed=1)
     assert KNOWN[kind] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause
     words = say("sentences", verdict_of(evidence), evidence, settings)
-    sound = kind in (ShiftedBlock, ShiftedTests)
+    sound = kind in (OfBlock, ShiftedBlock, ShiftedTests)
     assert ("The simplest failing example names the likely cause." in words) == sound
 
 

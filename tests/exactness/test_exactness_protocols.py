@@ -28,7 +28,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
 
 ZOO = (SENSITIVITY, BOUNDS, BIAS)  # what the zoo's report is made of
-SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
+SMALL = {"draws": 10_000, "serial_draws": 2000, "false_alarm": 1e-7, "power": 0.99}
 
 
 def context(verifier, **more) -> RunContext:
@@ -94,7 +94,7 @@ def test_exactness_of_a_sound_verifier(tmp_path):
     assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
     assert (strata["differing"] == 0).all()
     census = files[tables.CENSUS]
-    assert census.loc[census["property"] == "padded", "calls"].sum() == 40
+    assert census.loc[census["property"] == "padding", "calls"].sum() == 40
     assert "40 calls drawn from the input distribution D" in outcome.documents["certificate.md"]
 
 
@@ -117,19 +117,16 @@ class AnotherRule(BlockVerifier):
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
-    """The block rule is named; the fork has the uniform, and the threshold of the rule that the verifier names."""
+    """The block rule is named; the example has the thresholds and the tokens of the rule that the verifier names."""
     outcome = exactness().run(context(AnotherRule()))
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure
-    words = certificate["words"]
-    (follows,) = [sentence for sentence in words if "the tokens are those of" in sentence]
-    assert re.fullmatch(
-        r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding\. Name that rule\.", follows
-    )
-    (fork,) = [sentence for sentence in words if sentence.startswith("The two part first at ")]
-    assert re.search(r"seed \d+, position \d+: the .*, uniform 0\.\d+ against threshold 0\.\d+ \(structural\)", fork)
-    assert "the token rule [" in fork
+    page, words = outcome.documents["certificate.md"], certificate["words"]
+    assert "Name the rule 'block'." in certificate["failure"]["cause"]
+    assert re.search(r"accept uniform 0\.\d+, threshold [01]", page)
+    assert re.search(r"^    by the token rule: \[", page, re.MULTILINE)
+    assert "The simplest failing example names the likely cause." in words
     assert not any("rule of its own" in sentence or "a Rule with its formulas" in sentence for sentence in words)
 
 

@@ -225,11 +225,15 @@ class ReadsAhead(TokenSteps):
         return inverse_cdf(weights, following.uniform(Stream.ACCEPT)[:, 0])
 
 
-class SixteenBits(TokenSteps):
-    """Positions are kept in 16 bits."""
+class FewerBits(TokenSteps):
+    """Seeds or positions are kept in fewer bits."""
+
+    def __init__(self, name: str, bits: int):
+        self.name, self.bits = name, bits
 
     def read(self, draft, target, streams):
-        return draft, target, dataclasses.replace(streams, positions=streams.positions & 0xFFFF)
+        kept = {self.name: getattr(streams, self.name) & (2**self.bits - 1)}
+        return draft, target, dataclasses.replace(streams, **kept)
 
 
 @pytest.mark.cases(1)
@@ -241,7 +245,8 @@ class SixteenBits(TokenSteps):
         (ReseededSteps(), {SUCCESSIVE}),
         (ReadsAhead(), {LAST_FIRST}),
         (SharesNoise(), {NEIGHBOURS}),
-        (SixteenBits(), {TWINS}),
+        (FewerBits("positions", 16), {TWINS}),
+        (FewerBits("seeds", 32), {TWINS}),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -198,7 +198,7 @@ class OddSeedsBackwards(TokenSteps):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
-    settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, serial_draws=0)
     evidence = examined(OddSeedsBackwards(), settings)
     assert sum(bound.structural for bound in evidence.bounds) > 100
     assert say("headline", verdict_of(evidence), evidence)[0].startswith(

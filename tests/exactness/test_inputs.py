@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.exactness.inputs import CHOICES, STRATA, Takes, draw_call, published
-from specbench.exactness.inputs import census as cells
+from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.distribution import drawn_from
 from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.rows import cutoffs, probabilities
@@ -178,60 +178,58 @@ def test_cutoffs_are_those_of_the_one_door():
     assert torch.equal(cutoffs(logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p), expected)
 
 
-class Meter(MaskedVerifier):
-    """Writes down what it is given, from its arguments alone."""
-
-    def __init__(self):
-        self.calls, self.requests = collections.Counter(), collections.Counter()
-
-    def verify(self, draft, target, streams):
-        size, counts = len(draft.num_draft_tokens), draft.num_draft_tokens
-        rows = counts + 1 if not draft.padded else torch.full_like(counts, draft.max_draft_tokens + 1)
-        first = (rows.cumsum(0) - rows).tolist()
-        stride, vocabulary = target.logits.stride(0), target.logits.shape[1]
-        dense = "offset" if target.logits.storage_offset() else "contiguous"
-        spread = "every second row" if stride == 2 * vocabulary else "wider"
-        temperatures = [
-            "0" if t == 0 else "1" if t == 1 else cells.temperature_cell(t) for t in target.temperature[first].tolist()
-        ]
-        properties = {
-            "vocabulary": [cells.whole(vocabulary, cells.VOCABULARIES)] * size,
-            "requests in the call": [cells.whole(size, cells.BATCHES)] * size,
-            "dtype of the target": [str(target.logits.dtype)[6:]] * size,
-            "dtype of the draft": ["no rows" if draft.rows is None else str(draft.rows.logits.dtype)[6:]] * size,
-            "padded": ["yes" if draft.padded else "no"] * size,
-            "layout": [dense if stride == vocabulary else spread] * size,
-            "normaliser of the target": ["unknown" if target.log_normalizer is None else "known"] * size,
-            "draft tokens": [cells.whole(count, cells.GAMMAS) for count in counts.tolist()],
-            "temperature": temperatures,
-            "truncated": ["no" if target.cutoff[row] == -math.inf else "yes" for row in first],
-            "tokens at -inf": ["yes" if (target.logits[row] == -math.inf).any() else "no" for row in first],
-            "seed": ["0 to 100,000" if seed <= 100_000 else "above" for seed in streams.seeds.tolist()],
-            "position": ["0 to 100,000" if position <= 100_000 else "above" for position in streams.positions.tolist()],
+def test_options_are_true_of_the_tensors():
+    """A certificate counts options, so that a call must be what they say."""
+    seen = collections.Counter()
+    for call in some_calls(120):
+        draft, target, options = call.draft, call.target, call.options
+        (stride, _), vocabulary = target.logits.stride(), call.vocabulary
+        layouts = {
+            "contiguous": stride == vocabulary and target.logits.storage_offset() == 0,
+            "offset": stride == vocabulary and target.logits.storage_offset() > 0,
+            "wider": vocabulary < stride <= vocabulary + 128,
+            "every second row": stride == 2 * vocabulary,
         }
-        for name, values in properties.items():
-            for value, count in collections.Counter(values).items():
-                self.calls[name, value] += 1
-                self.requests[name, value] += count
-        return super().verify(draft, target, streams)
+        assert layouts[options["layout"]] or (options["padding"] == "padded" and len(target) == 1)
+        assert str(target.logits.dtype) == f"torch.{options['dtype']}"
+        assert (draft.rows is None) == (options["drafts"] == "one-hot")
+        assert draft.padded == (options["padding"] == "padded")
+        assert (draft.max_draft_tokens > int(call.counts.max())) == (options["spare"] == "some")
+        known = [target.log_normalizer is not None, draft.rows is not None and draft.rows.log_normalizer is not None]
+        assert known[0] == (options["normaliser"] == "both known")
+        if draft.rows is not None:
+            dtype = options["dtype"] if options["draft dtype"] == "same" else options["draft dtype"]
+            assert str(draft.rows.logits.dtype) == f"torch.{dtype}"
+            assert known[1] == (options["normaliser"] != "both unknown")
+        for b in range(len(call.counts)):
+            row = int(draft.first_row[b]) + b
+            own = {name: value if isinstance(value, str) else value[b] for name, value in options.items()}
+            temperature, truncated = float(target.temperature[row]), bool(target.cutoff[row] > -math.inf)
+            assert (temperature in (0.0, 1.0)) == (own["temperature"] in ("0", "1"))
+            assert own["temperature"] in (f"{temperature:g}", "log-uniform")
+            truncates = own["truncation"] != "none" and temperature > 0
+            assert truncated == truncates or (truncates and (vocabulary <= 200 or own["mask"] != "none"))
+            assert own["mask"] != "none" or not target.logits[row].isinf().any()
+            assert own["mask"] != "one" or int((call.p[call.path.p_rows[b, 0]] > 0).sum()) == 1
+            assert own["seed"] != "written" or int(call.streams.seeds[b]) <= WRITTEN
+            assert own["position"] != "written" or int(call.streams.positions[b]) <= WRITTEN
+            seen.update(own.items())
+    assert {(choice.name, option) for choice in CHOICES.values() for option in choice.options} <= set(seen)
 
 
-def test_the_census_is_what_a_verifier_was_given():
-    meter = Meter()
-    trials = run_trials(meter, CallsToDraw(2, CPU, 70, strata=QUICK))
-    pure = Meter()  # every 64th call is made three times, to see whether arguments are altered
-    for number in (0, 64):
-        call = draw_call(2, number, CPU, Takes.of(meter), QUICK[number % len(QUICK)])
-        for _ in range(2):
-            pure.verify(call.draft, call.target, call.streams)
-    totals = {(name, value): (meter.calls[name, value], meter.requests[name, value]) for name, value in meter.calls}
-    unpadded = {"padded", "layout"}  # the second of the three calls is made of the first one's rows, in another order
-    counted = {(row.property, row.value): (row.calls, row.requests) for row in trials.census.rows()}
-    for cell, (calls, requests) in counted.items():
-        if cell[0] not in unpadded:
-            all_calls, all_requests = totals[cell]
-            assert (calls, requests) == (all_calls - pure.calls[cell], all_requests - pure.requests[cell]), cell
-    assert sum(row.requests for row in trials.census.rows() if row.property == "padded") == trials.rows[-1].requests
+def test_the_census_counts_every_call_once():
+    """Also those that are made three times, to see whether arguments are altered (every 64th)."""
+    verifier, counted = MaskedVerifier(), Census()
+    trials = run_trials(verifier, CallsToDraw(2, CPU, 70, strata=QUICK))
+    for number in range(70):
+        counted.add(draw_call(2, number, CPU, Takes.of(verifier), QUICK[number % len(QUICK)]))
+    assert trials.census == counted
+    requests = collections.Counter()
+    for row in counted.rows():
+        requests[row.property] += row.requests
+        assert 0 < row.calls <= min(70, row.requests)
+    assert set(requests) >= set(CHOICES)
+    assert set(requests.values()) == {trials.rows[-1].requests}
 
 
 def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():

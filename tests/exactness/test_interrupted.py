@@ -22,8 +22,8 @@ from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES
 
-FEW = {"draws": 3000, "calls": 20, "serial_draws": 0, "use_calls": 50, "row_vocabulary": 20}
-NOT_RUN = "; not run: the law of a step for one pair of rows, calls in long use"
+FEW = {"draws": 3000, "calls": 20, "serial_draws": 0, "use_calls": 50}
+NOT_RUN = "; not run: calls in long use"
 
 pytestmark = pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort", "python_handler")
 

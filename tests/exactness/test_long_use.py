@@ -101,7 +101,6 @@ class PreviousNoise(TokenSteps):
 def test_sound_verifiers_do_the_same_before_and_after(verifier):
     row = used(verifier)
     assert row.calls == CALLS
-    assert row.shapes > 40
     assert row.requests == row.new_requests > 400
     assert row.rechecked > 100
     assert (row.unsteady, row.changed, row.unlike_fresh, row.unlike_rule, row.changed_between) == (0, 0, 0, 0, 0)
@@ -159,7 +158,7 @@ def test_a_rule_without_formulas_is_compared_with_itself_alone():
         rule = "a rule of one's own"
 
     row = used(Own(), calls=20)
-    assert row.unlike_rule is row.rounding is None
+    assert row.unlike_rule is None
     assert row.changed == row.unlike_fresh == 0
 
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from specbench.exactness.draws.probes import Probe
-from specbench.exactness.enumeration.injection import Point
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures import fixture_failure
-from specbench.exactness.failures.copies import run_copies
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import JOINT, Failure, Row
@@ -65,44 +63,23 @@ def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(v
 
 
 class WrongBeyond(TokenSteps):
-    """Right in small batches; in larger ones all requests from some place on emit their last token again."""
-
-    def __init__(self, size: int, place: int = 0):
-        self.size, self.place = size, place
+    """Right in small batches; in larger ones all requests emit their last token again."""
 
     def emit(self, weights, draft, streams, num_accepted):
         tokens = super().emit(weights, draft, streams, num_accepted)
-        chosen = (torch.arange(len(tokens)) >= self.place) & (len(tokens) > self.size)
-        return torch.where(chosen, (tokens + 1) % weights.shape[1], tokens)
+        return (tokens + 1) % weights.shape[1] if len(tokens) > 64 else tokens
 
 
-def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure, Point]:
-    """The simplest failing example on a fixture, and the request that it is of."""
-    fixture, kept = FIXTURES[name], []
+def example_of(verifier, name: str, effort: float) -> tuple[Failure, Probe]:
+    """The simplest failing example on a fixture, and what is known of the fixture."""
+    fixture = FIXTURES[name]
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
     probe.check(verified_steps(verifier, fixture, streams), [2000])
-    shown = fixture_failure.smallest_batch
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fixture_failure, "smallest_batch", lambda *args: kept.append(args[1]) or shown(*args))
-        arguments = (Subject(verifier, unused), Evidence(), {name: probe}, [], None, of_points(verifier))
-        failure = fixture_failure.simplest_failure(*arguments)
+    arguments = (Subject(verifier), Evidence(), {name: probe}, [], None, of_points(verifier))
+    failure = fixture_failure.simplest_failure(*arguments)
     assert failure is not None
-    return failure, kept[0]
-
-
-def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
-    """The data fail when they are run, and the text says the same."""
-    request = failure.request
-    arguments = (request.seed, request.position, request.given, request.batch)
-    for _ in range(request.calls):
-        steps = run_copies(verifier, point, *arguments)
-    assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
-    text = "\n".join(failure.lines)
-    assert f"{fixture_failure._tokens(torch.tensor(request.wanted))}" in text
-    if -1 not in request.emitted[:1]:
-        assert f"emitted: {fixture_failure._tokens(torch.tensor(request.emitted))}" in text
-    assert ("copies of this request" in text) == (request.batch > 1)
+    return failure, probe
 
 
 SHOWN = (
@@ -111,47 +88,35 @@ SHOWN = (
 )
 
 
+def printed(failure: Failure, lead: str) -> str:
+    """The tokens that a line of the example has."""
+    (tokens,) = re.findall(rf"^{lead}: (\[.*?\]|what no rule can give)", "\n".join(failure.lines), re.MULTILINE)
+    return tokens
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bug", SHOWN)
 def test_printed_examples_fail_as_they_are_printed(bug):
+    """What the thresholds of code show it emits alone; what it emitted in its batch it may not emit alone."""
     verifier = FLAWED[f"flawed/{bug}"]
-    failure, point = example_of(verifier, "chain", 0.02 if bug == "lenient" else 0.0)
-    if failure.request is None:
-        assert "it emits" in failure.lines[-1]
-    else:
-        runs_as_printed(verifier, failure, point)
-
-
-class Ninth(TokenSteps):
-    """Wrong in every ninth call."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def emit(self, weights, draft, streams, num_accepted):
-        self.calls += 1
-        tokens = super().emit(weights, draft, streams, num_accepted)
-        return tokens if self.calls % 9 else (tokens + 1) % weights.shape[1]
+    failure, probe = example_of(verifier, "chain", 0.02 if bug == "lenient" else 0.0)
+    if bug == "lenient":
+        assert printed(failure, "emitted") != printed(failure, "by the token rule")
+        return
+    request = next(line for line in failure.lines if line.startswith("emitted"))
+    seed, position = map(int, re.search(r"by the request of seed (\d+) at position (\d+)$", request).groups())
+    assert (seed, position) == (probe.example.seed, probe.example.position)
+    one = request_streams(1, 0, 2000, 4, CPU)
+    one = one.select(((one.seeds == seed) & (one.positions == position)).nonzero()[:, 0])
+    steps = verified_steps(verifier, FIXTURES["chain"], one)
+    alone, emitted = (printed(failure, lead) for lead in ("alone, by a new object", "emitted"))
+    assert alone == fixture_failure._tokens(steps.visible[0])
+    assert emitted != printed(failure, "foreseen")
+    assert (alone == printed(failure, "foreseen")) == ("So other requests of its batch" in failure.lines[-1])
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_an_example_of_a_memory_prints_the_history_that_it_needs():
-    """A new object that is called as printed fails in the last call and in none before."""
-    used = Ninth()
-    used.calls = 8
-    failure, point = example_of(used, "chain", 0.0, unused=Ninth())
-    assert failure.request.calls == 9
-    assert any("in call 9 of a new object" in line for line in failure.lines)
-    runs_as_printed(Ninth(), failure, point)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("size", "place"), [(64, 0), (64, 90)])
-def test_an_example_of_large_batches_says_which(size, place):
-    """The request alone is right; the smallest batch of its copies that fails has one more, or reaches the place."""
-    verifier = WrongBeyond(size, place)
-    failure, point = example_of(verifier, "chain", 0.02 if place == 0 else 0.0)
-    runs_as_printed(verifier, failure, point)
-    assert failure.request.batch == max(size, place) + 1
-    assert failure.request.place == place
-    assert f"in copy {place + 1} of a batch of {max(size, place) + 1} copies" in "\n".join(failure.lines)
+def test_an_example_that_fails_in_company_alone_says_so():
+    failure, _ = example_of(WrongBeyond(), "chain", 0.0)
+    assert printed(failure, "emitted") != printed(failure, "foreseen") == printed(failure, "alone, by a new object")
+    assert "So other requests of its batch, earlier calls or noise of its own decide" in failure.lines[-1]

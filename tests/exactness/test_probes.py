@@ -298,9 +298,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
     monkeypatch.setattr(RequestBudget, "effort", LEAST_EFFORT)
-    settings = Settings(
-        draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
-    )
+    settings = Settings(draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, stop_when_caught=False)
     evidence = examined(Strip(3e-4), settings)
     (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 5
@@ -328,9 +326,7 @@ def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
         return made
 
     monkeypatch.setattr(suite.Probe, "follow_up", slow)
-    settings = Settings(
-        draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
-    )
+    settings = Settings(draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, stop_when_caught=False)
     evidence = examined(Strip(3e-3), settings)
     (bound,) = [row for row in evidence.bounds if row.fixture == "chain"]
     assert bound.explained > 0

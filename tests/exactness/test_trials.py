@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import random
 
 import pytest
 import torch
@@ -16,19 +15,19 @@ from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
-from specbench.exactness.statistics.power import CONFIDENCE, mean_at_most, share_at_most
+from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
+from specbench.rules import batched
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import Rule
 from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
-from tests.exactness.test_exactness_mutants import AcceptedFrom
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 
@@ -55,39 +54,18 @@ def test_sound_code_is_the_rule_on_every_call():
     assert outcome.example is None
 
 
-def test_the_bound_holds_for_a_fault_whose_share_of_calls_is_known():
-    """Binomial failures of a known share: the bound lies below the share in at most 1% of samples.
+class AcceptedFrom(TokenSteps):
+    """Tests no drafted token from a place in its draft on, which stand then."""
 
-    100,000 samples: 1,000 are expected at most, and 1,160 or more have a probability below 1e-6.
-    """
-    generator = torch.Generator().manual_seed(0)
-    for share, calls in ((0.02, 200), (0.002, 1600), (0.1, 60)):
-        failures = torch.binomial(torch.full((100_000,), float(calls)), torch.tensor(share).expand(100_000), generator)
-        bounds = torch.tensor([share_at_most(k, calls, 1 - CONFIDENCE) for k in range(calls + 1)])
-        assert int((bounds[failures.long()] < share).sum()) < 1160
+    def __init__(self, place):
+        self.place = place
 
+    def accepts(self, p, q, u):
+        return super().accepts(p, q, u) | (self.offsets >= self.place)
 
-@pytest.mark.thorough
-def test_the_bound_on_the_share_of_requests_holds_and_does_not_count_whole_calls():
-    """600 samples of each: 6 bounds below the mean are expected at most; 25 or more have a chance below 1e-7."""
-    rng = random.Random(1)
-    for share, probability, calls in ((1.0, 0.02, 200), (0.02, 0.05, 400), (0.3, 0.01, 800)):
-        below = 0
-        for seed in range(600):
-            met = sum(rng.random() < probability for _ in range(calls))
-            below += mean_at_most({share: met} if met else {}, calls, 1 - CONFIDENCE, seed) < share * probability
-        assert below < 25
-    assert share_at_most(500, 10_000, 1 - CONFIDENCE) > 0.05
-    bounds = [mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE, seed) for seed in range(100)]
-    assert 0.001 < sum(bounds) / 100 < 0.0025
-    assert mean_at_most({1.0: 7}, 7, 1 - CONFIDENCE, 0) == 1
-    assert mean_at_most({1.0: 3}, 20_000, 1 - CONFIDENCE, 0) == share_at_most(3, 20_000, 1 - CONFIDENCE)
-
-
-def test_no_number_of_calls_has_a_wrong_bound_every_time():
-    """Half of the requests of every call: 3 of 300 bounds below that are expected at most; 15 have a chance of 1e-6."""
-    for calls in range(60, 80):  # of 74 the rounding was once chosen by the numbers, and wrong
-        assert sum(mean_at_most({0.5: calls}, calls, 1 - CONFIDENCE, seed) < 0.5 for seed in range(300)) < 16
+    def read(self, draft, target, streams):
+        self.offsets = batched.offsets(draft)
+        return draft, target, streams
 
 
 class ShortBlocks(accept.BlockEarlyStop):

@@ -34,7 +34,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
     "exactness": {
-        **{"suite": "quick", "draws": 200, "calls": 10, "use_calls": 0, "serial_draws": 0, "row_vocabulary": 0},
+        **{"suite": "quick", "draws": 200, "calls": 10, "use_calls": 0, "serial_draws": 0},
         **{"locating_seconds": 0.01, "seconds": 0, "input_seconds": 0, "inputs_seed": 0},
     },
     "judge": {"texts": 8, "prompts": 2, "length": 2, "greedy_length": 2, "rounds": 1},

@@ -17,7 +17,7 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import make_fixture
 from specbench.exactness.statistics.g_tests import node_g_test
 from specbench.exactness.steps import node_counts, verified_steps
-from specbench.exactness.streams import COMPARED, request_streams
+from specbench.exactness.streams import SMALL_PAIRS, request_streams
 from specbench.rules.external import adapter
 from specbench.rules.external.flashinfer import FlashinferVerifier
 from specbench.rules.external.transformers import TransformersVerifier
@@ -59,7 +59,7 @@ def p_value(
     generator = torch.Generator().manual_seed(3)
     p, q = (1.5 * torch.randn((states, 5), generator=generator) for states in (31, 6))
     fixture = make_fixture("pair", "", p.to(dtype), q.to(dtype), 2, params=(params,), deterministic=one_hot).to(device)
-    steps = verified_steps(verifier, fixture, request_streams(1, COMPARED, draws, 3, device))
+    steps = verified_steps(verifier, fixture, request_streams(1, SMALL_PAIRS, draws, 3, device))
     if steps.malformed.any():
         return 0.0
     return node_g_test(node_counts(steps)[2].cpu().numpy(), fixture.p.cpu().numpy()).p_value

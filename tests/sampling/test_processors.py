@@ -1,6 +1,7 @@
 """Processors change p and q by what precedes each position, drafted tokens included, wherever p or q is needed."""
 
 import dataclasses
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.exactness.fixtures.history import FrequencyPenalty
 from specbench.models import CachedModel
 from specbench.protocols.scoring import columns_of
 from specbench.rules.block.masked import BlockVerifier
@@ -17,6 +17,16 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from tests.decoding.test_decoding import make_requests, texts
 from tests.helpers.cases import decoder, joining
+
+
+@dataclass(frozen=True)
+class FrequencyPenalty:
+    """Takes ``penalty`` from a token's logit for each time that it came before."""
+
+    penalty: float
+
+    def __call__(self, logits, history):
+        return logits - self.penalty * history.counts(logits.shape[1]).to(logits.dtype)
 
 
 class NoRepeat:

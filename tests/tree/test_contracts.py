@@ -37,6 +37,13 @@ def test_every_room_is_in_a_layer_and_every_layer_is_of_rooms():
     assert placed - rooms() == set(), "no longer there"
 
 
+def test_every_folder_with_modules_is_a_package():
+    """import-linter leaves out a folder without an __init__.py, and all that its files import."""
+    folders = {path.parent for room in ("specbench", "analysis") for path in (ROOT / room).rglob("*.py")}
+    assert len(folders) > 40
+    assert {str(folder) for folder in folders if not (folder / "__init__.py").is_file()} == set()
+
+
 def test_names_say_what_a_thing_is():
     """A loop variable is the singular of what it runs over, a result a noun: see CONTRIBUTING.md."""
     vague = {"each", "found", "told", "asked", "said"}

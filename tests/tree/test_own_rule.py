@@ -13,7 +13,7 @@ from tests.helpers.made_up_rows import markdown_report
 OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
-    *("protocol.calls=480", "protocol.use_calls=50", "protocol.inputs_seed=1", "protocol.row_vocabulary=50"),
+    *("protocol.calls=480", "protocol.use_calls=50", "protocol.inputs_seed=1"),
     *("protocol.seconds=0", "protocol.input_seconds=0"),  # so much is drawn, however busy the machine is
 )
 AGREEMENT = (

@@ -14,7 +14,7 @@ from tests.helpers.command_lines import ROOT, Ended, Ran, clean_environment, fen
 SECTION = "Certify a verifier of your own"
 COMMAND = ("protocol=exactness", "verifier=mine", "protocol.suite=quick", "threads=1")
 SMALL = (
-    *("tracking.mode=disabled", "protocol.draws=10000", "protocol.serial_draws=0", "protocol.row_vocabulary=50"),
+    *("tracking.mode=disabled", "protocol.draws=10000", "protocol.serial_draws=0"),
     *("protocol.calls=300", "protocol.use_calls=50", "protocol.inputs_seed=1"),
     # So much is drawn, however busy the machine is: 0 is no limit of time.
     *(f"protocol.{part}=0" for part in ("seconds", "input_seconds", "call_seconds")),

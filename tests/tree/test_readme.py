@@ -44,9 +44,7 @@ def runnable() -> list:
 @pytest.mark.parametrize("block", runnable())
 def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
     """A comment behind a print is what it prints. The suite is smaller than a reader's, which takes a minute."""
-    small = dataclasses.replace(
-        settings.SUITES["quick"], draws=10_000, serial_draws=0, calls=30, use_calls=0, row_vocabulary=0
-    )
+    small = dataclasses.replace(settings.SUITES["quick"], draws=10_000, serial_draws=0, calls=30, use_calls=0)
     monkeypatch.setitem(settings.SUITES, "quick", small)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})

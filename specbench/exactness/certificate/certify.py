@@ -28,8 +28,8 @@ class Certificate:
         inputs_upper_bound, large_upper_bound: likewise in the mean over D, and over its large vocabularies; each at 99%
             confidence, None where there is none.
         tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
-        bounds, inputs, census, tests, habits, long_use, row: as in results.py.
-        refusals, failure, interrupted: as in results.py.
+        bounds, inputs, census, tests, habits, long_use: the rows of the evidence (evidence.py), as dictionaries.
+        refusals, failure, interrupted: likewise of the evidence.
         covered, not_covered: the scope, in words.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
         seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
@@ -61,7 +61,6 @@ class Certificate:
     census: list[dict[str, Any]]
     refusals: dict[str, int]
     long_use: dict[str, Any] | None
-    row: dict[str, Any] | None
     tests: list[dict[str, Any]]
     habits: list[dict[str, Any]]
     failure: dict[str, Any] | None
@@ -130,7 +129,6 @@ def certify(evidence: Evidence, settings: Settings, **about: Any) -> Certificate
         census=[asdict(row) for row in evidence.census],
         refusals=dict(evidence.refusals),
         long_use=None if evidence.long_use is None else asdict(evidence.long_use),
-        row=None if evidence.row is None else asdict(evidence.row),
         tests=[asdict(row) for row in evidence.rows],
         habits=[asdict(habit) for habit in evidence.habits],
         failure=None if evidence.failure is None else asdict(evidence.failure),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, LOCATED, Bound, Row
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
@@ -90,14 +90,12 @@ class Looks:
             evidence.bounds = [self._bound(probe) for probe in probes.values() if probe.tally.draws]
             evidence.bounds = evidence.uncontradicted
             compared = [probes[bound.fixture].calls for bound in evidence.bounds if not bound.by_counts]
-            left_out = sum(bound.counts_say_more and bound.differing > 0 for bound in evidence.bounds)
-            evidence.calls = call_bound(compared, 1 - CONFIDENCE, seed, left_out)
+            evidence.calls = call_bound(compared, 1 - CONFIDENCE, seed)
 
     def _bound(self, probe: Probe) -> Bound:
-        """The bound of a fixture; without a model of the code the smaller of two, each with half of the doubt."""
-        if probe.method == LOCATED:
-            return probe.bound(self.doubt, self.least_alarm)
-        return probe.bound(self.doubt / 2, self.least_alarm, self._counted(probe.tally))
+        """The bound of a fixture: by counts if requests are held against nothing whose bias is known."""
+        counted = self._counted(probe.tally) if probe.located is None else None
+        return probe.bound(self.doubt, self.least_alarm, counted)
 
     def _counted(self, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
@@ -107,7 +105,7 @@ class Looks:
         if int((tally.fixture.p > 0).sum(dim=1).max()) > 1:
             return 1.0  # so few draws that no cell could be tested
         form = rows.get((name, FORM))
-        return None if form is None else share_at_most(form.statistic, tally.draws, self.doubt / 2)
+        return None if form is None else share_at_most(form.statistic, tally.draws, self.doubt)
 
     def _bounded(self, row: Row) -> Row:
         """Returns the row with what it could have seen, and its upper bound."""
@@ -117,5 +115,5 @@ class Looks:
         return replace(
             row,
             detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),
-            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, 1 - self.doubt / 2, row.untested),
+            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, 1 - self.doubt, row.untested),
         )

@@ -264,12 +264,10 @@ class Probe:
 
         Args:
             alpha, least_alpha: false alarm of the bound from above and of that from below.
-            counted_tv: the bound by counts alone, if that is asked for; of two bounds the smaller one is taken.
+            counted_tv: the bound by counts alone, which is taken if no bias of a model or rule is known.
         """
         hidden, located = self.hidden(alpha), self.located
-        tv = counted_tv
-        if hidden is not None and located is not None:
-            tv = min(1.0, located + hidden, 1.0 if counted_tv is None else counted_tv)
+        tv = counted_tv if hidden is None or located is None else min(1.0, located + hidden)
         return Bound(
             fixture=self.fixture.name,
             method=self.method,

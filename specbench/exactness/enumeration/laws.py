@@ -19,7 +19,6 @@ from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.law import StepLaw, step_law
 from specbench.rules.rule import Rule, get_rule
 
-_NOTHING = 1e-200  # probability of accepting a token, below which it is none
 Ends = list[Tensor]  # ends[i]: Float64 [V^(i + 1)], sequences in lexicographic order
 
 
@@ -141,27 +140,3 @@ def counted_ends(fixture: Fixture, counts: Int64[Tensor, "rows V"]) -> Ends:
             here = here - shares[after : after + fixture.states[i + 1]].sum(dim=1)
         ends.append(here)
     return ends
-
-
-def pair_distance(
-    accepted: Float64[Tensor, " V"],
-    excess: Float64[Tensor, " V"],
-    bonus: Float64[Tensor, " V"],
-    second: Float64[Tensor, " V"],
-) -> Float64[Tensor, ""]:
-    """The sum of |accepted(y) bonus(z) + excess(y) second(z)| over all pairs y, z of tokens, in V log V steps.
-
-    Each y adds accepted(y) times the sum of |apart(z) + s second(z)| over z, for apart = bonus - second and a scale s
-    of its own. The signs change at s = -apart(z) / second(z), and sums over z in this order serve all y.
-    """
-    apart, total = bonus - second, accepted + excess
-    possible = second > 0
-    turns, order = (-apart[possible] / second[possible]).sort()
-    some = accepted > _NOTHING
-    scale = total[some] / accepted[some]
-    below = torch.searchsorted(turns, scale)
-    zero = torch.zeros_like(apart[:1])
-    sums = [torch.cat([zero, part[possible][order].cumsum(0)]) for part in (second, apart)]
-    positive, offset = (2 * sums_of_part[below] - sums_of_part[-1] for sums_of_part in sums)
-    own = scale * positive + offset + apart[~possible].abs().sum()
-    return (accepted[some] * own).sum() + excess[~some].abs().sum()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from specbench.core.errors import ArgumentError
@@ -17,7 +19,6 @@ from specbench.exactness.trials.judge import CONFIGURED_FIRST, impossible
 from specbench.exactness.trials.run import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-from specbench.rules.verifier import Verifier
 
 _SHOWN = 8  # draft tokens of a request
 
@@ -33,41 +34,23 @@ def failure_of(subject: Subject, trials: Trials) -> Failure | None:
 
 
 def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen: tuple[int, ...]) -> Failure:
-    """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
-
-    def run(one: Call, used: Verifier | None = None) -> Verification:
-        return guard.verify(used or subject.new_object(), one)
-
-    def fails(one: Call) -> bool:
-        try:
-            return _wrong(rule, one, run(one), 0)
-        except ArgumentError:  # it may take no draft so short
-            return False
-
-    whole = call.alone(request)
-    lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
-    shown, b, shrunk, history = call, request, False, []
-    if (shorter := next(filter(fails, lengths), None)) is not None:
-        shown, b, shrunk, tokens = shorter, 0, True, run(shorter).token_ids[0].tolist()
-    elif _wrong(rule, call, result := run(call), request):
-        tokens = result.token_ids[request].tolist()
-        history = [f"as request {request} of its call of {len(call.counts)}; alone it is verified by the rule"]
-    else:
-        wanted = run(whole).token_ids[0]
-        again = subject.first_wrong_call(lambda used: run(whole, used).token_ids[0], wanted)
-        tokens = list(seen)
-        if again is not None:
-            shown, b, shrunk, tokens = whole, 0, True, again[1].tolist()
-            history = [
-                f"in call {again[0]:,} of a new object, each of this request alone: it needs that history of calls, "
-                f"and is verified by the rule in the {again[0] - 1:,} before"
-            ]
-        else:
-            history = ["once: it does not fail when it is run again, so that earlier calls or noise of its own decide"]
+    """The request with the fewest draft tokens with which it fails alone, put before a new object; else in its call."""
+    shown, b, tokens, kept = call, request, list(seen), None
+    company = [
+        f"as request {request} of its call of {len(call.counts)}; a new object gets it right alone, so that other "
+        "requests, earlier calls or noise of its own decide"
+    ]
+    for count in range(int(call.counts[request]) + 1):
+        one = call.alone(request, count)
+        with contextlib.suppress(ArgumentError):  # it may take no draft so short
+            result = guard.verify(subject.new_object(), one)
+            if _wrong(rule, one, result, 0):
+                shown, b, tokens, kept, company = one, 0, result.token_ids[0].tolist(), count, []
+                break
     lines = [_conditions(shown, b), *_draft(shown, b), f"emitted: {_tokens(tokens)}"]
     if rule is not None:
         lines.append(f"by the {rule.title}: {_tokens(shown.expected(rule).token_ids[b].tolist())}")
-    lines += [*history, _again(call, request, int(shown.counts[0]) if shrunk else None)]
+    lines += [*company, _again(call, request, kept)]
     return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
 
 

@@ -8,24 +8,24 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.rng import Stream
+from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, ends_of, expected_of, inject
-from specbench.exactness.enumeration.laws import completed, target_joint
+from specbench.exactness.enumeration.laws import completed, law_of, one_draft, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
-from specbench.exactness.failures.copies import MOST_COPIES, smallest_batch
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import all_sequences
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.reference import held_against
-from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure, ShownRequest
+from specbench.exactness.results import EXTREMES, FORM, JOINT, Failure
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.steps import Steps
+from specbench.exactness.steps import Steps, verified_steps
+from specbench.exactness.streams import GivenStreams
 from specbench.exactness.trials.run import Trials
 from specbench.exactness.verdict import verdict_of
 from specbench.rules.agreement import TOLERANCE
@@ -103,77 +103,48 @@ def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[WrongPo
 
 
 def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None = None) -> Failure:
-    """A request in words; what it emitted when it was drawn, or what it emits again."""
+    """A request in words: what it emitted, in its batch if it was drawn in one, what it should have, and alone."""
     fixture, count = point.fixture, point.fixture.count
-    steps = inject(subject.new_object(), fixture, point.given[:, None])
+    steps = _alone(subject, point, drawn)
     drafted, rows = steps.drawn.tokens[0, :count].tolist(), steps.drawn.rows[0, : count + 1].tolist()
     p, q = fixture.p.cpu(), fixture.q.cpu()
-    accept = point.given[Stream.ACCEPT, :count].tolist()
+    accept, rule = point.given[Stream.ACCEPT, :count].tolist(), held_against(subject.verifier)
+    limits = None if rule is None else law_of(rule, one_draft(fixture, steps.drawn.tokens[0, :count].cpu())).accept[0]
     lines = [f"drafted tokens: {drafted}"]
     for i, row in enumerate(rows):
         there = f"p = {_shown(p[row])}"
         if i < count:
             there += f", q = {_shown(q[row])}" if not fixture.deterministic else f", q = 1 for token {drafted[i]}"
             there += f", accept uniform {accept[i]:.17g}"
+            there += "" if limits is None else f", threshold {float(limits[i]):.17g}"
         lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
-    rule = held_against(subject.verifier)
-    name, wanted = "foreseen", None
+    result = steps.verification
     if drawn is not None:
-        wanted = drawn.wanted
-    elif rule is not None:
-        name, wanted = f"by the {rule.title}", expected_of(rule, fixture, point.given[:, None])[0]
-    if wanted is None:  # what no rule can give, or the target forbids
-        lines.append(_emitted(steps.verification.token_ids[0], int(steps.verification.num_accepted[0])))
-        return Failure(fixture.name, fixture.reason, tuple(lines), cause)
-    own = None if drawn is None else (drawn.seed, drawn.position)
-    request = smallest_batch(subject, point, wanted, own)
-    lines += _outcome(steps, request, drawn, f"{name}: {_tokens(wanted)}")
-    return Failure(fixture.name, fixture.reason, tuple(lines), cause, request)
-
-
-def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, foreseen: str) -> list[str]:
-    """What a request emits, in which batch, beside what it should; ``steps`` has it alone, with its uniforms given."""
-    alone = steps.verification.token_ids[0]
-    who = "" if drawn is None else f", by the request of seed {drawn.seed} at position {drawn.position}"
-    if request is None:
-        seen = [] if drawn is None else [f"emitted: {_tokens(drawn.emitted)}{who}, once, in a batch of others"]
-        return [
-            *seen,
-            foreseen,
-            f"it does not fail when it is run again: alone, and in batches of up to {MOST_COPIES:,} copies of itself, "
-            f"it emits {_tokens(alone)}. The other requests of its batch, earlier calls or noise of its own decide",
+        right = torch.equal(steps.visible[0], drawn.wanted)
+        lines += [
+            f"emitted: {_tokens(drawn.emitted)}, in its batch, by the request of seed {drawn.seed} at position "
+            f"{drawn.position}",
+            f"foreseen: {_tokens(drawn.wanted)}",
+            f"alone, by a new object: {_tokens(steps.visible[0])}"
+            + (". So other requests of its batch, earlier calls or noise of its own decide" if right else ""),
         ]
-    emitted = torch.tensor(request.emitted)
-    uniforms = "with the uniforms above" if request.given else "with its own uniforms"
-    which = f"of seed {request.seed} at position {request.position}, {uniforms}"
-    if request.calls > 1:
-        return [
-            f"emitted: {_tokens(emitted)}, in call {request.calls:,} of a new object, each of this request alone, "
-            f"{which}",
-            foreseen,
-            f"it needs that history of calls: a new object emits {_tokens(torch.tensor(request.wanted))} in the "
-            f"{request.calls - 1:,} before",
-        ]
-    if request.batch > 1:
-        where = f"in copy {request.place + 1} of a batch of {request.batch:,} copies of this request"
-        return [
-            f"emitted: {_tokens(emitted)}, {where}, each {which}",
-            foreseen,
-            f"it does not fail in smaller batches of copies, and emits {_tokens(alone)} alone",
-        ]
-    if drawn is None:
-        return [_emitted(alone, int(steps.verification.num_accepted[0])), foreseen]
-    again = [f"with the same uniforms, of another seed and position, it emits {_tokens(alone)}"]
-    return [
-        f"emitted: {_tokens(emitted)}{who}",
-        foreseen,
-        *([] if torch.equal(steps.visible[0], emitted) else again),
-    ]
+    else:
+        lines.append(f"emitted: {_tokens(result.token_ids[0])}, num_accepted {int(result.num_accepted[0])}")
+        if rule is not None:
+            lines.append(f"by the {rule.title}: {_tokens(expected_of(rule, fixture, point.given[:, None])[0])}")
+    return Failure(fixture.name, fixture.reason, tuple(lines), cause)
 
 
-def _emitted(tokens: Int64[Tensor, " width"], num_accepted: int) -> str:
-    return f"emitted: {_tokens(tokens)}, num_accepted {num_accepted}"
+def _alone(subject: Subject, point: Point, drawn: Example | None) -> Steps:
+    """The request by itself, put before a new object, with its own seed and position if it was drawn."""
+    given, device = point.given[:, None], point.fixture.p.device
+    like = None
+    if drawn is not None:
+        seeds, positions = (torch.tensor([number], device=device) for number in (drawn.seed, drawn.position))
+        like = Streams(seeds, positions, given.shape[2])
+    streams = GivenStreams.of(given.to(device), like)
+    return Steps.on_cpu([verified_steps(subject.new_object(), point.fixture, streams)])
 
 
 def _tokens(tokens: Int64[Tensor, " width"]) -> str:

@@ -1,8 +1,8 @@
-"""Which known bug does code have? The one whose flawed verifier emits the same wrong tokens from the same uniforms.
+"""Whose tokens does code emit? Those of another rule, of a known bug, or of its own rule from other uniforms.
 
-Requests of all small fixtures show a large bug, and refute every other one. Requests next to a threshold of the code
-show a small bug. If no flawed verifier emits the tokens of the code, its rule may, from other uniforms
-(``uniform_order``).
+Requests of all small fixtures are put before the code and before each of these verifiers. They show another rule or a
+large bug, and refute every other one. Requests next to a threshold of the code show a small bug. If no flawed verifier
+emits the tokens of the code, its rule may, from other uniforms (``uniform_order``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specbench.exactness.guard import VerifierFault
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import CAUSES, request_streams
 from specbench.exactness.zoo.bugs import bugs, card
-from specbench.rules.rule import rule_of
+from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
 SAME = 0.98  # share of the wrong requests of which a cause has to give the very same tokens; rounding has the rest
@@ -66,7 +66,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class CauseSearch:
-    """Looks for the known bug that explains all of a verifier's tokens.
+    """Looks for the known rule, bug or order of uniforms that explains all of a verifier's tokens.
 
     Args:
         fixtures: small ones, on the device. Refused ones are left out.
@@ -81,7 +81,8 @@ class CauseSearch:
     most: int
 
     def cause(self, wrong: Sequence[Point] = (), right: Sequence[Point] = ()) -> str:
-        """Returns the bug of the zoo, or the other uniforms of its rule, that explain what the code does wrong.
+        """Returns the rule that the code follows in place of its own, the bug of the zoo or the other uniforms of its
+        rule, if that explains what it does.
 
         Args:
             wrong: requests that the code gets wrong.
@@ -91,6 +92,11 @@ class CauseSearch:
             A sentence, and in brackets what shows it; "" if no known bug, or more than one, has all tokens of the code.
         """
         requests, of_wrong = sum(len(batch.emitted) for batch in self._batches), self._wrong
+        if of_wrong >= _FEWEST and (rule := self._other_rule()) is not None:
+            return (
+                f"It follows the {rule.title}: it has all tokens of that rule in {requests:,} requests on small pairs, "
+                f"and other tokens than the rule that it names in {of_wrong:,} of them. Name the rule {rule.name!r}."
+            )
         if of_wrong >= _FEWEST and len(self._alike) == 1:
             (name,) = self._alike
             return (
@@ -100,6 +106,12 @@ class CauseSearch:
         if self._alike:
             return self._at_points(wrong, right)
         return self._of_uniforms(requests) if of_wrong >= _FEWEST else ""
+
+    def _other_rule(self) -> Rule | None:
+        """The known rule, other than the verifier's own, that has the tokens of the code; None if it is not one."""
+        others = [rule for rule in rules_with_formulas().values() if rule is not rule_of(self.verifier)]
+        alike = [rule for rule in others if rule.reference is not None and self._explains(rule.reference)]
+        return alike[0] if len(alike) == 1 else None
 
     def _of_uniforms(self, requests: int) -> str:
         orders = [order for order in other_orders(rule_of(self.verifier)) if self._explains(order)]

@@ -244,6 +244,8 @@ class _Drawing:
             names = ("temperature", "top_k", "top_p", "min_p")
             parameters = {name: np.full(self.batch, getattr(sampling, name)) for name in names}
             parameters["draft temperature"] = parameters["temperature"]
+            replaced = ("temperature", "draft temperature", "truncation")
+            self.options |= {name: ["as configured"] * self.batch for name in replaced}
         else:
             parameters = self._drawn_parameters()
         truncated = (parameters["top_k"] > 0) | (parameters["top_p"] < 1) | (parameters["min_p"] > 0)

@@ -129,18 +129,15 @@ class LongUse:
         batches = [*recorded, *unmet]
         # Backwards, or what depends on the call before would be as at the beginning and as in the copy.
         after = [self._verify(batch.drawn) for batch in batches[::-1]][::-1]
-        by_rounding, structural = self._unlike_rule(batches, after)
         return LongUseRow(
             calls=self.calls,
             seconds=self.seconds,
-            shapes=len(self._used),
             requests=sum(map(len, recorded)),
             new_requests=sum(map(len, unmet)),
             unsteady=self.unsteady,
             changed=sum(_differing(batch.before, now) for batch, now in zip(recorded, after, strict=False)),
             unlike_fresh=self._unlike_fresh(batches, after),
-            unlike_rule=structural,
-            rounding=by_rounding,
+            unlike_rule=self._unlike_rule(batches, after),
             rechecked=self.rechecked,
             changed_between=self.changed_between,
             first_changed=self.first_changed,
@@ -218,18 +215,15 @@ class LongUse:
     def _after(self, problem: str) -> str:
         return f"after {self.calls:,} calls of one object: {problem}"
 
-    def _unlike_rule(self, batches: list[_UsedBatch], after: list[Verification]) -> tuple[int | None, int | None]:
-        """Requests whose tokens are not the rule's: those that rounding explains, and the others."""
-        rule = held_against(self.verifier)
+    def _unlike_rule(self, batches: list[_UsedBatch], after: list[Verification]) -> int | None:
+        """Requests whose tokens are not the rule's, beyond rounding."""
+        rule, unlike = held_against(self.verifier), 0
         if rule is None:
-            return None, None
-        by_rounding = structural = 0
+            return None
         for batch, now in zip(batches, after, strict=True):
             wrong = now.differs(batch.drawn.expected(rule)).nonzero()[:, 0]
-            unlike = batch.drawn.beyond_rounding(rule, now, wrong)
-            structural += len(unlike)
-            by_rounding += len(wrong) - len(unlike)
-        return by_rounding, structural
+            unlike += len(batch.drawn.beyond_rounding(rule, now, wrong))
+        return unlike
 
     def _unlike_fresh(self, batches: list[_UsedBatch], after: list[Verification]) -> int | None:
         if self.subject.unused is None:

@@ -19,7 +19,6 @@ OF_COMPARED, OF_COUNTED = (2**9, 1 / 8), (2**12, 1.0)
 _STEP = 8  # shares are rounded up to powers of 2^(1/8), so that few of them differ
 MODELS = 6  # of a fixture, one after the other
 _FIRST_MODEL = 31 / 32  # weight of a fixture's first model; each later one has half of what is left
-_LEFT_OUT = (1 - _FIRST_MODEL) * 0.5 ** (MODELS - 1)  # what these leave: weight of a fixture that is left out
 
 
 def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = OF_COMPARED) -> list[int]:
@@ -83,19 +82,17 @@ class CallBound:
     code: float
 
 
-def call_bound(counts: Iterable[CallCounts], alpha: float, seed: int, left_out: int = 0) -> CallBound | None:
+def call_bound(counts: Iterable[CallCounts], alpha: float, seed: int) -> CallBound | None:
     """Returns the bound of fixtures together; None without a call.
 
-    Which model a fixture has, and whether it is left out, depends on what came out. So each choice has a weight, all of
-    them add up to 1, and a bound may be wrong as often as alpha times the weight of its choice.
+    Which model a fixture has depends on what came out. So each model has a weight, all of them add up to less than 1,
+    and a bound may be wrong as often as alpha times the weights of the models that it is of.
 
     Args:
-        alpha: how often it may be wrong, at any choice.
+        alpha: how often it may be wrong, with any models.
         seed: of the run.
-        left_out: fixtures that were left out for what came out on them.
     """
     shares, calls = Counter[float](), 0
-    alpha *= _LEFT_OUT**left_out
     for tally in counts:
         calls += tally.calls
         shares.update(tally.shares)

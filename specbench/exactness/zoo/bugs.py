@@ -2,8 +2,8 @@
 
 They are grouped by where the bug is, a file a group. Every class names the thread or file its bug is taken from, and
 differs from the sound rule in the bug alone. If none is known the docstring says "a mutant". If a bug is imitated by
-other means than in its source, it says how. What no verifier can express (wrong metrics, a stop token that is not the
-end) is not here.
+other means than in its source, it says how. What no verifier can express (wrong metrics, penalties and masks by
+another text, a stop token that is not the end) is not here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.exactness.zoo import accept, history, residual, rng, state, wrong_q
+from specbench.exactness.zoo import accept, residual, rng, state, wrong_q
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 
 
@@ -23,7 +23,7 @@ from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 def bugs() -> MappingProxyType[str, type[TokenSteps | BlockSteps]]:
     """The classes by the names of their bugs: AcceptsEverything has ``accepts_everything``."""
     kinds: dict[str, type[TokenSteps | BlockSteps]] = {}
-    for module in (accept, residual, wrong_q, rng, state, history):
+    for module in (accept, residual, wrong_q, rng, state):
         for name, kind in inspect.getmembers(module, inspect.isclass):
             if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__ and name[0] != "_":
                 kinds[re.sub("(?<!^)(?=[A-Z])", "_", name).lower()] = kind
