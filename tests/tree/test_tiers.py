@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.changed import files_for
+from tests.helpers.changed import FEW, files_for, modules, related_tests
 
 pytest_plugins = ["pytester"]
 CASES = """
@@ -37,7 +37,7 @@ def test_make_test_runs_the_cases_that_are_spread_and_no_thorough_test(pytester:
     pytester.runpytest_inprocess("-m", "not long").assert_outcomes(passed=6, deselected=2)
 
 
-def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
+def test_a_module_has_the_files_of_its_room_and_the_nearest_others():
     changed = [
         "specbench/decoding/step.py",
         "specbench/decoding/engines/graph.py",
@@ -46,5 +46,15 @@ def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
     ]
     names = {file.name for file in files_for(changed)}
     assert {"test_step.py", "test_step_memory.py", "test_engines.py", "test_conf.py"} <= names
-    assert "test_decoding_kernels.py" not in names, "of another room"
+    assert "test_kernels_on_gpu.py" not in names, "far from both"
+    assert {file.name for file in files_for(["specbench/models/threads.py"])} >= {"test_threads.py"}, "named after it"
+    assert {file.name for file in files_for(["specbench/reports/words/ranking.md"])} >= {"test_readme.py"}
     assert files_for(["specbench/nowhere/nothing.py", "LICENSE"]) == []
+
+
+def test_every_module_has_a_few_test_files():
+    """A module that nothing imports, and no yaml names, has none."""
+    files = {name: related_tests(name) for name in modules() if name.startswith("specbench")}
+    assert len(files) > 350
+    assert [name for name in files if not files[name]] == []
+    assert {name: len(files[name]) for name in files if len(files[name]) > 2 * FEW + 2} == {}
