@@ -19,9 +19,9 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
-from tests.core.test_trees import IDS, PARENTS, PATHS, decoder
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_engines import logs
+from tests.drafters.test_trees import IDS, PARENTS, PATHS, decoder
 from tests.helpers import cases
 from tests.protocols.test_honest_rows import context, protocol_of
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.changed import FEW, files_for, modules, related_tests
+from tests.helpers.changed import FEW, ROOT, files_for, imports, modules, related_tests
 
 pytest_plugins = ["pytester"]
 CASES = """
@@ -58,3 +58,25 @@ def test_every_module_has_a_few_test_files():
     assert len(files) > 350
     assert [name for name in files if not files[name]] == []
     assert {name: len(files[name]) for name in files if len(files[name]) > 2 * FEW + 2} == {}
+
+
+def test_test_files_lie_in_the_room_of_what_they_test():
+    """A file imports a module of its room, by helpers or other tests too, or runs a script of experiments/."""
+    graph = imports()
+
+    def reached(name: str) -> set[str]:
+        return graph[name].union(*(reached(other) for other in graph[name] if other.startswith("tests.")))
+
+    rooms = {path.name for path in (ROOT / "specbench").iterdir() if path.is_dir()}
+    files = {name: modules()[name] for name in graph if _room(name) in rooms and ".test_" in name}
+    assert len(files) > 150
+    assert [
+        name
+        for name, path in files.items()
+        if _room(name) not in map(_room, reached(name)) and "from experiments" not in path.read_text(encoding="utf-8")
+    ] == []
+
+
+def _room(module: str) -> str:
+    """The room of a module of specbench or of tests; specbench itself gives what is in api."""
+    return "api" if module == "specbench" else module.split(".")[1]
