@@ -17,8 +17,6 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Decoder, Request
-from specbench.decoding.engines.eager import EagerEngine
-from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import draft_name, lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
@@ -27,8 +25,7 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
-from tests.decoding.test_decoding import GREEDY, make_requests, texts
-from tests.decoding.test_engines import logs
+from tests.decoding.test_decoding import GREEDY, make_requests
 from tests.helpers.cases import bound, decoder
 from tests.helpers.markov_pair import MarkovModel, markov_pair, outcomes, sampled_texts, trace_of_tokens
 
@@ -170,21 +167,6 @@ def test_texts_of_biased_drafters_are_not(made, verifier):
     assert p_value_of_texts(made(), verifier, 1500) < P_VALUE
 
 
-DRAFTERS = {
-    "layer_skip": LayerSkipDrafter(2),
-    "probability": ModelDrafter(None, "probability", 0.5),
-    "entropy": LayerSkipDrafter(2, policy="entropy", threshold=1.5),
-    "own temperature": ModelDrafter(temperature=0.8),
-}
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS.keys())
-def test_greedy_texts_are_plain_ones(exact, drafter):
-    requests = make_requests(exact, 3, GREEDY, max_new_tokens=10)
-    assert texts(decoder(exact, gamma=4, drafter=drafter).run(requests)) == texts(decoder(exact, 0).run(requests))
-
-
 class Watched(ModelDrafter):
     """Keeps what it has drafted."""
 
@@ -312,18 +294,6 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
     draft = drafter.propose(batch, torch.full((2,), 4), Streams(numbers[2], batch.lengths, 5))
     assert draft.num_draft_tokens.tolist() == [2, 2]
     assert draft.max_draft_tokens == len(calls) == passes
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_counts_of_one_batch_differ_and_no_engine_changes_them():
-    p, q = markov_pair(5, closeness=0.5, seed=9)
-    requests = [Request(str(i), (i % 5,), i, SamplingParams(), 5 + i) for i in range(12)]
-    runs = []
-    for engine in (EagerEngine(), StaticEngine()):
-        drafter = ModelDrafter(0.8, "entropy", 1.4)
-        runs.append(logs(on_tables(drafter, p, q, BlockVerifier(), engine).run(requests, at_once=5)))
-    assert runs[0] == runs[1]
-    assert {step.num_draft_tokens for _, steps, _ in runs[0] for step in steps} == {0, 1, 2, 3}
 
 
 # --- Settings ---
