@@ -308,9 +308,9 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
         ({"policy": "probability", "threshold": 1.5}, "drafter.threshold=1.5: .* from 0 to 1"),
         ({"policy": "entropy", "threshold": -1}, "drafter.threshold=-1: .* nats from 0"),
         ({"policy": "entropy", "threshold": True}, "drafter.threshold=True: "),
-        ({"temperature": -0.1}, "drafter.temperature=-0.1: not a temperature. Use null"),
-        ({"temperature": "hot"}, "drafter.temperature=hot: not a temperature"),
-        ({"temperature": 1e-5}, "drafter.temperature=1e-05: not a temperature"),
+        ({"temperature": -0.1}, "drafter.temperature=-0.1: below 0. Use null"),
+        ({"temperature": "hot"}, "drafter.temperature=hot: not a finite number"),
+        ({"temperature": 1e-5}, "drafter.temperature=1e-05: so small"),
     ],
     ids=str,
 )
