@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import specbench
 from specbench.core.draft_lengths import FIXED, LengthPolicy, policy_of
@@ -20,6 +19,7 @@ from specbench.decoding import Decoder, Request
 from specbench.drafters import draft_name, lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
+from specbench.exactness.statistics.g_tests import node_g_test
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -134,10 +134,7 @@ def p_value_of_texts(drafter: ModelDrafter, verifier, count: int = 3000) -> floa
     completions = on_tables(drafter, p, q, verifier).run(requests)
     index = [int("".join(map(str, completion.token_ids)), base=3) for completion in completions]
     counts = np.bincount(index, minlength=3 ** (GAMMA + 1))
-    expected = law("token", p, p, FIXED).flatten() * len(requests)
-    rare = expected < 5
-    observed, expected_counts = (np.append(cells[~rare], cells[rare].sum()) for cells in (counts, expected))
-    return float(stats.power_divergence(observed, expected_counts, lambda_="log-likelihood").pvalue)
+    return node_g_test(counts[None], law("token", p, p, FIXED).reshape(1, -1)).p_value
 
 
 SOUND = {
