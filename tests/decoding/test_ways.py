@@ -239,7 +239,7 @@ def test_greedy_texts_are_those_of_one_token_at_a_time(pairs, greedy, letters, p
     assert accepted > (1 if way in LETTERS else 3) or way == "plain"
 
 
-@pytest.mark.cases(13)
+@pytest.mark.cases(12)
 @pytest.mark.parametrize(("way", "engine"), TABLE, ids=map(": ".join, TABLE))
 def test_engines_and_batches_write_what_each_request_writes_alone(pairs, alone, way, engine, request):
     """Rows are filled, moved and freed; what earlier requests left in memory is not seen."""
