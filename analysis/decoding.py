@@ -148,7 +148,7 @@ def telling(results: pd.DataFrame) -> tuple[NamedRun, str] | None:
 
 
 def build_sweep(
-    run_dir: Path, name: str, axis: Column, results: pd.DataFrame, findings: str, figures: dict[str, Shown]
+    run_dir: Path, name: str, axis: Column, results: pd.DataFrame, figures: dict[str, Shown], findings: str = ""
 ) -> Report:
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.
 
@@ -157,8 +157,8 @@ def build_sweep(
         name: of the experiment.
         axis: the column of the results that the sweep varies.
         results: of :func:`read_run`.
-        findings: sentences of this sweep alone.
         figures: figures of this sweep alone, before those of every sweep.
+        findings: sentences of this sweep alone.
     """
     common = [axis, *distinguishing_columns(results, axis, Run.verifier)]
     settings = [axis, Run.verifier, *common[1:]]

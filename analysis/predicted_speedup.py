@@ -14,7 +14,6 @@ from specbench.metrics.columns import Column, columns_of, typed
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.replay.cost.forecast import MEASURED, PREDICTED, MeasuredRow
 from specbench.replay.cost.model import COST, fit
-from specbench.replay.cost.steady import STEADY
 from specbench.reports import Report, Table
 from specbench.reports.cells import interval
 from specbench.reports.plots import cost as plots
@@ -69,16 +68,15 @@ TERMS: dict[Column, str] = {
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     rows = read_rows(run_dir)
-    predicted, measured, steady, costs = (
-        read_table(run_dir, name, rows, [Point.verifier]) for name in (PREDICTED, MEASURED, STEADY, COST)
+    predicted, measured, costs = (
+        read_table(run_dir, name, rows, [Point.verifier]) for name in (PREDICTED, MEASURED, COST)
     )
     both = compared(predicted, measured)
-    first, lines = (table[table[Point.job] == table[Point.job].min()] for table in (costs, steady))
+    first = costs[costs[Point.job] == costs[Point.job].min()]
     shown = {
         "table": Table("table", rendered(both), both, left=("verifier", "best")),
         "predicted_against_measured": plots.predicted_speedups(predicted, measured),
         "step_times": plots.step_times(first, fit(first)),
-        "speedup_by_batch": plots.speedup_by_batch(lines),
     }
     return page(
         run_dir,
@@ -89,7 +87,6 @@ def build(run_dir: Path) -> Report:
         within=WITHIN,
         surprising=surprising(both),
         recommended=recommendations(both),
-        steady=steady,
     )
 
 

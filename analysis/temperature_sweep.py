@@ -24,7 +24,7 @@ def build(run_dir: Path) -> Report:
         "acceptance_against_temperature": plots.acceptance_against_temperature(results),
         "speedup_against_temperature": plots.speedup_against_temperature(results),
     }
-    return build_sweep(run_dir, "temperature_sweep", Run.temperature, results, overlap_range(results), figures)
+    return build_sweep(run_dir, "temperature_sweep", Run.temperature, results, figures, overlap_range(results))
 
 
 def overlap_range(results: pd.DataFrame) -> str:

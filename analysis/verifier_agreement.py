@@ -8,42 +8,28 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, AgreementRow
-from specbench.core.errors import ConfigError
-from specbench.metrics.columns import Column, columns_of, typed
-from specbench.metrics.exactness_rows import COMPARISONS, ComparisonRow
+from specbench.metrics.columns import typed
 from specbench.reports import Report, Table
-from specbench.reports.cells import Run, number
+from specbench.reports.cells import number
 
 from .command import main
 from .folder import read_rows, read_table
 from .page import page
 
-Comparison = columns_of(ComparisonRow)
-COUNTS: list[Column] = [Comparison.requests, Comparison.rounding, Comparison.structural, Comparison.another_rule]
-
 
 def build(run_dir: Path) -> Report:
     """The report of a run."""
     results = read_rows(run_dir)
-    compared = read_table(run_dir, AGREEMENT, schema=AGREEMENT_SCHEMA, remedy=None)  # a row a job
-    fixtures = read_table(run_dir, COMPARISONS, results, [Run.verifier], remedy=None)  # and small fixture
-    if compared.empty and fixtures.empty:
-        raise ConfigError("RUN_DIR", run_dir, "no verifier was compared in it", "Use protocol=agreement.")
+    compared = read_table(run_dir, AGREEMENT, schema=AGREEMENT_SCHEMA, remedy="Use protocol=agreement.")  # a row a job
     rows = typed(compared, AgreementRow)
-    shown = Table("table", table(rows), compared, left=("verifier", "twin")) if rows else None
-    data = {"fixtures": fixtures, "differences": read_table(run_dir, DIFFERENCES, remedy=None)}
-    if compared.empty:
-        data["table"] = compared
-    by_job = fixtures.groupby([Run.job, Run.verifier], as_index=False)[COUNTS].sum() if len(fixtures) else fixtures
     return page(
         run_dir,
         results,
         "verifier_agreement",
-        {"table": shown},
+        {"table": Table("table", table(rows), compared, left=("verifier", "twin"))},
         [row.rule for row in rows],
-        data=data,
+        data={"differences": read_table(run_dir, DIFFERENCES, remedy=None)},
         compared=rows,
-        fixtures=by_job,
     )
 
 

@@ -14,7 +14,6 @@ from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import COMPARED, request_streams
-from specbench.metrics.exactness_rows import ComparisonRow
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
@@ -84,11 +83,6 @@ class Comparison:
     def count(self, cause: str) -> int:
         """How many divergences have a cause."""
         return sum(divergence.cause == cause for divergence in self.divergences)
-
-    def row(self) -> ComparisonRow:
-        """The counts."""
-        causes = (self.count(cause) for cause in ("rounding", STRUCTURAL, ANOTHER_RULE))
-        return ComparisonRow(self.fixture, self.requests, *causes)
 
 
 def compare(

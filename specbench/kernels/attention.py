@@ -9,6 +9,10 @@ them. Three things keep it near that:
 - Lengths are read on the device: a program whose keys lie beyond its request's length, or before its window, reads
   none.
 
+In a layer the queries and keys of new tokens still have to be turned by their places (RoFormer, arXiv 2104.09864), and
+keys and values to be written to the cache. The first kernel can do both (TURNED): each program writes the new tokens
+among its own keys, and reads what it wrote.
+
 Within a program the softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867), in powers of 2 and float32.
 Splits and tiles begin at multiples of fixed sizes. So for a given split the numbers of a request depend on its own
 queries, keys and places alone, whatever stands beside it in the batch.
@@ -99,24 +103,56 @@ def _attend(
     return largest, total * kept + tl.sum(weights, axis=1), acc * kept[:, None] + added
 
 
+@triton.jit
+def _turns(position, used, cos, sin, DIM: tl.constexpr, LANES: tl.constexpr):
+    """Cosines and sines [len(position), LANES] of positions; 0 beyond DIM."""
+    d = tl.arange(0, LANES)
+    held, at = used[:, None] & (d < DIM)[None, :], position.to(tl.int64)[:, None] * DIM + d[None, :]
+    turn = tl.load(cos + at, mask=held, other=0.0).to(tl.float32)
+    return turn, tl.load(sin + at, mask=held, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _turned(base, used, turn, across, norm, epsilon, DIM: tl.constexpr, LANES: tl.constexpr, NORM: tl.constexpr):
+    """Heads [rows, LANES] at ``base``, normed if NORM, then turned; float32, 0 beyond DIM."""
+    d = tl.arange(0, LANES)
+    partner = tl.where(d < DIM // 2, d + DIM // 2, d - DIM // 2)
+    held = used[:, None] & (d < DIM)[None, :]
+    own = tl.load(base[:, None] + d[None, :], mask=held, other=0.0).to(tl.float32)
+    other = tl.load(base[:, None] + partner[None, :], mask=held, other=0.0).to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(own * own, axis=1) / DIM + epsilon)[:, None]
+        own *= scale * tl.load(norm + d, mask=d < DIM, other=0.0).to(tl.float32)[None, :]
+        other *= scale * tl.load(norm + partner, mask=d < DIM, other=0.0).to(tl.float32)[None, :]
+    return own * turn + tl.where(d < DIM // 2, -other, other) * across
+
+
 @triton.jit(do_not_specialize=["n", "visible", "window", "split", "splits", "row_tiles"])
 def split_kernel(
     q, q_batch, q_head, q_row, k, k_batch, k_head, k_row, v, v_batch, v_head, v_row, places, sinks, out, parts,
-    exponents, scale, softcap, n, visible, window, split, splits, row_tiles,
+    exponents, scale, softcap, n, visible, window, split, splits, row_tiles, cos, sin, q_norm, k_norm, epsilon,
     HEADS: tl.constexpr, GROUP: tl.constexpr, FIELDS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_LANES: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr,
+    NORM: tl.constexpr, NEW: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attention of ROWS rows (queries times the heads of a group) to the keys of one split.
 
     q [B, HEADS * GROUP, n, KEY_DIM], k [B, HEADS, visible, KEY_DIM] and v [.., VALUE_DIM] at their strides, a stride of
-    1 along the last; places int64 [B, n, FIELDS]; sinks [HEADS * GROUP]. If WHOLE, one split has all keys, and out
+    1 along the last; places int64 [B, n, FIELDS], or [B] with FIELDS 1: the lengths, behind which the tokens follow one
+    another; sinks [HEADS * GROUP]. If WHOLE, one split has all keys, and out
     [B, n, HEADS * GROUP, VALUE_DIM] is written. If not, what is left is parts float32 [B, HEADS, splits, n * GROUP,
     VALUE_DIM] and exponents float32 [.., n * GROUP], log2 of the part's sum of weights. EARLY: see dependent.py.
 
+    If TURNED: q [B, n, HEADS * GROUP + 2 * HEADS, KEY_DIM] are queries, keys and values of the n <= NEW tokens, with no
+    room between them; cos and sin [positions, KEY_DIM]. New keys and values are written to k and v. If NORM: q_norm
+    and k_norm [KEY_DIM] are weights of the RMSNorm of a head. AHEAD: a split is at most KEYS keys, and those that are
+    cached are read before the kernel in front has ended.
+
     Grid: B * HEADS * splits * row_tiles.
     """
-    dependent.wait(EARLY)
+    if not TURNED:
+        dependent.wait(EARLY)
     TREE: tl.constexpr = FIELDS == 3
     program = tl.program_id(0)
     row_tile, part = program % row_tiles, program // row_tiles % splits
@@ -126,8 +162,12 @@ def split_kernel(
     i, used = row // GROUP, row < n * GROUP
     own_head = head * GROUP + row % GROUP
     place = places + (request * n + i) * FIELDS
-    length = tl.minimum(tl.maximum(tl.load(places + request * n * FIELDS), 0), visible).to(tl.int32)
-    position = tl.load(place + 1, mask=used, other=0).to(tl.int32)
+    at = places + request if FIELDS == 1 else places + request * n * FIELDS
+    length = tl.minimum(tl.maximum(tl.load(at), 0), visible).to(tl.int32)
+    if FIELDS == 1:
+        position = length + i
+    else:
+        position = tl.load(place + 1, mask=used, other=0).to(tl.int32)
     ancestors = position.to(tl.int64)
     if TREE:
         ancestors = tl.load(place + 2, mask=used, other=0)
@@ -144,23 +184,58 @@ def split_kernel(
         whole = begin
 
     d = tl.arange(0, KEY_LANES)
-    at = q + request * q_batch + own_head[:, None] * q_head + i.to(tl.int64)[:, None] * q_row + d[None, :]
-    queries = tl.load(at, mask=used[:, None] & (d < KEY_DIM)[None, :], other=0.0)
+    base = q + request * q_batch + own_head * q_head + i.to(tl.int64) * q_row
     k += request * k_batch + head * k_head
     v += request * v_batch + head * v_head
-    most = tl.full((ROWS,), MINUS_INF, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    acc = tl.zeros((ROWS, VALUE_LANES), tl.float32)
-    for start in tl.range(begin, whole, KEYS, num_stages=STAGES):
-        most, total, acc = _attend(
-            queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
-            window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, False, TREE, WINDOW, SOFTCAP,
-        )  # fmt: skip
-    for start in tl.range(whole, end, KEYS, num_stages=STAGES):
-        most, total, acc = _attend(
-            queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
-            window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, True, TREE, WINDOW, SOFTCAP,
-        )  # fmt: skip
+    if TURNED:
+        # The kernel in front makes the projections alone: lengths, tables and the cache are there.
+        within = used & (position < visible)
+        turn, across = _turns(position, within, cos, sin, KEY_DIM, KEY_LANES)
+        new = tl.arange(0, NEW)
+        goal = length + new
+        own = (new < n) & (goal >= part * split) & (goal < tl.minimum((part + 1) * split, visible))
+        key_turn, key_across = _turns(goal, own, cos, sin, KEY_DIM, KEY_LANES)
+        j, cached = part * split + tl.arange(0, KEYS), tl.minimum((part + 1) * split, length)
+        if AHEAD:
+            old_keys = _load(k, k_row, j, cached, KEY_DIM, KEY_LANES, True)
+            old_values = _load(v, v_row, j, cached, VALUE_DIM, VALUE_LANES, True)
+        dependent.wait(EARLY)
+        queries = _turned(base, within, turn, across, q_norm, epsilon, KEY_DIM, KEY_LANES, NORM)
+        queries = queries.to(q.dtype.element_ty)
+        base = q + request * q_batch + (HEADS * GROUP + head) * q_head + new.to(tl.int64) * q_row
+        keys = _turned(base, own, key_turn, key_across, k_norm, epsilon, KEY_DIM, KEY_LANES, NORM)
+        keys = keys.to(k.dtype.element_ty)
+        held, at = own[:, None] & (d < KEY_DIM)[None, :], goal.to(tl.int64)[:, None]
+        values = tl.load(base[:, None] + HEADS * q_head + d[None, :], mask=held, other=0.0)
+        tl.store(k + at * k_row + d[None, :], keys, mask=held)
+        tl.store(v + at * v_row + d[None, :], values, mask=held)
+    else:
+        queries = tl.load(base[:, None] + d[None, :], mask=used[:, None] & (d < KEY_DIM)[None, :], other=0.0)
+    if AHEAD:
+        scores = tl.where((j < cached)[None, :], _scores(queries, old_keys) * scale, MINUS_INF)
+        seen = own[None, :] & (new[None, :] <= i[:, None])
+        new_scores = tl.where(seen, _scores(queries, keys) * scale, MINUS_INF)
+        most = tl.maximum(tl.max(scores, axis=1), tl.max(new_scores, axis=1))
+        base_score = tl.where(most == MINUS_INF, 0.0, most)[:, None]
+        weights, new_weights = exp2(scores - base_score), exp2(new_scores - base_score)
+        total = tl.sum(weights, axis=1) + tl.sum(new_weights, axis=1)
+        acc = _weighted(weights.to(old_values.dtype), old_values) + _weighted(new_weights.to(values.dtype), values)
+    else:
+        if TURNED:
+            tl.debug_barrier()  # what was written is read
+        most = tl.full((ROWS,), MINUS_INF, tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
+        acc = tl.zeros((ROWS, VALUE_LANES), tl.float32)
+        for start in tl.range(begin, whole, KEYS, num_stages=STAGES):
+            most, total, acc = _attend(
+                queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
+                window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, False, TREE, WINDOW, SOFTCAP,
+            )  # fmt: skip
+        for start in tl.range(whole, end, KEYS, num_stages=STAGES):
+            most, total, acc = _attend(
+                queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
+                window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, True, TREE, WINDOW, SOFTCAP,
+            )  # fmt: skip
 
     d = tl.arange(0, VALUE_LANES)
     held = used[:, None] & (d < VALUE_DIM)[None, :]

@@ -5,9 +5,9 @@ started. NVIDIA GPUs from Hopper on can start them early: a kernel that is launc
 programs of the one in front have said that it may, or have ended, and itself waits where it needs what that one writes
 (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX, griddepcontrol).
 
-Two rules keep this free of races. A kernel that is launched so touches no memory before it has waited, and it lets the
-next one start only after that. So when a kernel starts, all that lies further back than the one in front of it has
-ended.
+Two rules keep this free of races. Before it has waited, a kernel that is launched so reads at most what the kernel in
+front does not write, such as weights, and writes nothing; and it lets the next one start only after that. So when a
+kernel starts, all that lies further back than the one in front of it has ended.
 
 Kernels of torch.compile may stand between ours. If one reads what the kernel in front wrote, it waits before that; if
 not, it waits behind its first read (PyTorch 2.13, _inductor/codegen/triton.py). So each kernel that reads anything has
@@ -44,7 +44,7 @@ def options(device: torch.device) -> dict[str, Any]:
 
 @triton.jit
 def wait(EARLY: tl.constexpr):
-    """Waits until all that was launched before has ended and can be read. To be called first.
+    """Waits until all that was launched before has ended and can be read.
 
     EARLY: whether the kernel was launched with ``launch_pdl``.
     """

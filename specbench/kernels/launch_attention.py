@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 from jaxtyping import Float, Int64
@@ -17,7 +19,10 @@ from specbench.kernels.tiles import LOG2_E
 ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
 ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers;
 FEW_OF_FLOAT32 = 2  # and up to this many are faster without matrix products
-TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once
+MOST_KEYS = 128  # a tile,
+TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once;
+MOST_NEW_KEYS = 256  # or these at once, of small heads that are turned too, in few programs
+SMALL_HEAD = 128  # bytes
 STAGES = 3  # tiles on their way while one is worked on,
 STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
 WARPS = 4
@@ -29,6 +34,24 @@ AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
 SHORT_CONTEXT = 2048  # for up to this many visible keys;
 PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
 LARGEST_DIM = 256
+FEWEST_NEW = 2  # lanes for the new tokens of a request
+
+
+@dataclass(frozen=True)
+class Turning:
+    """What queries and keys go through before attention, in the launch of :func:`attend_new`.
+
+    Attributes:
+        cos, sin: of each position, in the form in which transformers' Llama has them.
+        q_norm, k_norm: weights of an RMSNorm of each head before it is turned (Qwen3); None for no norm.
+        epsilon: of these norms.
+    """
+
+    cos: Float[Tensor, "positions dim"]
+    sin: Float[Tensor, "positions dim"]
+    q_norm: Float[Tensor, " dim"] | None = None
+    k_norm: Float[Tensor, " dim"] | None = None
+    epsilon: float = 0.0
 
 
 def keys_per_split(pairs: int, visible: int) -> int:
@@ -89,7 +112,8 @@ def attend(
     Raises:
         ArgumentError: names the argument that does not fit.
     """
-    _check(query, key, value, places, window, sinks, split)
+    _check_tensors(query, key, value, split)
+    _check_places(query, places, window, sinks)
     if split is None:
         rows, tile = _rows(query, key)
         split = keys_per_split(len(key) * key.shape[1] * triton.cdiv(rows, tile), key.shape[2])
@@ -99,7 +123,45 @@ def attend(
     return _launched(*arguments)  # without the way through the dispatcher, which every layer would wait for
 
 
-def _launched(query, key, value, places, sinks, scale, window, softcap, split):
+def attend_new(
+    new: Float[Tensor, "B n projections"],
+    key: Float[Tensor, "B kv_heads visible dim"],
+    value: Float[Tensor, "B kv_heads visible dim"],
+    lengths: Int64[Tensor, " B"],
+    turning: Turning,
+    scale: float,
+    split: int | None = None,
+) -> Float[Tensor, "B n hidden"]:
+    """Turns the queries and keys of n new tokens, writes keys and values to the cache, and attends, in few launches.
+
+    The kernel in front may write ``new`` alone: lengths, tables and the cache are read before it has ended.
+
+    Args:
+        new: the heads' queries, then their keys, then their values, of tokens that follow one another.
+        key, value: the leading places of a cache, which are read and written.
+        lengths: cached tokens of each request. Tokens whose place is not among the visible ones are not written.
+        scale, split: see :func:`attend`.
+
+    Returns:
+        Weighted values of all heads, in the dtype of ``new``.
+
+    Raises:
+        ArgumentError: names the argument that does not fit.
+    """
+    _check_new(new, key, value, lengths, turning)
+    batch, kv_heads, visible, dim = key.shape
+    heads = new.shape[2] // dim - 2 * kv_heads
+    query = new.view(batch, -1, heads + 2 * kv_heads, dim)[:, :, :heads].transpose(1, 2)
+    places = lengths.view(batch, 1, 1, 1)
+    _check_tensors(query, key, value, split)
+    if split is None:
+        rows, tile = _rows(query, key)
+        pairs = batch * kv_heads * triton.cdiv(rows, tile)
+        split = MOST_NEW_KEYS if visible <= MOST_NEW_KEYS else keys_per_split(pairs, visible)
+    return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new).flatten(2)
+
+
+def _launched(query, key, value, places, sinks, scale, window, softcap, split, turning=None, new=None):
     batch, heads, n, key_dim = query.shape
     _, kv_heads, visible, value_dim = value.shape
     group = heads // kv_heads
@@ -109,26 +171,35 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     rows, row_tile = _rows(query, key)
     row_tiles = triton.cdiv(rows, row_tile)
     key_lanes, value_lanes = (max(16, triton.next_power_of_2(dim)) for dim in (key_dim, value_dim))
-    keys = max(16, min(128, split, TILE_BYTES // (max(key_lanes, value_lanes) * key.element_size())))
-    splits = max(1, triton.cdiv(visible, split))
+    splits, head_bytes = max(1, triton.cdiv(visible, split)), max(key_lanes, value_lanes) * key.element_size()
+    keys = max(16, min(MOST_KEYS, split, TILE_BYTES // head_bytes))
+    if turning is not None and head_bytes <= SMALL_HEAD and batch * kv_heads * splits * row_tiles <= AT_ONCE:
+        keys = max(16, min(MOST_NEW_KEYS, split))
     left = 0 if splits == 1 else batch * heads * n * splits
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
     early = dependent.options(query.device)
+    tables = norms = (key, key)  # in the place of what there is none of
+    if turning is not None:
+        tables = (turning.cos, turning.sin)
+        norms = tables if turning.q_norm is None else (turning.q_norm, turning.k_norm)
+    fewest_new = FEWEST_NEW if row_tile < FEWEST_ROWS.value else FEWEST_ROWS.value
     run(
         split_kernel, batch * kv_heads * splits * row_tiles,
-        query, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
-        query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
-        softcap, n, visible, window, split, splits, row_tiles,
+        query if new is None else new, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
+        key if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
+        softcap, n, visible, window, split, splits, row_tiles, *tables, *norms, turning.epsilon if turning else 0.0,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
         VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES,
-        WINDOW=window > 0, SOFTCAP=softcap > 0,
-        SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS, **early,
+        WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turning is not None,
+        NORM=norms is not tables and turning is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
+        AHEAD=turning is not None and split <= keys,
+        num_warps=2 * WARPS if turning is not None and keys > MOST_KEYS else WARPS, **early,
     )  # fmt: skip
     if splits > 1:
         run(
             combine_kernel, batch * n * heads,
-            parts, exponents, query if sinks is None else sinks, out, n, splits,
+            parts, exponents, key if sinks is None else sinks, out, n, splits,
             HEADS=kv_heads, GROUP=group, VALUE_DIM=value_dim, VALUE_LANES=value_lanes,
             LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS, **early,
         )  # fmt: skip
@@ -163,16 +234,8 @@ def _output(query: Tensor, value: Tensor) -> Tensor:
     return torch.empty(shape, dtype=query.dtype, device=query.device)
 
 
-def _check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    places: Tensor,
-    window: int | None,
-    sinks: Tensor | None,
-    split: int | None,
-) -> None:
-    """Raises ArgumentError for what the kernel cannot take, as far as shapes and strides tell. Reads no device data."""
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, split: int | None) -> None:
+    """Raises ArgumentError for tensors or a split that the kernels cannot take. Reads no device data."""
     device = query.device
     check_device("query:", device)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -187,7 +250,13 @@ def _check(
             )
     if query.shape[1] % key.shape[1]:
         raise ArgumentError(f"query: {query.shape[1]} heads; a multiple of the {key.shape[1]} of the keys needed")
-    tree, n = places.shape[3] == 3, query.shape[2]
+    if split is not None and (split < SHORTEST_SPLIT or split & (split - 1)):
+        raise ArgumentError(f"split: {split}; a power of two of at least {SHORTEST_SPLIT} needed")
+
+
+def _check_places(query: Tensor, places: Tensor, window: int | None, sinks: Tensor | None) -> None:
+    """Raises ArgumentError for what else of :func:`attend` the kernels cannot take. Reads no device data."""
+    device, n, tree = query.device, query.shape[2], places.shape[3] == 3
     if places.shape[3] not in (2, 3) or not places.is_contiguous() or places.device != device:
         raise ArgumentError(
             f"places: shape {tuple(places.shape)} on {places.device}; "
@@ -201,5 +270,22 @@ def _check(
         check_window(window, n)
     if sinks is not None and (sinks.device != device or not sinks.is_contiguous()):
         raise ArgumentError(f"sinks: on {sinks.device}; contiguous on {device} needed")
-    if split is not None and (split < SHORTEST_SPLIT or split & (split - 1)):
-        raise ArgumentError(f"split: {split}; a power of two of at least {SHORTEST_SPLIT} needed")
+
+
+def _check_new(new: Tensor, key: Tensor, value: Tensor, lengths: Tensor, turning: Turning) -> None:
+    """Raises ArgumentError for what else of :func:`attend_new` the kernels cannot take. Reads no device data."""
+    batch, kv_heads, visible, dim = key.shape
+    heads, rest = divmod(new.shape[2] - 2 * kv_heads * dim, dim)
+    if value.shape != key.shape or rest or heads < 1 or dim % 2 or not new.is_contiguous():
+        raise ArgumentError(
+            f"new: {new.shape[2]} numbers a token with keys of shape {tuple(key.shape)} and values of shape "
+            f"{tuple(value.shape)}; contiguous queries, keys and values of heads of one even size needed"
+        )
+    if lengths.shape != (batch,) or lengths.device != new.device:
+        raise ArgumentError(f"lengths: shape {tuple(lengths.shape)} on {lengths.device}; one a request needed")
+    for table in (turning.cos, turning.sin):
+        if not table.is_contiguous() or table.shape[1:] != (dim,) or len(table) < visible:
+            raise ArgumentError(f"turning: a table of shape {tuple(table.shape)}; [{visible}, {dim}] at least needed")
+    norms = [norm for norm in (turning.q_norm, turning.k_norm) if norm is not None]
+    if len(norms) == 1 or any(norm.shape != (dim,) for norm in norms):
+        raise ArgumentError(f"turning: norms of {[len(norm) for norm in norms]} numbers; none or two of {dim} needed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -13,12 +14,15 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.kernels import dependent
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
-from specbench.kernels.product import few_kernel, row_kernel, rows_kernel
+from specbench.kernels.product import few_kernel, rows_kernel
 
 MOST_ROWS = 64
 ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which round float32;
 FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
 SMALL = 2048  # more with matrices of up to this many outputs
+FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD
+BROAD = 2048
+MOST_AT_ONCE = 8192  # inputs of a row that a program reads at once
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
@@ -26,6 +30,27 @@ ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
 SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, there
+
+
+@dataclass(frozen=True)
+class Around:
+    """What stands around a product in a layer, and is part of its launch.
+
+    Attributes:
+        norm: weights of the RMSNorm of the input (Zhang and Sennrich 2019, arXiv 1910.07467); None for no norm.
+        epsilon: of the norm.
+        gated: whether the matrix is a gate's and, below it, a matrix of as many rows: the result is SiLU of the gate's
+            outputs times the other ones (Shazeer 2020, arXiv 2002.05202).
+        residual: what is added to the outputs, of their shape; None for nothing, as with ``gated``.
+    """
+
+    norm: Float[Tensor, " inputs"] | None = None
+    epsilon: float = 0.0
+    gated: bool = False
+    residual: Float[Tensor, "*n outputs"] | None = None
+
+
+NOTHING = Around()
 
 
 @dataclass(frozen=True)
@@ -48,19 +73,31 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         itemsize: bytes of a number.
         shared: bytes that a program may have for tiles on their way.
     """
-    if rows == 1:
-        if inputs <= 1024 or min(outputs, inputs) >= 4096:
-            return Tiles(16, 256, 4, 4, 1)
-        return Tiles(8, 512, 4, 4, 1) if outputs <= 4096 else Tiles(8, 1024, 2, 4, 1)
-    if itemsize > 2 and rows <= ROWS_OF_FLOAT32:
+    if rows == 1 or (itemsize == 2 and _by_number(rows, inputs, itemsize)):
+        if inputs <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
+            return Tiles(4 if inputs >= BROAD else 8, max(256, triton.next_power_of_2(inputs)), 1, 4, 1)
+        return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
+    if _by_number(rows, inputs, itemsize):
         return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
-    wide, warps = (64, 4) if rows <= FEW_ROWS else (128, 8)
-    deep = 256 // itemsize
+    large = rows > FEW_ROWS and outputs >= LARGE[0]
+    wide, warps = (128, 8) if large else (64, 4)
     programs = triton.cdiv(outputs, wide)
-    splits = 1 if programs >= ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
-    stages = 4 if programs > MULTIPROCESSORS or rows > FEW_ROWS else 8
+    deep, stages = 128, 8 if rows <= FEW_ROWS else 4
+    if rows <= FEW_ROWS and programs > ENOUGH:
+        deep, stages = 256, 4
+    elif rows > FEW_ROWS and inputs < BROAD:
+        deep = 64
+    deep = deep * 2 // itemsize
+    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
     fitting = shared // ((wide + _lanes(rows)) * deep * itemsize)
     return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits)
+
+
+def _by_number(rows: int, inputs: int, itemsize: int) -> bool:
+    """Whether each number is multiplied and added by itself, in place of matrix units."""
+    if itemsize > 2:
+        return rows <= ROWS_OF_FLOAT32
+    return rows <= (FEW_OF_HALF if inputs < BROAD else 1)
 
 
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
@@ -87,45 +124,53 @@ def linear(
     bias: Float[Tensor, " outputs"] | None,
     counters: Int32[Tensor, " tiles"],
     shared: Tiles | None = None,
-) -> Float[Tensor, "*n outputs"]:
+    around: Around = NOTHING,
+) -> Float[Tensor, "*n results"]:
     """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
 
     The result is the same bit for bit each time. No row's result depends on what the others hold; on how many there are
-    it may: one is multiplied in another way than more, and up to ROWS_OF_FLOAT32 of float32 in a third.
+    it may, since few rows are multiplied in another way than more.
 
     Args:
         x: bfloat16, float16 or float32.
         weight, bias: of the same dtype, contiguous.
         counters: see :func:`counters`; two launches that may run at the same time need their own.
         shared: how it is shared out; see :func:`tiles`.
+        around: what else is computed; sums are rounded once, at the end.
 
     Raises:
         ArgumentError: names the argument that does not fit.
     """
-    _check(x, weight, counters)
+    _check(x, weight, counters, around)
     outputs, inputs = weight.shape
     rows = x.reshape(-1, inputs).contiguous()
     count = len(rows)
-    out = x.new_empty((*x.shape[:-1], outputs))
+    out = x.new_empty((*x.shape[:-1], outputs // 2 if around.gated else outputs))
     if count == 0:
         return out
+    if around.norm is not None and count > FEW_ROWS and inputs > BROAD:
+        rows = torch.nn.functional.rms_norm(rows, (inputs,), around.norm, around.epsilon)
+        around = dataclasses.replace(around, norm=None)
     use = shared or tiles(count, outputs, inputs, x.element_size(), _shared(x.device))
-    share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
-    most = 1 if count == 1 else _lanes(count)
-    parts = out if use.splits == 1 else out.new_empty(use.splits * most * outputs, dtype=torch.float32)
-    tensors = (rows, weight, weight if bias is None else bias, out)
+    tensors = (bias, around.norm, around.residual)
+    arguments = (rows, weight, *(weight if tensor is None else tensor for tensor in tensors), out)
     options = {
         "OUTPUTS": use.outputs, "INPUTS": use.inputs, "STAGES": use.stages, "EVEN": inputs % use.inputs == 0,
-        "BIAS": bias is not None, "num_warps": use.warps, **dependent.options(x.device),
+        "BIAS": bias is not None, "NORM": around.norm is not None, "RESIDUAL": around.residual is not None,
+        "GATED": around.gated, "num_warps": use.warps, **dependent.options(x.device),
     }  # fmt: skip
-    programs, sizes = triton.cdiv(outputs, use.outputs) * use.splits, (outputs, inputs, share)
-    if count == 1:
-        run(row_kernel, programs, *tensors, parts, counters, *sizes, SPLITS=use.splits, **options)
-    elif x.dtype == torch.float32 and count <= ROWS_OF_FLOAT32 and use.splits == 1:
-        lanes = FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
-        run(few_kernel, programs, *tensors, count, outputs, inputs, ROWS=lanes, **options)
-    else:
-        run(rows_kernel, programs, *tensors, parts, counters, count, *sizes, ROWS=most, SPLITS=use.splits, **options)
+    programs, sizes = triton.cdiv(outputs, use.outputs) * use.splits, (count, outputs, inputs)
+    if use.splits == 1 and _by_number(count, inputs, x.element_size()):
+        lanes = count if count <= FEW_OF_HALF else FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
+        options |= {"ROWS": lanes, "WHOLE": use.inputs >= inputs}
+        run(few_kernel, programs, *arguments, *sizes, around.epsilon, **options)
+        return out
+    lanes, share = _lanes(count), triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
+    parts = out
+    if use.splits > 1:
+        parts = out.new_empty(use.splits * lanes * outputs + programs * lanes, dtype=torch.float32)
+    options |= {"ROWS": lanes, "SPLITS": use.splits}
+    run(rows_kernel, programs, *arguments, parts, counters, *sizes, share, around.epsilon, **options)
     return out
 
 
@@ -139,7 +184,7 @@ def _shared(device: torch.device) -> int:
     return SHARED if INTERPRETED else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
-def _check(x: Tensor, weight: Tensor, counters: Tensor) -> None:
+def _check(x: Tensor, weight: Tensor, counters: Tensor, around: Around) -> None:
     """Raises ArgumentError for what the kernels cannot take. Reads no device data."""
     if not takes(weight):
         raise ArgumentError(
@@ -152,6 +197,18 @@ def _check(x: Tensor, weight: Tensor, counters: Tensor) -> None:
             f"x: {x.dtype} {tuple(x.shape)} on {x.device}; "
             f"up to {MOST_ROWS} rows of {inputs} numbers like the weight's needed"
         )
+    if around.gated and (outputs % 2 or around.residual is not None):
+        added = "no sum" if around.residual is None else "a sum"
+        raise ArgumentError(f"around.gated: {outputs} outputs and {added}; an even number and no sum needed")
+    results = (*x.shape[:-1], outputs)
+    for name, tensor, shape in (("norm", around.norm, (inputs,)), ("residual", around.residual, results)):
+        if tensor is not None and (
+            tensor.shape != shape or tensor.dtype != x.dtype or tensor.device != x.device or not tensor.is_contiguous()
+        ):
+            raise ArgumentError(
+                f"around.{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
+                f"contiguous {x.dtype} {tuple(shape)} on {x.device} needed"
+            )
     if counters.dtype != torch.int32 or len(counters) < triton.cdiv(outputs, 4):
         raise ArgumentError(f"counters: {len(counters)} of {counters.dtype}; those of counters(weight) needed")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CELLS, BOUNDS, BIAS, SENSITIVITY = "joint_cells.parquet", "bounds.parquet", "bias.parquet", "sensitivity.parquet"
-COMPARISONS = "comparisons.parquet"  # of protocol=agreement
 LOCATION = "location"  # the row of what was located, beside those of the tests
 
 
@@ -94,14 +93,3 @@ class SensitivityRow:
     rejected_at: int | None
     needed: float | None
     gates: bool
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """How many requests of a fixture two verifiers were given, and on how many they part, by cause."""
-
-    fixture: str
-    requests: int
-    rounding: int
-    structural: int
-    another_rule: int

@@ -1,11 +1,10 @@
 """Closed forms of speculative decoding, to hold measurements against.
 
 Words: alpha is the chance that a drafted token is accepted, the same for every token and independent of the others
-(an idealisation: real acceptance comes in runs); gamma is the number of drafted tokens a step; the cost ratio c is the
-time of drafting one token over the time of decoding one token plainly.
+(an idealisation: real acceptance comes in runs); gamma is the number of drafted tokens a step.
 
 Source: Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding" (arXiv 2211.17192),
-equation 1 and theorem 3.8. For token verification alpha is the overlap sum min(p, q) (corollary 3.6).
+equation 1. For token verification alpha is the overlap sum min(p, q) (corollary 3.6).
 """
 
 from __future__ import annotations
@@ -35,28 +34,6 @@ def expected_tokens(alpha: float, gamma: int | np.integer) -> float:
     if isinstance(gamma, bool) or not isinstance(gamma, Integral) or gamma < 0:
         raise ArgumentError(f"gamma={gamma}: must be a whole number from 0")
     return math.fsum(alpha**accepted for accepted in range(int(gamma) + 1))
-
-
-def expected_speedup(alpha: float, gamma: int | np.integer, cost_ratio: float) -> float:
-    """Expected tokens over the step's cost gamma * c + 1: theorem 3.8 of arXiv 2211.17192.
-
-    Scoring a block is taken to cost as much as one plain step, and verifying nothing.
-
-    Raises:
-        ArgumentError: as expected_tokens, or a cost ratio that is negative or not finite.
-    """
-    if not (math.isfinite(cost_ratio) and cost_ratio >= 0):
-        raise ArgumentError(f"cost_ratio={cost_ratio}: must be finite and not negative")
-    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
-
-
-def best_gamma(alpha: float, cost_ratio: float) -> int:
-    """The gamma from 0 to 64 of the highest expected speedup, the smallest one on ties; 0: do not speculate.
-
-    Raises:
-        ArgumentError: as expected_speedup.
-    """
-    return max(range(65), key=lambda gamma: expected_speedup(alpha, gamma, cost_ratio))
 
 
 def binomial_band(prob: float | Sequence[float] | np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:

@@ -21,8 +21,7 @@ from specbench.core.draft_lengths import LengthPolicy
 from specbench.core.trees import check_nodes
 from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
-
-FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+from specbench.models.llama_like import is_llama_like
 
 
 class _Model(ctypes.Structure):
@@ -62,20 +61,8 @@ _weights: weakref.WeakKeyDictionary[PreTrainedModel, _Weights] = weakref.WeakKey
 
 
 def takes(cached: CachedModel) -> bool:
-    """Returns whether there is C++ code for a model: float32 of one of FAMILIES, with plain layers and no window."""
-    model: Any = cached.model
-    config, family = model.config, type(model).__name__.removesuffix("ForCausalLM")
-    plain = type(cached) is CachedModel and family in FAMILIES and config.hidden_act == "silu"
-    plain &= cached.dtype == torch.float32
-    if not plain or any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in model.parameters()):
-        return False
-    for module in model.modules():
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-            return False
-        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
-            return False
-    biased = any(".mlp." in name and name.endswith(".bias") for name, _ in model.named_parameters())
-    return getattr(config, "sliding_window", None) is None and not biased
+    """Returns whether there is C++ code for a model: a plain one (llama_like.py) in float32."""
+    return cached.dtype == cached.model.dtype == torch.float32 and is_llama_like(cached)
 
 
 class CpuModel:

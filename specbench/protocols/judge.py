@@ -20,7 +20,7 @@ from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
 from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
-from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
+from specbench.metrics.findings import SHARES
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
@@ -36,7 +36,6 @@ from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED
 
 SCHEMAS = {
-    FINDINGS: FindingRow,
     BIAS: BiasRow,
     POWER: PowerRow,
     SHARES: ShareRow,
@@ -126,7 +125,6 @@ class JudgeProtocol:
         finally:
             _close(source)
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
-        rows[FINDINGS] = [finding.row(judgement.engine) for finding in judgement.findings]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
@@ -194,7 +192,7 @@ class JudgeProtocol:
 
 
 def _check_members(source: Source) -> None:
-    """Raises ConfigError for an attribute of a source of one's own that would fail when all texts are there."""
+    """Raises ConfigError for an attribute of another kind, which would be noticed when all texts are there."""
     for name, kind in (("engine", str), ("modes", Collection), ("unsupported", Collection), ("takes_seeds", bool)):
         value = getattr(source, name)
         if not isinstance(value, kind) or (kind is Collection and isinstance(value, str)):

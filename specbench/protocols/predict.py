@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
@@ -34,12 +33,9 @@ from specbench.protocols.settings import (
     check_survival,
 )
 from specbench.replay.cost.forecast import MEASURED, PREDICTED, MeasuredRow, PredictedRow, cost_models, forecast
-from specbench.replay.cost.model import COST, CostModel, CostRow
-from specbench.replay.cost.steady import STEADY, SteadyRow, crossover, steady
-from specbench.replay.renewal import replay
-from specbench.replay.trace import TRACE, Trace
+from specbench.replay.cost.model import COST, CostRow
+from specbench.replay.trace import TRACE
 from specbench.reports.plots import cost as plots
-from specbench.rules import RuleInfo
 from specbench.rules.rule import rule_of
 
 
@@ -86,12 +82,10 @@ class PredictProtocol:
         requests = repeated(context, self.samples)
         kept = record(context, requests, independent=True)
         prompts = {request.name: len(request.prompt) for request in requests}
-        prompt = float(np.mean(list(prompts.values())))
         predicted = [forecast(kept.trace, rule, gamma, size, models, prompts) for gamma in self.gammas]
         advised = max(predicted, key=lambda row: row.speedup)
         decoded = sorted({*self.decoded, advised.gamma})
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
-        steady_rows = full_batches(kept.trace, rule, self.gammas, models, prompt)
         best = max(measured, key=lambda row: row.speedup)
         got = next(row for row in measured if row.gamma == advised.gamma)
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
@@ -104,12 +98,10 @@ class PredictProtocol:
                 COST: ParquetTable(costs, CostRow),
                 PREDICTED: ParquetTable(predicted, PredictedRow),
                 MEASURED: ParquetTable(measured, MeasuredRow),
-                STEADY: ParquetTable(steady_rows, SteadyRow),
             },
             figures={
                 "predicted_speedup": plots.predicted_speedups(frames[0], frames[1]),
                 "step_times": plots.step_times(pd.DataFrame(costs), models[0]),
-                "speedup_by_batch": plots.speedup_by_batch(pd.DataFrame(steady_rows)),
             },
         )
 
@@ -139,32 +131,3 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         **speedup,
         **{name: speed[name] for name in ("seconds_draft", "seconds_target", "seconds_verify")},
     )
-
-
-def full_batches(
-    trace: Trace, rule: RuleInfo, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
-) -> list[SteadyRow]:
-    """Powers of two up to 8 times the largest measured batch, a few gammas.
-
-    Args:
-        models: of cost_models.
-        prompt: mean tokens of a prompt.
-    """
-    lengths = {result.gamma: result.acceptance_length for result in replay(trace, rule, gammas)}
-    context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
-    crossing, low, high = crossover(lengths, models, context) or (None, None, None)
-    shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
-    return [
-        SteadyRow(
-            batch=batch,
-            gamma=gamma,
-            speedup=value,
-            measured=batch <= largest,
-            crossover=crossing,
-            crossover_low=low,
-            crossover_high=high,
-            tokens_measured=int(largest * (models[0].gammas.max() + 1)),
-        )
-        for batch in (2**i for i in range(int(np.log2(largest)) + 4))
-        for gamma, value in steady({g: lengths[g] for g in shown}, batch, models[0], context).items()
-    ]

@@ -1,4 +1,5 @@
-"""What protocols refuse: arguments out of range, what they would silently ignore, and runs that they cannot measure."""
+"""What protocols refuse: arguments out of range (such as rounds), what they would silently ignore, and runs that they
+cannot measure."""
 
 from __future__ import annotations
 

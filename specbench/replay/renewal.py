@@ -100,7 +100,7 @@ def replay(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Re
     """Every gamma from one trace, in the order given.
 
     Args:
-        rule: its RuleInfo, its name, or "argmax" or "bound" (see survival.py).
+        rule: its RuleInfo, its name, or "argmax" (see survival.py).
         gammas: 0 (plain decoding) to 64.
 
     Raises:

@@ -1,14 +1,9 @@
 """The probability, given the text, that a block which starts at a token accepts at least i tokens.
 
-rules/info.py derives it for each rule, from rho_j = p(x_j) / q(x_j) of the text's own tokens x_1, x_2, ...
-Two that are no rules of their own may stand in a rule's place:
-
-    argmax   1 if x_1 ... x_i are the draft's most likely tokens, else 0: greedy drafting, whose q is one-hot; both
-             rules then accept alike
-    bound    min(1, 1 / (rho_1 ... rho_i)): no lossless rule accepts x_1 ... x_i more often, since at most min(p, q) of
-             the draft's mass on that sequence can stand
-
-token <= block <= bound.
+rules/info.py derives it for each rule, from rho_j = p(x_j) / q(x_j) of the text's own tokens x_1, x_2, ... No lossless
+rule accepts x_1 ... x_i more often than min(1, 1 / (rho_1 ... rho_i)), since at most min(p, q) of the draft's mass on
+that sequence can stand. "argmax", no rule of its own, may stand in a rule's place: greedy drafting, whose q is one-hot,
+accepts x_1 ... x_i if they are the draft's most likely tokens, whatever the rule.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ from specbench.replay.trace import Trace
 from specbench.rules import RULES, RuleInfo, info_of
 
 ARGMAX = RuleInfo(name="argmax", title="greedy drafting", token_cost=lambda log_rho: log_rho)
-BOUND = RuleInfo(name="bound", title="upper bound", token_cost=lambda log_rho: log_rho)
 LARGEST_GAMMA = 64
 
 
@@ -31,7 +25,7 @@ def replayed(rule: RuleInfo | str) -> RuleInfo:
     Raises:
         ArgumentError: a name that is not known, or a rule whose survival is not known.
     """
-    names = {**RULES, ARGMAX.name: ARGMAX, BOUND.name: BOUND}
+    names = {**RULES, ARGMAX.name: ARGMAX}
     if isinstance(rule, str) and rule not in names:
         raise ArgumentError(f"rule={rule}: not one of {', '.join(names)}")
     info = names[rule] if isinstance(rule, str) else info_of(rule)
@@ -50,7 +44,7 @@ def survival(
     be emitted.
 
     Args:
-        rule: its RuleInfo, its name, or "argmax" or "bound".
+        rule: its RuleInfo, its name, or "argmax".
         stops: the most tokens that a block starting at each token drafts (an adaptive policy); None: gamma.
 
     Raises:
@@ -76,6 +70,6 @@ def survival(
     for i in range(1, min(gamma, count) + 1):
         # Where the block would run past its text, what is added belongs to another one, and the limit removes it.
         total[: count - i + 1] += cost[i - 1 :]
-        highest = np.maximum(total, 0.0 if info is BOUND else highest)
+        highest = np.maximum(total, highest)
         out[:, i] = np.where(i <= limit, np.exp(-highest), 0.0)
     return out

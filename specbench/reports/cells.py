@@ -65,6 +65,7 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "tokens drafted": lambda row: interval(row, Run.drafted_per_step),
     "acceptance rate": lambda row: interval(row, Run.acceptance_rate),
     "acceptance length": lambda row: interval(row, Run.acceptance_length),
+    "tokens a step": lambda row: number(row[Run.tokens] / row[Run.steps]),
     "overlap": lambda row: interval(row, Run.overlap),
     "tokens/s": lambda row: number(row[Run.tokens_per_second], ".1f"),
     "plain tokens/s": lambda row: number(row[Run.plain_tokens_per_second], ".1f"),
@@ -73,10 +74,15 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "shared mass": lambda row: interval(row, Run.shared_mass),
     "draft share": lambda row: number(row[Run.seconds_draft] / row[Run.seconds], ".1%"),
     "check TV": lambda row: number(row[Run.check_tv], ".3f"),
+    "TV (noise)": lambda row: NONE if pd.isna(row[Run.check_tv]) else _beside_noise(row),
     "check TV / q99": lambda row: f"{number(row[Run.check_tv], '.3f')} / {number(row[Run.check_tv_noise_q99], '.3f')}",
     "noise mean / q99": lambda row: NONE if pd.isna(row[Run.check_tv]) else _noise(row),
     "p": lambda row: number(row[Run.check_p_value], ".3f"),
 }
+
+
+def _beside_noise(row: pd.Series) -> str:
+    return f"{number(row[Run.check_tv], '.3f')} ({number(row[Run.check_tv_noise], '.3f')})"
 
 
 def _noise(row: pd.Series) -> str:

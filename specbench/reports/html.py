@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing beside it: styles, script and figures are inside.
+"""A report as one HTML page that needs nothing beside it: styles, script and figures are inside. It is XML too.
 
 Its words are the Markdown of report.md, in which there is no HTML; every other text goes through Jinja's escaping. The
 page's own policy (CSP) forbids it to load anything and to run any script but the script that sorts tables, which is
@@ -59,7 +59,7 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     )
-    reader = MarkdownIt("commonmark", {"html": False})
+    reader = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True})
     reader.core.ruler.push("unbroken", _unbroken_words)
     filters = {
         "html": lambda markdown: Markup(reader.render(str(markdown)).replace("<pre>", '<pre tabindex="0">')),
@@ -93,7 +93,7 @@ def _svg(picture: Picture) -> Markup:
         picture.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     data = base64.b64encode(printable(file.getvalue()).encode()).decode()
     width = ENLARGED * picture.figure.get_figwidth()
-    return Markup(f'<img alt="" style="width: {width}in" src="data:image/svg+xml;base64,{data}">')
+    return Markup(f'<img alt="" style="width: {width}in" src="data:image/svg+xml;base64,{data}" />')
 
 
 def _columns(table: Table) -> list[tuple[str, str]]:

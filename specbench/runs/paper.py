@@ -18,8 +18,9 @@ from specbench.runs.reporting import analysis_module, find_analysis
 from specbench.runs.status import SweepStatus
 
 ABOUT = """\
-Tables (booktabs), figures (PDF, at the widths of one column and of the text), a macro for every number, BibTeX of the
-rules, and a small document that includes them all: one folder, which your own document includes as main.tex does."""
+Tables (booktabs), figures (PDF, at the widths of one column and of the text), a macro for each number of tables and
+headlines, BibTeX of the rules, and a small document that includes them all: one folder, which your own document
+includes as main.tex does."""
 
 
 def paper(arguments: Sequence[str]) -> int:

@@ -40,18 +40,9 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         return
     rows = with_settings(rows)
     settings = rows[["job", *_table_columns(rows)]].rename(columns=OF_WORKLOAD)
-    table = cells.shown(
-        categories.merge(settings, on="job"),
-        lambda row: {
-            **{name: cells.plain(row[name]) for name in settings if name != "job"},
-            "category": row["category"] or "(none)",
-            "prompts": f"{row['prompts']}",
-            "texts": f"{row['texts']}",
-            "acceptance length": cells.interval(row, "acceptance_length"),
-            "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
-            "speedup": cells.interval(row, "speedup"),
-        },
-    )
+    lines = categories.replace({"category": {"": "(none)"}}).merge(settings, on="job")
+    measured = ("category", "prompts", "texts", "acceptance length", "acceptance rate", "speedup")
+    table = cells.table(lines, [*settings.columns.drop("job"), *measured])
     print_table(table, "by category")
     if few := cells.few_units("prompts of a category", int(categories["prompts"].min())):
         say(few)
@@ -81,20 +72,8 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     rows = with_settings(rows)
     labelled, shown = rows.assign(prompt_chunk=chunks), _table_columns(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
-    table = cells.shown(
-        labelled,
-        lambda row: {
-            **{name: cells.plain(row[name]) for name in shown},
-            "tokens a step": cells.number(row["tokens"] / row["steps"]),
-            "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
-            "tokens/s": cells.number(row["tokens_per_second"], ".0f"),
-            "plain tokens/s": cells.number(row["plain_tokens_per_second"], ".0f"),
-            "speedup": cells.interval(row, "speedup"),
-            "TV (noise)": cells.NONE
-            if pd.isna(row["check_tv"])
-            else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
-        },
-    )
+    measured = ("tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)")
+    table = cells.table(labelled, [*shown, *measured])
     print_table(table, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
     names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in labelled.iterrows()]
     settings = distinguishing_columns(rows, "verifier") or ["gamma"]

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -21,12 +22,13 @@ from specbench.analysis import (
     vocabularies,
 )
 from specbench.analysis.decoding import telling
-from specbench.metrics import results, theory
+from specbench.metrics import results
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
 from specbench.reports.plots.style import style
 from specbench.reports.templates import words
 from specbench.reports.writing import write
+from specbench.runs import summary
 from tests.helpers.made_up_rows import (
     NO_OVERLAP,
     NO_RATE,
@@ -159,26 +161,6 @@ def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> N
     assert "later rounds" not in (folder / "report.md").read_text(encoding="utf-8")
 
 
-def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
-    rows = frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)])
-    text = words("gamma_sweep.theory", gamma_sweep.closed_form(rows))
-    # 1 s for 2000 drafted tokens, 5 s for 1000 plain ones
-    assert "drafting a token took 0.10 of" in text
-    assert f"the speedup would be {theory.expected_speedup(0.8, 4, 0.1):.2f} there" in text
-    best = theory.best_gamma(0.8, 0.1)
-    assert f"at most {theory.expected_speedup(0.8, best, 0.1):.2f}, at gamma {best} " in text
-
-
-def test_the_closed_form_is_of_chains_and_leaves_out_prompts() -> None:
-    """1 s of drafting, 0.2 s of it for prompts, for 2000 tokens; 5 s, 1 s of it for prompts, for 1000 plain ones."""
-    fed = {"seconds_prompts": 1.2, "plain_seconds_prompts": 1.0}
-    closed = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000, **fed)]))
-    assert closed is not None
-    assert closed.cost_ratio == pytest.approx((0.8 / 2000) / (4 / 1000))
-    tree = make_row(gamma=4, drafter="tree", drafted_per_step=14.0, drafted_per_step_high=14.0)
-    assert gamma_sweep.closed_form(frame([tree])) is None
-
-
 ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
 ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
 
@@ -250,11 +232,37 @@ def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
     assert line["speedup"] == "1.25 [1.20, 1.30]"
 
 
-def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
-    rows = [make_row(job=i, gamma=2, seed=seed, temperature=t) for i, (seed, t) in enumerate([(0, 0.5), (7, 0.5)])]
-    report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
-    assert [(line["verifier"], line["seed"]) for line in table_of(report)] == [("masked", "0"), ("masked", "7")]
-    assert set(decoding.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
+DIFFERENCES = {
+    "gamma": (2, 4),
+    "seed": (0, 7),
+    "prompt_chunk": (512, None),
+    "sampling": ('{"thinking_token_budget": 2}', '{"thinking_token_budget": 8}'),  # which has no column
+}
+
+
+@pytest.mark.cases(8)
+@pytest.mark.parametrize("column", DIFFERENCES)
+@pytest.mark.parametrize(
+    "module", [decode_speed, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies, summary]
+)
+def test_what_else_varies_tells_rows_apart(
+    module: ModuleType, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every table of a report, and in that of the console."""
+    rows = [make_row(job=job, engine="eager", **{column: value}) for job, value in enumerate(DIFFERENCES[column])]
+    shown: list[pd.DataFrame] = []
+    if module is summary:
+        monkeypatch.setattr(summary, "print_table", lambda table, _: shown.append(table))
+        summary.print_summary(frame(rows))
+    else:
+        shown += [table.shown for table in module.build(write_run(tmp_path, rows)).tables]
+    assert [len(table.drop_duplicates()) for table in shown] == [2] * len(shown)
+    assert shown
+
+
+def test_series_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row(job=job, gamma=2, seed=seed) for job, seed in enumerate((0, 7))])
+    assert set(decoding.read_run(run, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
 
 
 def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
@@ -316,7 +324,6 @@ def test_agreement_is_asked_of_runs_of_the_same_sampling(tmp_path: Path) -> None
     ]
     report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
     assert "identical in all 2 settings" in report
-    assert [line["frequency_penalty"] for line in table_of(report)] == ["0", "1.5"] * 2
 
 
 def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
@@ -376,8 +383,3 @@ def test_drafts_of_the_targets_vocabulary_alone_are_reported(tmp_path):
     text = markdown_report(vocabularies, write_run(tmp_path, [make_row(exp="vocabularies")]))
     assert "No draft of this run has a vocabulary of its own." in text
     assert [row["shared tokens"] for row in table_of(text)] == ["all"]
-
-
-def test_runs_of_one_draft_are_told_apart(tmp_path):
-    rows = [make_row(job=job, gamma=gamma, exp="vocabularies") for job, gamma in enumerate((2, 4))]
-    assert [row["gamma"] for row in table_of(markdown_report(vocabularies, write_run(tmp_path, rows)))] == ["2", "4"]

@@ -23,7 +23,6 @@ from specbench.benchmark.tables import (
 )
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
-from specbench.metrics.exactness_rows import COMPARISONS, ComparisonRow
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
 from specbench.reports.plots import latency as plots
@@ -196,7 +195,8 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_report_of_a_comparison(tmp_path: Path) -> None:
-    for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17})):
+    unexplained = {"verifier": "mine", "rule": "own", "rounding": None, "wrong": None, "largest_rounding": None}
+    for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17}, unexplained)):
         (tmp_path / str(job)).mkdir()
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DifferenceRow)
@@ -205,27 +205,6 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text
     assert "3 of the differences are wrong: no rounding explains them.**" in text
-
-
-def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
-    """With and without draws beside it; a rule without formulas explains nothing."""
-    counts = {"requests": 1000, "rounding": 1, "structural": 0, "another_rule": 0}
-    named = [ComparisonRow(fixture="chain", **counts), ComparisonRow(fixture="deep", **counts)]
-    wrong = [ComparisonRow(fixture="chain", **{**counts, "structural": 7})]
-    unexplained = compared(verifier="mine", rule="own", rounding=None, wrong=None, largest_rounding=None)
-    for job, (fixtures, draws) in enumerate([(named, []), (wrong, []), ([], [unexplained])]):
-        (tmp_path / str(job)).mkdir()
-        write_rows(tmp_path / str(job) / COMPARISONS, fixtures, ComparisonRow)
-        write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
-        write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
-    text = markdown_report(verifier_agreement, tmp_path)
-    assert "**v0" not in text
-    assert "v0 differs in 2 of 2,000 requests of the small fixtures, in 2 of them by rounding." in text
-    assert (
-        "**v1 differs in 8 of 1,000 requests of the small fixtures, in 1 of them by rounding. 7 are no rounding.**"
-        in text
-    )
+    assert "**fused" not in text
     assert "The rule own has no formulas that could explain them." in text
     assert "| mine       | MaskedVerifier |" in text
-    (tmp_path / "2" / AGREEMENT).unlink()
-    assert "v0 differs in 2" in markdown_report(verifier_agreement, tmp_path)

@@ -11,15 +11,12 @@ from jinja2 import nodes
 from markupsafe import Markup
 
 from specbench.analysis.engines import EngineRow
-from specbench.analysis.gamma_sweep import ClosedForm
 from specbench.analysis.page import PAGES, page
 from specbench.analysis.predicted_speedup import ComparedRow
 from specbench.analysis.structured import StructureRow
 from specbench.benchmark.tables import AgreementRow, LatencyRow
 from specbench.core.errors import ArgumentError
-from specbench.metrics.exactness_rows import ComparisonRow
 from specbench.metrics.results import CategoryRow
-from specbench.replay.cost.steady import SteadyRow
 from specbench.replay.summary import TimingRow
 from specbench.reports import Table
 from specbench.reports.cells import NamedRun
@@ -28,8 +25,8 @@ from specbench.reports.templates import ENVIRONMENT, LOADER, words
 from tests.reports.test_report_markdown import expected, nasty
 
 ROWS = (
-    *(NamedRun, CategoryRow, LatencyRow, AgreementRow, ComparisonRow, EngineRow, StructureRow, TimingRow),
-    *(ComparedRow, SteadyRow),
+    *(NamedRun, CategoryRow, LatencyRow, AgreementRow, EngineRow, StructureRow, TimingRow),
+    ComparedRow,
 )
 COLUMNS = {field.name for row in ROWS for field in fields(row)} | {"caught by"}  # a heading
 OF_COLUMNS = {"values", "interval", "groupby", "drop_duplicates", "dropna"}  # functions that take a column's name
@@ -58,14 +55,14 @@ def test_templates_name_columns_that_rows_have(folder: Path) -> None:
 def test_a_value_is_text_wherever_it_stands(text: str) -> None:
     """At the beginning of a line, within one, before the template's own words, and in bold."""
     assert literal(words("shared.listed", [text])) == expected(text).strip()
-    within = literal(words("gamma_sweep.theory", ClosedForm(text, 0.1, 1.0, 2.0, 3)))
-    named = literal(words("gamma_sweep.theory", ClosedForm("V", 0.1, 1.0, 2.0, 3)))
-    assert within == named.replace(" V,", f" {expected(text).strip()},")
-    if expected(text).strip():
-        row = {"verifier": text, "rounding": 0, "structural": 1, "another_rule": 0, "requests": 2}
-        sentence = words("verifier_agreement.compared_fixtures", row)
-        verdict = "differs in 1 of 2 requests of the small fixtures, in 0 of them by rounding. 1 are no rounding."
-        assert literal(sentence) == f"{expected(text).strip()} {verdict}"
+    share = {"draws": 4000, "share": 0.01, "share_low": 0.001, "share_high": 0.1}
+    row = {"verifier": text, "twin": text, "differences": 40, "wrong": 2, "vocabulary": 1000, **share}
+    if name := expected(text).strip():
+        sentence = words("verifier_agreement.compared_draws", row)
+        assert literal(sentence) == (
+            f"{name} differs from {name} in 40 of 4,000 draws at a vocabulary of 1,000, a share of 0.01 [0.001, 0.1]. "
+            "2 of the differences are wrong: no rounding explains them."
+        )
         assert sentence.startswith("**")
         assert sentence.endswith("**")
 

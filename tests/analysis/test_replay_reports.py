@@ -132,18 +132,6 @@ def test_few_units_are_named():
     assert "cases number 1, which gives no" in few_units("cases", 1)
 
 
-def test_a_crossover_is_a_range_or_not_known():
-    base = {"batch": 4, "measured": True, "tokens_measured": 36}
-    runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
-    names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
-    rows = pd.DataFrame([{**base, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
-    text = words("predicted_speedup.crossover", rows)
-    assert "masked: 8 to 13; block: not known." in text
-    assert "Measured up to 36 tokens a call, a batch of 4" in text
-    rows.loc[rows["job"] == 1, names[2:]] = None
-    assert "masked: 8 to 11, not known by 1 of 2 runs" in words("predicted_speedup.crossover", rows)
-
-
 def test_joint_tests_in_words():
     points = pd.DataFrame({"difference_p": [0.2, 0.01], "same_text_p": [0.5, 1e-5]})
     text = words("replay_sweep.agrees", replay_sweep.joint_tests(points), replay_sweep.LEVEL)

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import specbench
 from specbench.api import texts as api_texts
 from specbench.api.decoded import DecodedBatch
 from specbench.api.verifiers import FunctionVerifier
+from specbench.core.conf import CONF
 from specbench.core.errors import ArgumentError, ConfigError, ModelError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -403,3 +405,8 @@ def test_decode_names_a_wrong_argument(exact: Pair, arguments, says):
     with pytest.raises((ArgumentError, ConfigError)) as raised:
         specbench.decode(exact, **{"prompts": PROMPTS[:1], **arguments})
     assert says in str(raised.value)
+
+
+def test_comparisons_with_plain_decoding_take_the_rounds_of_the_protocol():
+    conf = OmegaConf.load(CONF / "protocol/decode.yaml")
+    assert vars(api_texts._ROUNDS) == {name: conf[name] for name in ("rounds", "max_rounds", "seconds")}

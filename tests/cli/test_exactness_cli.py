@@ -71,18 +71,13 @@ REFUSED = [
     ignored("sampler.top_p", "0.9"),
     ignored("batch_size", "8"),
     ignored("dtype", "bfloat16"),
-    Case(
-        "agreement without draws",
-        ("protocol=agreement", "+verifier@protocol.other=block", "protocol.draws=0", "batch_size=8"),
-        ("batch_size=8: ", "protocol=agreement would ignore it", "protocol.draws=0"),
-    ),
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
 ENDS = Case("ended", (*FEW, f"verifier._target_={HERE}.Ends", "protocol.calls=9", "protocol.inputs_seed=4"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
 OTHER = ("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual")
-COMPARED = Case("two", (*OTHER, "protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"), ())
+COMPARED = Case("two", (*OTHER, "protocol.draws=2000", "protocol.vocabulary=64", "batch_size=8"), ())
 NAMELESS = Case("no bug", (*FEW, "verifier=flawed"), ("verifier.bug=???: no value given",))
 NO_MODULE = Case("absent module", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH"))
 
@@ -144,12 +139,9 @@ def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name
 def test_another_verifier_is_compared_from_the_command_line(ran):
     got = ran[COMPARED.reason]
     assert got.ended.status == 1
-    assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in got.ended.text
-    assert "comparing 800 requests of 16 small fixtures" in got.ended.text
-    assert "requests of the small fixtures differ" in got.ended.text
+    assert "failed: it does not emit the tokens of TargetResidual: " in got.ended.text
     row = got.rows.iloc[0]
     assert (row["verifier"], row["protocol"]) == ("masked", "agreement")
-    assert row["gamma"] is None or row["gamma"] != row["gamma"]  # nothing read it
 
 
 def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):

@@ -48,13 +48,13 @@ class Named:
     def verify(self, *arguments):
         return Ruled().verify(*arguments)
 """
-OF_VERIFIER = ("protocol=agreement", "protocol.requests=1,2", "protocol.draws=0", "tracking.mode=disabled")
+QUICK = ("protocol=agreement", "protocol.vocabulary=16", "batch_size=2", "tracking.mode=disabled")
 PLAIN = "specbench.rules.token.naive.NaiveVerifier"
 LINES = {
-    "drawing": ("verifier=naive", "verifier._target_=drawing.Drawing", "seed=1,2", *OF_VERIFIER),
+    "drawing": ("verifier=naive", "verifier._target_=drawing.Drawing", "seed=1,2", "protocol.draws=5,6", *QUICK),
     "registering": (
         *("verifier=naive", f"verifier._target_={PLAIN},registering.Ruled,{PLAIN},registering.Named", "seed=3"),
-        *("protocol=agreement", "protocol.requests=1", "protocol.draws=0", "tracking.mode=disabled"),
+        *("protocol.draws=5", *QUICK),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Prompt files and traces with something wrong: how to make each, and the words that a message about it must have."""
+"""Files with something wrong: how to make each, and the words that a message about it must have."""
 
 import json
 import os
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pytest
 
+from specbench.core.errors import ConfigError
 from specbench.replay.trace import trace_schema
-from tests.helpers.cli_cases import HEADER
 from tests.helpers.markov_pair import IDENTITY
 
 DEEP = '{"prompt":' + "[" * 100_000
@@ -20,6 +20,19 @@ HALF = "\\ud800"  # as JSON writes half of a surrogate pair
 
 Make = Callable[[Path], Any]
 Cases = dict[str, tuple[Make, tuple[str, ...]]]  # by reason
+
+
+def assert_refused(read: Callable[[Path], Any], key: str, path: Path, says: tuple[str, ...]) -> None:
+    """Holds a message to what each of them is: it begins with key and path, and is one line that can be printed."""
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{key}={path}: ")
+    for words in says:
+        assert words in message
+    assert len(message) < 1000
+    assert "\n" not in message
+    message.encode()
 
 
 def lines(*written: str | bytes | dict[str, Any]) -> Make:
@@ -102,31 +115,6 @@ PROMPTS: Cases = {
 }
 
 TEXT = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-2.0]}
-TRACE_LINES: Cases = {
-    **NO_FILE,
-    "empty": (lines(), ("the trace is empty",)),
-    "header alone": (lines(HEADER), ("the trace is empty",)),
-    "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
-    "latin-1": (lines(HEADER, b"\xe9"), ("line 2 is not UTF-8",)),
-    "deep": (lines(HEADER, DEEP), ("line 2 is not JSON (nested too deeply)",)),
-    "digits": (lines(HEADER, DIGITS), ("line 2 is not JSON (Exceeds the limit",)),
-    "list": (lines(HEADER, "[]"), ("line 2 is not a JSON object",)),
-    "target a list": (
-        lines(HEADER | {"target": [1]}, TEXT),
-        ("the first line does not say what it is of (target is [1]",),
-    ),
-    "draft half a character": (lines(HEADER | {"draft": "\ud800"}, TEXT), ("draft is '\\ud800', not a text",)),
-    "name half a character": (
-        lines(HEADER, TEXT | {"prompt_id": "\ud800"}),
-        ("line 2: prompt_id '\\ud800' is no name",),
-    ),
-    "name long": (lines(HEADER, TEXT | {"prompt_id": "x" * 201}), ("line 2: prompt_id 'xxx",)),
-    "name empty": (lines(HEADER, TEXT | {"prompt_id": ""}), ("line 2: prompt_id '' is no name",)),
-    "token deep": (
-        lines(HEADER, json.dumps(TEXT).replace("[5]", f"[{'[' * 500}{']' * 500}]")),
-        ("line 2: token [[[", "is not an id"),
-    ),
-}
 
 
 def table(**columns: Any) -> pa.Table:
@@ -141,70 +129,3 @@ def table(**columns: Any) -> pa.Table:
     }
     kept = {name: column for name, column in {**good, **columns}.items() if column is not ...}
     return pa.table(kept).replace_schema_metadata(trace_schema(IDENTITY).metadata)
-
-
-def parquet(**columns: Any) -> Make:
-    return lambda path: pq.write_table(table(**columns), path)
-
-
-def metadata(written: str | bytes | None) -> Make:
-    entries = {} if written is None else {b"specbench.trace": written}
-    return lambda path: pq.write_table(table().replace_schema_metadata(entries), path)
-
-
-def identity(**changes: Any) -> Make:
-    return metadata(json.dumps({"version": 1, **vars(IDENTITY), **changes}))
-
-
-def bytes_of(change: Callable[[bytearray], object]) -> Make:
-    """A good trace whose bytes were changed."""
-
-    def make(path: Path) -> None:
-        pq.write_table(table(), path)
-        content = bytearray(path.read_bytes())
-        change(content)
-        path.write_bytes(content)
-
-    return make
-
-
-def _twice(path: Path) -> None:
-    trace = table()
-    pq.write_table(trace.append_column("token", trace["token"]), path)
-
-
-_STRUCT = pa.array([{"x": 1}] * 3)
-TRACES: Cases = {
-    **NO_FILE,
-    "empty": (lambda path: path.write_bytes(b""), ("cannot be read as parquet (ArrowInvalid",)),
-    "cut off": (bytes_of(lambda content: content.__delitem__(slice(-100, None))), ("cannot be read as parquet",)),
-    "column not UTF-8": (
-        bytes_of(lambda content: content.__setitem__(slice(None), content.replace(b"sample", b"\xffample"))),
-        ("cannot be read as parquet (UnicodeDecodeError",),
-    ),
-    "no rows": (lambda path: pq.write_table(table().slice(0, 0), path), ("the trace is empty",)),
-    "no column": (parquet(token=...), ("no column token",)),
-    "column twice": (_twice, ("several columns named token",)),
-    "no metadata": (metadata(None), ("its metadata does not say what it is a trace of (no specbench.trace)",)),
-    "metadata cut off": (metadata("{"), ("its metadata is not JSON",)),
-    "metadata deep": (metadata('{"a":' * 100_000), ("its metadata is not JSON (nested too deeply)",)),
-    "metadata not UTF-8": (metadata(b"\xff"), ("its metadata is not JSON",)),
-    "metadata a list": (metadata("[]"), ("its metadata does not say what it is a trace of",)),
-    "version from the future": (identity(version=9), ("not of the trace format's version 1",)),
-    "key unknown": (identity(more=1), ("its metadata does not say what it is a trace of (TypeError",)),
-    "target a number": (identity(target=1), ("target is 1, not a text",)),
-    "target half a character": (identity(target="\ud800"), ("target is '\\ud800', not a text",)),
-    "sampler a text": (identity(sampler="x"), ("its metadata does not say what it is a trace of (ValueError",)),
-    "prompt floats": (parquet(prompt=pa.array([0.5, 0.5, 0.5])), ("prompt holds double, not texts",)),
-    "prompt not UTF-8": (
-        parquet(prompt=pa.array([b"\xff"] * 3, pa.binary()).view(pa.string())),
-        ("prompt holds no texts",),
-    ),
-    "prompt empty": (parquet(prompt=pa.array(["a", "a", ""])), ("prompt '' in line 2 cannot be a name",)),
-    "prompt with a zero": (parquet(prompt=pa.array(["\0"] * 3)), ("prompt '\\x00' in line 0 cannot be a name",)),
-    "prompt long": (parquet(prompt=pa.array(["x" * 201] * 3)), ("in line 0 cannot be a name", "1 to 200")),
-    "token a text": (parquet(token=pa.array(["x"] * 3)), ("token holds other values than int64",)),
-    "sample a fraction": (parquet(sample=pa.array([0.0, 0.5, 0.0])), ("sample holds other values than int64",)),
-    "log_p a text": (parquet(log_p=pa.array(["-1", "x", "-1"])), ("log_p holds other values than float",)),
-    "overlap a struct": (parquet(overlap=_STRUCT), ("overlap holds other values than float",)),
-}

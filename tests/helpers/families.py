@@ -7,7 +7,6 @@ import transformers as t
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.models import CachedModel
-from specbench.models.cpu_model import CpuModel
 
 VOCABULARY, CONTEXT, WINDOW = 61, 64, 6
 SIZES = {
@@ -88,7 +87,12 @@ def made(name: str) -> PreTrainedModel:
     return model
 
 
-def apart(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, native: bool = False) -> float:
+def apart(
+    name: str,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    prepare: Callable[[CachedModel], None] | None = None,
+) -> float:
     """The largest difference of a logit, in units of the logits' spread, between decoding in steps and whole passes.
 
     Three requests of different lengths are fed a prompt, extended by different numbers of tokens, cut back to different
@@ -96,17 +100,17 @@ def apart(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, na
     CachedModel.score.
 
     Args:
-        native: whether passes are one call of C++ each; kernels/cpu_product.py has to be loaded.
+        prepare: makes other code take the passes, which have fixed shapes then.
     """
     engine = CachedModel(made(name).to(device, dtype), VOCABULARY, name)
     reference = made(name).to(device, dtype)
     reference.set_attn_implementation("eager")
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(1, VOCABULARY, (size,), generator=generator).tolist() for size in (17, 6, 1)]
-    if native:
-        engine.native = CpuModel(engine)
+    if prepare is not None:
+        prepare(engine)
     engine.start(texts, CONTEXT)
-    engine.show(3, None if native else 16)
+    engine.show(3, 16 if prepare is None else None)
     texts, errors = [text[:-1] for text in texts], []
     for counts, cuts in STEPS:
         fed = torch.randint(1, VOCABULARY, (3, max(counts)), generator=generator)

@@ -22,13 +22,12 @@ from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.exactness.differential import Divergence
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
 from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.results import Bound, Row, StratumRow
 from specbench.metrics import results
-from specbench.metrics.exactness_rows import CellRow, ComparisonRow, RuleBiasRow, SensitivityRow
+from specbench.metrics.exactness_rows import CellRow, RuleBiasRow, SensitivityRow
 from specbench.models import Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
@@ -42,7 +41,7 @@ FOLDER = Path(__file__).parent / "golden"
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (0, 1, 2**40)
 EXACTNESS = (
-    Bound, CellRow, CensusRow, ComparisonRow, Divergence, Habit, Row, RuleBiasRow, SensitivityRow, StratumRow,
+    Bound, CellRow, CensusRow, Habit, Row, RuleBiasRow, SensitivityRow, StratumRow,
 )  # fmt: skip
 LATER = ("penalised", "grammar")  # fixtures that are younger than the record
 SAMPLERS = ("chat", "greedy", "min_p", "temperature", "top_k", "top_p")
@@ -121,7 +120,7 @@ def replayed() -> Any:
     p, q = markov_pair(vocabulary=5, closeness=0.7, seed=3)
     trace = trace_of_tokens(p, q, sampled_texts(p, 4, 12, seed=4).tolist())
     return {
-        "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax", "bound")},
+        "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax")},
         "lengths": {
             rule: {
                 prediction.gamma: prediction.acceptance_length for prediction in replay(trace, rule, [0, 1, 2, 5, 8])

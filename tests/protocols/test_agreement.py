@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -16,10 +15,8 @@ from specbench.benchmark.tables import AgreementRow
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.zoo.accept import BlockEarlyStop
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.rules.agreement import classify, excess, only, well_formed
@@ -28,6 +25,7 @@ from specbench.rules.rule import get_rule, rules_with_formulas
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
+from tests.benchmark.test_result_check import Broken
 from tests.helpers.cases import ragged_case
 from tests.helpers.contexts import run_context
 
@@ -273,8 +271,7 @@ def test_a_verifier_without_a_twin_is_named():
     ("key", "changes"),
     [
         ("protocol.draws=-1", {"draws": -1}),
-        ("protocol.draws=0: protocol.requests is 0 too", {"draws": 0}),
-        ("protocol.requests=-1", {"requests": -1}),
+        ("protocol.draws=0", {"draws": 0}),
         ("protocol.steps=0", {"steps": 0}),
         ("protocol.vocabulary=1: ", {"vocabulary": 1}),
         ("protocol.other=str: not a verifier", {"other": "block"}),
@@ -287,48 +284,25 @@ def test_wrong_settings_are_named(key, changes):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_on_small_fixtures_the_first_fork_is_reported(tmp_path):
-    protocol = AgreementProtocol(vocabulary=11, draws=0, steps=1, requests=100, other=TargetResidual())
-    outcome_ = protocol.run(context(MaskedVerifier()))
-    for name, table in outcome_.tables.items():
-        write_rows(tmp_path / name, table.rows, table.schema)
-    first = json.loads(outcome_.documents["first_divergence.json"])
-    assert (first["kind"], first["cause"]) == ("emit", "structural")
-    files = {name: pd.read_parquet(tmp_path / name) for name in outcome_.tables}
-    assert files["comparisons.parquet"]["structural"].sum() >= len(files["divergences.parquet"]) > 0
-    assert len(files["agreement.parquet"]) == len(files["differences.parquet"]) == 0
-    assert outcome_.failure.startswith(
-        "it does not emit the tokens of TargetResidual; the two part first at "
-        f"{first['fixture']}, seed {first['seed']}, position {first['position']}: "
-        f"the draw of token {first['offset'] + 1}, "
-        f"uniform {first['uniform']:.17g} against threshold {first['threshold']:.17g} (structural); "
-    )
-    assert outcome_.failure.partition("; ")[2] in outcome_.headline
-    assert set(protocol.own_conditions) == {"gamma", "sampler", "batch_size", "dtype"}
-    same = AgreementProtocol(vocabulary=11, draws=20, steps=1, requests=100).run(context(MaskedVerifier()))
-    requests = f"the same tokens in {100 * (len(small_fixtures()) + 1):,} requests of the small fixtures"
-    assert same.headline.startswith(f"{requests}; 0 differences from MaskedVerifier in ")
-    assert same.failure is None
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_wrong_draws_fail_the_run_and_lines_say_what_is_compared(monkeypatch):
+def test_wrong_draws_fail_the_run(monkeypatch):
     """How far it is, track and progress say (tests/core/test_progress.py)."""
     messages: list[str] = []
     monkeypatch.setattr(agreement, "say", messages.append)
-    protocol = AgreementProtocol(vocabulary=11, draws=2000, steps=20, requests=10, other=TargetResidual())
-    wrong = protocol.run(context(MaskedVerifier(), batch_size=4))
-    assert wrong.failure is not None
-    fixtures = len(small_fixtures()) + 1
-    assert messages == [
-        f"comparing {10 * fixtures} requests of {fixtures} small fixtures",
-        "comparing 2,000 draws on 11 tokens",
-    ]
-    draws_alone = AgreementProtocol(vocabulary=11, draws=2000, steps=20, other=TargetResidual())
-    failure = draws_alone.run(context(MaskedVerifier(), batch_size=4)).failure
+    protocol = AgreementProtocol(vocabulary=11, draws=2000, steps=20, other=TargetResidual())
+    failure = protocol.run(context(MaskedVerifier(), batch_size=4)).failure
     assert re.fullmatch(
         r"it does not emit the tokens of TargetResidual: \d+ draws differ by more than rounding", failure
     )
+    assert messages == ["comparing 2,000 draws on 11 tokens"]
+
+
+def test_a_difference_is_listed_with_its_request_and_what_both_emitted():
+    protocol = AgreementProtocol(vocabulary=97, draws=50, steps=4)
+    listed: Any = protocol.run(context(Broken("one token off"))).tables["differences.parquet"].rows
+    assert {difference.request for difference in listed} == {3}
+    for difference in listed:
+        assert difference.accepted == difference.twin_accepted
+        assert difference.emitted == difference.twin_emitted ^ 1
 
 
 def test_processors_are_refused_where_steps_are_made_up():

@@ -30,7 +30,7 @@ SAMPLING = SamplingParams(temperature=0.9)  # known by its identity: what was ma
 TINY_COST = {"batches": [1, 2], "gammas": [2], "contexts": [8], "steps": 2, "rounds": 1}
 # What makes a protocol quick that is not so by its yaml: its vocabulary and its number of requests in particular.
 QUICK: dict[str, dict[str, Any]] = {
-    "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
+    "agreement": {"vocabulary": 50, "draws": 20, "steps": 2},
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
     "exactness": {

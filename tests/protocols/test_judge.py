@@ -18,6 +18,7 @@ from specbench.exactness.two_sample.bets import evidence
 from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS, UNKNOWN
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
+from specbench.protocols.judging.certificate import UNSCORED
 from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP, _contents, _equal
 from specbench.protocols.judging.distribution import Sampled
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
@@ -64,6 +65,7 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert verdicts(outcome) == [NOT_REFUTED, NOT_REFUTED, MEASURED, MEASURED]
     document = certificate(outcome)
     assert (document["verdict"], document["method"]) == (NOT_REFUTED, "coupling")
+    assert UNSCORED in document["not_tested"]
     numbers = document["findings"][0]["numbers"]
     assert (numbers["texts"], numbers["confidence"]) == (480, 0.99)
     assert 0 < document["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5

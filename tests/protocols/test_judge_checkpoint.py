@@ -25,6 +25,7 @@ from specbench.metrics.findings import DIFFERENCE, OF_GREEDY
 from specbench.models import load_pair
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging import checks, speed, text_scorer
+from specbench.protocols.judging.certificate import UNSCORED
 from specbench.protocols.judging.checkpoint import QUESTION, judge_checkpoint, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS, Margins
@@ -95,6 +96,7 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
     finding = next(entry for entry in certificate(outcome)["findings"] if entry["question"] == QUESTION)
     assert finding["verdict"] == verdict
     assert (outcome.failure is not None) == (verdict == REFUTED)
+    assert UNSCORED not in certificate(outcome)["not_tested"]
     rows = finding["rows"]["judge_checkpoint.parquet"]
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:

@@ -1,6 +1,6 @@
 """Prompt files and traces that hypothesis makes up: each is read, or refused in words that name the file.
 
-tests/helpers/broken_files.py has cases written by hand, with the words of each message.
+tests/helpers/broken_files.py and test_trace_refusals.py have cases written by hand, with the words of each message.
 """
 
 import functools
@@ -19,7 +19,8 @@ from specbench.replay.imports import read_any
 from specbench.replay.trace import FIELDS
 from specbench.runs.workloads import load_prompts
 from tests.helpers.bounded import bounded
-from tests.helpers.broken_files import GOOD, HEADER, TEXT, table
+from tests.helpers.broken_files import GOOD, TEXT, table
+from tests.helpers.cli_cases import HEADER
 from tests.helpers.markov_pair import IDENTITY
 from tests.helpers.mutations import damaged, dumped, each_odd, json_files, line_files, try_all
 

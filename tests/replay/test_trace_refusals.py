@@ -1,6 +1,7 @@
 """What a trace may not hold, and what its message says: the key, the place, and what to do."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,129 +12,172 @@ from specbench.core.errors import ConfigError
 from specbench.protocols.replay import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import read_trace
+from tests.helpers.broken_files import DEEP, NO_FILE, Cases, Make, assert_refused, lines, table
 from tests.helpers.markov_pair import IDENTITY
 from tests.replay.test_trace import GOOD, HEADER, json_lines, rows, written
 
-
-def entry(**changes: Any) -> list[Any]:
-    return [HEADER, "", GOOD | changes]  # an empty line: the bad one is line 3 of the file
+HUGE = 10**400
 
 
-def of_sampler(**sampler: Any) -> list[Any]:
+def entry(**changes: Any) -> Make:
+    """A text with other values; an empty line stands before it, so that it is line 3 of the file."""
+    return lines(HEADER, "", GOOD | changes)
+
+
+def of_sampler(**sampler: Any) -> list[dict[str, Any]]:
     return [HEADER | {"sampler": HEADER["sampler"] | sampler}, GOOD]
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        (entry(sample="x"), "line 3: sample 'x' is not a whole number"),
-        (entry(sample=None), "line 3: sample None"),
-        (entry(sample=1.5), "line 3: sample 1.5"),
-        (entry(token_ids=[2**70]), "line 3: token 1180591620717411303424 is not an id"),
-        (entry(token_ids=[-1]), "line 3: token -1 is not an id"),
-        (entry(token_ids=[], target_logprobs=[], draft_logprobs=[]), "line 3: a text without tokens. Leave"),
-        (entry(prompt_id=None), "line 3: prompt_id None"),
-        (entry(target_logprobs=[-(10**400)]), "line 3: no log-probability for token 5"),
-        (entry(target_logprobs=[-1e300]), "log_p is -inf in line 3"),
-        (entry(target_logprobs=[None]), "line 3: .* the first. Drop the prompt"),
-        (entry(draft_logprobs=[float("nan")]), "log_q is nan in line 3"),
-        (entry(max_new_tokens=0), "line 3: max_new_tokens 0 is no number of at least the text's 1"),
-        (entry(max_new_tokens="9"), "line 3: max_new_tokens '9'"),
-        ([HEADER, GOOD, GOOD], "prompt 'a', sample 0, occurs twice, again in line 3. Number the samples"),
-        (of_sampler(temperature=-1), "temperature -1 is not a number from 0"),
-        (of_sampler(temperature=float("nan")), "temperature nan"),
-        (of_sampler(temperature=float("inf")), "temperature is infinite"),
-        (of_sampler(top_p=True), "top_p True"),
-        ([GOOD], "the first line does not name the format"),
-        ([HEADER | {"sampler": {"temperature": 1}}, GOOD], "the first line does not name the format"),
-        (of_sampler(top_k="x"), "no set of numbers"),
-        ([HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}], "line 2 lacks"),
-        ([HEADER, GOOD | {"target_logprobs": [-1.0, -2.0]}], "line 2: lists of different lengths"),
-        ([HEADER, GOOD | {"target_logprobs": [None]}], "line 2: no log-probability for token 5"),
-        ([HEADER, GOOD | {"target_logprobs": [{"6": {"logprob": -1}}]}], "line 2: no log-probability for token 5"),
-        ([HEADER, GOOD | {"target_logprobs": [[-1.0, 6]]}], "line 2: a log-probability of token 6, not 5"),
-        ([HEADER, GOOD | {"token_ids": ["5"]}], "line 2: token '5' is not an id"),
-        ([HEADER, GOOD | {"target_logprobs": [0.2]}], "log_p is 0.2 in line 2. Log-prob"),
-        (
-            [HEADER, GOOD | {"target_logprobs": [0.2] * 3, "draft_logprobs": [-1.0] * 3, "token_ids": [1] * 3}],
-            "log_p is 0.2 in line 2, and 2 other values are impossible too. ",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_json_lines_that_cannot_be(tmp_path, lines, says):
-    with pytest.raises(ConfigError, match=says) as caught:
-        read_any(json_lines(tmp_path, *lines))
-    assert caught.value.key == "protocol.trace"
+LINES: Cases = {
+    "empty": (lines(), ("the trace is empty",)),
+    "header alone": (lines(HEADER), ("the trace is empty",)),
+    "latin-1": (lines(HEADER, b"\xe9"), ("line 2 is not UTF-8",)),
+    "deep": (lines(HEADER, DEEP), ("line 2 is not JSON (nested too deeply)",)),
+    "list": (lines(HEADER, "[]"), ("line 2 is not a JSON object",)),
+    "no header": (lines(GOOD), ("the first line does not name the format",)),
+    "header of one parameter": (lines(HEADER | {"sampler": {"temperature": 1}}, GOOD), ("does not name the format",)),
+    "target a list": (lines(HEADER | {"target": [1]}, GOOD), ("does not say what it is of (target is [1]",)),
+    "temperature below 0": (lines(*of_sampler(temperature=-1)), ("temperature -1 is not a number from 0",)),
+    "temperature infinite": (lines(*of_sampler(temperature=float("inf"))), ("temperature is infinite",)),
+    "top_p true": (lines(*of_sampler(top_p=True)), ("is no set of numbers (top_p True",)),
+    "no draft": (lines(HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}), ("line 2 lacks",)),
+    "name null": (entry(prompt_id=None), ("line 3: prompt_id None is no name",)),
+    "name half a character": (entry(prompt_id="\ud800"), ("line 3: prompt_id '\\ud800' is no name",)),
+    "sample a fraction": (entry(sample=1.5), ("line 3: sample 1.5 is not a whole number",)),
+    "lists of other lengths": (entry(target_logprobs=[-1.0, -2.0]), ("line 3: lists of different lengths",)),
+    "no tokens": (entry(token_ids=[], target_logprobs=[], draft_logprobs=[]), ("3: a text without tokens. Leave",)),
+    "limit zero": (entry(max_new_tokens=0), ("line 3: max_new_tokens 0 is no number of at least the text's 1",)),
+    "limit a text": (entry(max_new_tokens="9"), ("line 3: max_new_tokens '9'",)),
+    "token below 0": (entry(token_ids=[-1]), ("line 3: token -1 is not an id",)),
+    "token too large": (entry(token_ids=[2**70]), ("line 3: token 1180591620717411303424 is not an id",)),
+    "first entry": (entry(target_logprobs=[None]), ("line 3: no log-probability for token 5, the first. Drop",)),
+    "of another token": (entry(target_logprobs=[{"6": {"logprob": -1}}]), ("3: no log-probability for token 5.",)),
+    "SGLang's of another": (entry(target_logprobs=[[-1.0, 6]]), ("line 3: a log-probability of token 6, not 5",)),
+    "log_p huge": (entry(target_logprobs=[-HUGE]), ("line 3: no log-probability for token 5",)),
+    "log_p large": (entry(target_logprobs=[-1e300]), ("log_p is -inf in line 3. Log-prob",)),
+    "log_q NaN": (entry(draft_logprobs=[float("nan")]), ("log_q is nan in line 3",)),
+    "three above 0": (
+        entry(target_logprobs=[0.2] * 3, draft_logprobs=[-1.0] * 3, token_ids=[1] * 3),
+        ("log_p is 0.2 in line 3, and 2 other values are impossible too. ",),
+    ),
+    "text twice": (lines(HEADER, GOOD, GOOD), ("prompt 'a', sample 0, occurs twice, again in line 3. Number the",)),
+}
+
+
+def parquet(**columns: Any) -> Make:
+    return lambda path: pq.write_table(table(**columns), path)
+
+
+def values(**changes: Any) -> Make:
+    """A trace with other values in its line 1, counted from 0."""
+    return lambda path: written(path.parent, rows(**changes)).rename(path)
+
+
+def metadata(entry: str | None) -> Make:
+    entries = {} if entry is None else {b"specbench.trace": entry}
+    return lambda path: pq.write_table(table().replace_schema_metadata(entries), path)
+
+
+def identity(**changes: Any) -> Make:
+    return metadata(json.dumps({"version": 1, **vars(IDENTITY), **changes}))
+
+
+def cut_off(path: Path) -> None:
+    pq.write_table(table(), path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def no_utf8(path: Path) -> None:
+    pq.write_table(table(), path)
+    path.write_bytes(path.read_bytes().replace(b"sample", b"\xffample"))
+
+
+def folder_of_a_trace(path: Path) -> None:
+    path.mkdir()
+    written(path, rows())
+
+
+TABLES: Cases = {
+    **NO_FILE,
+    "folder of a trace": (folder_of_a_trace, ("a folder. Give trace.parquet in it: protocol.trace=",)),
+    "cut off": (cut_off, ("cannot be read as parquet",)),
+    "column not UTF-8": (no_utf8, ("cannot be read as parquet (UnicodeDecodeError",)),
+    "no rows": (lambda path: pq.write_table(table().slice(0, 0), path), ("the trace is empty",)),
+    "no column": (parquet(token=...), ("no column token",)),
+    "column twice": (
+        lambda path: pq.write_table(table().append_column("token", table()["token"]), path),
+        ("several columns named token",),
+    ),
+    "no metadata": (metadata(None), ("its metadata does not say what it is a trace of (no specbench.trace)",)),
+    "metadata cut off": (metadata("{"), ("its metadata is not JSON",)),
+    "metadata a list": (metadata("[]"), ("its metadata does not say what it is a trace of",)),
+    "version from the future": (identity(version=9), ("not of the trace format's version 1",)),
+    "key unknown": (identity(more=1), ("does not say what it is a trace of (TypeError",)),
+    "target half a character": (identity(target="\ud800"), ("target is '\\ud800', not a text",)),
+    "sampler a text": (identity(sampler="x"), ("(ValueError: sampler is 'x', not an object",)),
+    "sampler of one parameter": (identity(sampler={"top_k": 1}), ("sampler of top_k, not of temperature",)),
+    "shaping a list": (identity(shaping="[]"), ("shaping is '[]', not an object",)),
+    "temperature null": (
+        identity(sampler={**IDENTITY.sampler, "temperature": None}),
+        ("temperature None is not a number from 0",),
+    ),
+    "prompt floats": (parquet(prompt=pa.array([0.5, 0.5, 0.5])), ("prompt holds double, not texts",)),
+    "prompt not UTF-8": (
+        parquet(prompt=pa.array([b"\xff"] * 3, pa.binary()).view(pa.string())),
+        ("prompt holds no texts",),
+    ),
+    "prompt with a zero": (
+        parquet(prompt=pa.array(["a", "a", "\0"])),
+        ("prompt '\\x00' in line 2 cannot be a name", "1 to 200"),
+    ),
+    "token a text": (parquet(token=pa.array(["x"] * 3)), ("token holds other values than int64",)),
+    "sample a fraction": (parquet(sample=pa.array([0.0, 0.5, 0.0])), ("sample holds other values than int64",)),
+    "overlap a struct": (
+        parquet(overlap=pa.array([{"x": 1}] * 3)),
+        ("overlap holds other values than float",),
+    ),
+    "sample null": (values(sample=None), ("1 nulls in sample",)),
+    "token below 0": (values(token=-2), ("token is -2 in line 1. Token ids count from 0",)),
+    "log_p NaN": (values(log_p=float("nan")), ("log_p is nan in line 1",)),
+    "log_p of nothing": (values(log_p=float("-inf")), ("log_p is -inf in line 1",)),
+    "log_q above 0": (values(log_q=0.01), ("log_q is 0.01 in line 1",)),
+    "overlap above 1": (values(overlap=1.5), ("overlap is 1.5 in line 1. It is the sum of min",)),
+    "target_entropy infinite": (values(target_entropy=float("inf")), ("target_entropy is inf in line 1. Entropies",)),
+    "draft_entropy below 0": (values(draft_entropy=-0.5), ("draft_entropy is -0.5",)),
+    "draft_confidence above 1": (values(draft_confidence=1.5), ("draft_confidence is 1.5",)),
+    "draft_argmax above 1": (values(draft_argmax=7.0), ("draft_argmax is 7 in line 1. Write 1 for yes",)),
+    "argmax_agree between": (values(argmax_agree=0.5), ("argmax_agree is 0.5 in line 1. Write 1 for yes",)),
+    "limit below the text": (values(max_new_tokens=1), ("max_new_tokens is 1 in line 1",)),
+    "limit null": (values(max_new_tokens=None), ("max_new_tokens is null in line 1",)),
+    "position 2": (values(position=2), ("line 1 has position 2 where 1 is due",)),
+    "a text apart": (values(prompt="b", position=0), ("occurs twice",)),  # the second a is a text, and b comes again
+}
+CASES = {"trace.jsonl": LINES, "t.parquet": TABLES, "trace.json": {"a name": (lines("{}"), ("name it .jsonl",))}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"draft_argmax": 7.0}, "draft_argmax is 7 in line 1. Write 1 for yes"),
-        ({"argmax_agree": float("inf")}, "argmax_agree is inf in line 1"),
-        ({"target_entropy": float("inf")}, "target_entropy is inf .*in nats"),
-        ({"overlap": 1.5}, "sum of min"),
-        ({"token": -2}, "token is -2 in line 1. Token ids count from 0"),
-        ({"sample": None}, "1 nulls in sample"),
-        ({"log_p": 0.01}, "log_p is 0.0"),
-        ({"log_p": float("nan")}, "log_p is nan in line 1"),
-        ({"log_p": float("-inf")}, "log_p is -inf in line 1"),
-        ({"log_q": 0.01}, "log_q is 0.0"),
-        ({"log_q": float("nan")}, "log_q is nan in line 1"),
-        ({"log_q": None}, "1 nulls in log_q"),
-        ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
-        ({"draft_confidence": 1.5}, "draft_confidence is 1.5"),
-        ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
-        ({"max_new_tokens": None}, "max_new_tokens is null in line 1"),
-        ({"position": 2}, "line 1 has position 2 where 1 is due"),
-        ({"prompt": "b", "position": 0}, "occurs twice"),  # the second a is then a text of its own, and b comes again
-    ],
-    ids=str,
+    ("name", "make", "says"),
+    [pytest.param(name, *case, id=f"{name}, {why}") for name, cases in CASES.items() for why, case in cases.items()],
 )
-def test_columns_that_cannot_be(tmp_path, changes, says):
-    with pytest.raises(ConfigError, match=says) as caught:
-        read_trace(written(tmp_path, rows(**changes)))
-    assert "protocol.trace=" in str(caught.value)
-
-
-@pytest.mark.parametrize("value", ["x", None, -1, float("nan"), [1]], ids=str)
-def test_samplers_in_parquet_that_cannot_be(tmp_path, value):
-    sampler = json.dumps({"version": 1, **vars(IDENTITY), "sampler": {**IDENTITY.sampler, "temperature": value}})
-    table = pq.read_table(written(tmp_path, rows()))
-    pq.write_table(table.replace_schema_metadata({b"specbench.trace": sampler.encode()}), tmp_path / "odd.parquet")
-    with pytest.raises(ConfigError, match="temperature"):
-        read_trace(tmp_path / "odd.parquet")
+def test_traces_that_cannot_be(tmp_path: Path, name: str, make: Make, says: tuple[str, ...]) -> None:
+    make(tmp_path / name)
+    assert_refused(read_any, "protocol.trace", tmp_path / name, says)
 
 
 def test_limits_may_be_missing(tmp_path):
     """All of them (older traces), or those of some texts, which then ended by length."""
-    table = pq.read_table(written(tmp_path, rows()))
-    pq.write_table(table.drop_columns(["max_new_tokens"]), tmp_path / "old.parquet")
+    whole = pq.read_table(written(tmp_path, rows()))
+    pq.write_table(whole.drop_columns(["max_new_tokens"]), tmp_path / "old.parquet")
     old = read_trace(tmp_path / "old.parquet")
     assert old.limits is None
     assert old.draft_limits.tolist() == [1, 0, 0, 0]
     some = pa.array([None, None, 9, None], pa.int64())
-    pq.write_table(table.set_column(table.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
+    pq.write_table(whole.set_column(whole.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
     limits = read_trace(tmp_path / "x").limits
     assert limits is not None
     assert limits.tolist() == [2, 9, 1]
     imported = read_any(json_lines(tmp_path, HEADER, GOOD | {"max_new_tokens": 9}, GOOD | {"prompt_id": "b"}))
     assert imported.draft_limits.tolist() == [8, 0]
-
-
-def test_paths_that_are_no_traces(tmp_path):
-    written(tmp_path, rows())
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "lines.json").write_text("{}")
-    for path, says in (
-        (tmp_path / "nothing.jsonl", "no such file"),
-        (tmp_path, "a folder. Give trace.parquet in it: protocol.trace="),
-        (tmp_path / "empty", "a folder. Record one"),
-        (tmp_path / "lines.json", "name it .jsonl"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            read_any(path)
 
 
 def test_samplers_that_are_the_same(tmp_path):
@@ -159,3 +203,17 @@ def test_an_engines_own_entries_are_of_temperature_1(tmp_path):
         with pytest.raises(ConfigError, match="line 2 has an engine's own entries.*Score the texts again"):
             read_any(json_lines(tmp_path, cooler, line))
     assert len(read_any(json_lines(tmp_path, cooler, GOOD))) == 1
+
+
+def test_a_trace_may_lie_in_a_folder_named_like_a_column(tmp_path):
+    """As sweeps name them; pyarrow would take the folder's token for the file's."""
+    folder = tmp_path / "token=3"
+    folder.mkdir()
+    pq.write_table(table(), folder / "trace.parquet")
+    assert read_any(folder / "trace.parquet").tokens.tolist() == [5, 6, 7]
+
+
+def test_names_may_be_numbers_or_categories(tmp_path):
+    for prompt in (pa.array([1, 1, 2]), pa.array(["1", "1", "2"]).dictionary_encode()):
+        pq.write_table(table(prompt=prompt), tmp_path / "t.parquet")
+        assert list(read_any(tmp_path / "t.parquet").prompts) == ["1", "2"]

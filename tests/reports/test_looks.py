@@ -48,11 +48,6 @@ def speedups(names: list[str]) -> pd.DataFrame:
     return grid(batch=[1, 8], verifier=names, gamma=[1, 2, 4]).assign(speedup=1.2, speedup_low=1.1, speedup_high=1.3)
 
 
-def steady() -> pd.DataFrame:
-    rows = grid(gamma=list(range(1, 9)), batch=[1, 2, 4, 8]).assign(speedup=1.5)
-    return rows.assign(measured=rows["batch"] < 4)
-
-
 RULES = ["token", "block", "argmax", "mine", "yours"]
 FIGURES = {
     "speedup": lambda: decode.speedup_against_gamma(decoded(), 3),
@@ -87,7 +82,6 @@ FIGURES = {
         )
     ),
     "predicted": lambda: cost.predicted_speedups(speedups(["masked", "block", "mine"]), speedups(["masked", "mine"])),
-    "by batch": lambda: cost.speedup_by_batch(steady()),
 }  # fmt: skip
 
 

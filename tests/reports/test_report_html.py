@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import hashlib
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -33,7 +32,7 @@ NASTY = (
     "<script>alert(1)</script>", "a | b", "$x_1$ and \\$", r"\input{x}", "{{ 7*7 }}", "{% raw %}", "&amp; &lt;",
     '"quoted" \'too\'', "</td></table>", "</script>", "<!--", "<img src=x onerror=alert(1)>", "]]>",
 )  # fmt: skip
-VOID = {"meta", "link", "br", "img", "hr", "input"}
+POLICY = "Content-Security-Policy"
 # All that a page is made of; whatever else is there came from a text that was not escaped.
 PAGE = [
     *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "article", "nav", "h1", "h2"),
@@ -42,29 +41,31 @@ PAGE = [
 ]
 
 
-class Page(HTMLParser):
-    """A page taken apart.
+class Page:
+    """A page taken apart, which is XML: a text that was not escaped, and an element that is not closed, are errors.
 
     Attributes:
-        texts: of each element that holds text and no element, in their order.
+        texts: between any two tags, in their order.
         tables: cells of each table, headings first.
         addresses: of links and pictures.
     """
 
     def __init__(self, text: str):
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.addresses: list[str] = []
-        self.texts: list[str] = []
-        self.tables: list[list[list[str]]] = []
-        self.headings: list[tuple[str, str]] = []
-        self.scripts = 0
-        self.policy = ""
-        self._text = ""
-        self.feed(text)
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
+        root = ElementTree.fromstring(text.replace("\N{NO-BREAK SPACE}", " "))  # which keeps intervals on one line
+        elements = list(root.iter())
+        for element in elements:
+            assert element.tag in PAGE, f"<{element.tag}> is no part of a page"
+            assert not [name for name in element.attrib if name.startswith("on")], element.attrib
+        self.texts = list(root.itertext())
+        self.scripts = len(list(root.iter("script")))
+        (self.policy,) = (meta.get("content", "") for meta in root.iter("meta") if meta.get("http-equiv") == POLICY)
+        attributes = [item for element in elements for item in element.attrib.items()]
+        self.ids = [value for name, value in attributes if name == "id"]
+        self.addresses = [value for name, value in attributes if name in ("href", "src")]
+        self.tables = [
+            [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")] for table in root.iter("table")
+        ]
+        self.headings = [(e.tag, "".join(e.itertext())) for e in elements if e.tag in ("h1", "h2", "h3")]
 
     @staticmethod
     def of(path: Path) -> Page:
@@ -72,41 +73,6 @@ class Page(HTMLParser):
         page = Page(path.read_text(encoding="utf-8"))
         page.check(path.parent)
         return page
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in PAGE, f"<{tag}> is no part of a page"
-        attributes = dict(attrs)
-        assert not [name for name in attributes if name.startswith("on")], attributes
-        self.scripts += tag == "script"
-        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy":
-            self.policy = attributes["content"] or ""
-        if "id" in attributes:
-            self.ids.append(attributes["id"] or "")
-        self.addresses += [attributes[name] or "" for name in ("href", "src") if name in attributes]
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        self._text = ""
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, tag
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append(self._text)
-        if tag in ("h1", "h2", "h3"):
-            self.headings.append((tag, self._text))
-        if self._text and tag not in ("script", "style"):
-            self.texts.append(self._text)
-
-    def handle_data(self, data: str) -> None:
-        self._text += data.replace("\N{NO-BREAK SPACE}", " ")  # which keeps intervals on one line
 
     def check(self, folder: Path | None = None) -> None:
         """Nothing is loaded, nothing but sort.js can run, ids are unique, and what is linked is there."""

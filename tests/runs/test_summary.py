@@ -37,20 +37,6 @@ def test_a_title_names_no_pair_that_is_of_some_of_the_runs_alone():
     assert "hf[thinking=true]" in shown.get()
 
 
-def test_runs_that_differ_in_how_prompts_are_fed_are_told_apart():
-    with console.capture() as shown:
-        print_summary(pd.DataFrame([row("a") | {"prompt_chunk": 512}, row("a") | {"prompt_chunk": None}]))
-    assert {"prompt_chunk", "512", "whole"} <= set(shown.get().split())
-
-
-def test_runs_that_differ_in_a_parameter_without_a_column_are_told_apart():
-    sampled = [row("a") | {"sampling": f'{{"thinking_token_budget": {budget}}}'} for budget in (2, 8)]
-    with console.capture() as shown:
-        print_summary(pd.DataFrame(sampled))
-    assert {"2", "8"} <= set(shown.get().split())
-    assert "sampler.thinking_token_budget 2" in shown.get()  # in the sentence on the fastest setting
-
-
 def test_a_samplers_name_stands_for_a_parameter_that_would_fill_the_screen(monkeypatch):
     monkeypatch.setattr(console, "_width", 400)
     long = "a" * 60

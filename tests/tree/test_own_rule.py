@@ -18,7 +18,7 @@ CERTIFIED = (
 )
 AGREEMENT = (
     *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),
-    *("protocol.requests=50", "batch_size=8"),
+    "batch_size=8",
 )
 LATENCY = (
     *("protocol=latency", "protocol.vocabulary=97", "protocol.grid=[{batch_size:[2]},{sampler:[greedy,one_hot]}]"),

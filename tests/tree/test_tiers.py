@@ -1,6 +1,7 @@
 """Which tests make check, make test and make test-all run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,20 +22,19 @@ def test_short_form(): pass
 """
 
 
-def test_make_test_runs_the_cases_that_are_spread_and_no_thorough_test(pytester: pytest.Pytester):
-    hook = Path(__file__).parents[1] / "conftest.py"
-    source = hook.read_text(encoding="utf-8")
-    start = source.index("@pytest.hookimpl(tryfirst=True)  # before pytest deselects")
-    rest = source[start : source.index("\n\n\n", start)]
-    pytester.makeconftest(f"import itertools, pytest\nLONGEST = ()\n{rest}\n")
+def test_make_test_runs_the_cases_that_are_spread_and_no_thorough_test(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config
+):
+    conftest = pytestconfig.pluginmanager.getplugin(str(Path(__file__).parents[1] / "conftest.py"))
+    spread = SimpleNamespace(pytest_collection_modifyitems=conftest.pytest_collection_modifyitems)
     pytester.makeini("[pytest]\nmarkers =\n  cases(n, m): .\n  thorough: .\n  long: .\n")
     pytester.makepyfile(CASES)
-    ran = pytester.runpytest_inprocess("-p", "no:randomly", "-vv", "-m", "not thorough and not long")
+    ran = pytester.runpytest_inprocess("-vv", "-m", "not thorough and not long", plugins=[spread])
     ran.assert_outcomes(passed=3, deselected=5)
     ran.stdout.fnmatch_lines(
         ["*test_several[[]0[]] PASSED*", "*test_several[[]3[]] PASSED*", "*test_short_form PASSED*"]
     )
-    pytester.runpytest_inprocess("-m", "not long").assert_outcomes(passed=6, deselected=2)
+    pytester.runpytest_inprocess("-m", "not long", plugins=[spread]).assert_outcomes(passed=6, deselected=2)
 
 
 def test_a_module_has_the_files_of_its_room_and_the_nearest_others():
@@ -80,3 +80,16 @@ def test_test_files_lie_in_the_room_of_what_they_test():
 def _room(module: str) -> str:
     """The room of a module of specbench or of tests; specbench itself gives what is in api."""
     return "api" if module == "specbench" else module.split(".")[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "test"),
+    [
+        ("specbench/runs/workloads/columns.py", "test_workloads.py"),
+        ("specbench/runs/gpus.py", "test_gpus.py"),
+        ("specbench/reports/cells.py", "test_replay_reports.py"),
+        ("analysis/vocabularies.py", "test_analysis.py"),
+    ],
+)
+def test_a_module_that_no_test_imports_has_those_of_its_readers(module, test):
+    assert test in {file.name for file in files_for([module])}

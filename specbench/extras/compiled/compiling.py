@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 from specbench.core.machine import ranks
-from specbench.extras.compiled import joined, products
+from specbench.extras.compiled import few_rows, joined, products
 from specbench.kernels import dependent
 from specbench.models import recompiling
+from specbench.models.cache import RaggedCache
 from specbench.models.cached_model import CachedModel
 from specbench.models.layer_copies import with_own_layers
 
@@ -22,24 +24,30 @@ _SHAPES = 256  # that a function may be compiled for
 def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Layers that read the same input become one product (joined.py), and products of few rows are ours
-    (products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses
-    some kernels by their speed on this machine, so each process may round in its own way. Ranks have to agree to the
-    last bit, and take kernels that were chosen without timing.
+    Passes over few tokens of Llama-like models are taken by kernels of ours instead (few_rows.py). For the others,
+    layers that read the same input become one product (joined.py), and products of few rows are ours (products.py).
+    PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses some kernels by their
+    speed on this machine, so each process may round in its own way. Ranks have to agree to the last bit, and take
+    kernels that were chosen without timing.
 
     Args:
         early: whether PyTorch's kernels start early. The caller has to check their code (early_code.py).
     """
-    layers = with_own_layers(cached.model)
+    plain, layers = few_rows.takes(cached), with_own_layers(cached.model)
     joined.join(layers)
     products.install_sums(layers)
     products.install(layers)
     early = early and dependent.possible(cached.device)
     compiled = compile_fixed(cached.placed(layers), early, post_grad_custom_pre_pass=OuterProducts())
+    few = few_rows.FewRows(cached, layers) if plain else None
 
-    def forward(*where: Any, **inputs: Any) -> Any:
+    def forward(
+        lengths: Tensor, positions: Tensor, ancestors: Tensor | None, past_key_values: RaggedCache, **inputs: Any
+    ) -> Any:
+        if few is not None and few.takes(inputs["input_ids"], ancestors, "output_hidden_states" in inputs):
+            return few(past_key_values, lengths, inputs["input_ids"])
         with products.ours():
-            return compiled(*where, **inputs)
+            return compiled(lengths, positions, ancestors, past_key_values, **inputs)
 
     cached.fixed_forward = forward
 

@@ -1,4 +1,4 @@
-"""Steps of fixed shapes whose models and commits went through torch.compile, which fuses their small kernels.
+"""Steps of fixed shapes whose models and commits have few kernels: ours, or those that torch.compile writes.
 
 On a GPU they are captured too. On a CPU compiled_cpu.py takes them.
 """

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.metrics.findings import SHARES
+from specbench.metrics.findings import OF_CHECKPOINT, SHARES
 from specbench.protocols.judging.checks import CHECKS
 from specbench.protocols.judging.distribution import BIAS, POWER
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding
@@ -27,9 +27,9 @@ NOT_TESTED = (
     "how several texts of one request (n) are distributed, finish reasons, chat templates, streaming, tool calls and "
     "structures",
     "stop strings, and the characters of texts that have token ids, at temperatures above 0",
-    "whether the plain texts follow the model: both ways of decoding could be wrong alike",
     "another release of the engine, another device, another driver",
 )
+UNSCORED = "whether the plain texts follow the model: both ways of decoding could be wrong alike"
 _NOTES = {
     BIAS: """\
 classified: tokens before which enough earlier texts agree. entropy: nats a token. observed: total variation between the
@@ -103,6 +103,12 @@ class Judgement:
         """Why the command should not exit with 0."""
         return self.sentence if self.verdict == REFUTED else None
 
+    @property
+    def not_tested(self) -> list[str]:
+        """What no finding is about. With a checkpoint plain texts are scored too."""
+        scored = any(finding.question == OF_CHECKPOINT for finding in self.findings)
+        return [*NOT_TESTED, *([] if scored else [UNSCORED])]
+
     def json(self) -> str:
         """For machines."""
         findings = [
@@ -116,7 +122,7 @@ class Judgement:
             "findings": findings,
             "sampling": {**self.sampling.numbers, **self.sampling.beside_numbers},
             "scope": list(self.scope),
-            "not_tested": list(NOT_TESTED),
+            "not_tested": self.not_tested,
             "environment": dict(self.environment),
         }
         return json.dumps(content, indent=1, default=str)
@@ -132,7 +138,7 @@ class Judgement:
         environment = markdown.bullets(f"{key}: {value}" for key, value in self.environment.items())
         sections += [
             Section("Scope", (markdown.bullets(self.scope),)),
-            Section("Not tested", (markdown.bullets(NOT_TESTED),)),
+            Section("Not tested", (markdown.bullets(self.not_tested),)),
             Section("How to repeat it", (markdown.lines([self.command]), environment)),
         ]
         question = "Does the engine write the same texts with speculation as without?"

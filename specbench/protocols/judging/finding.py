@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,10 +37,6 @@ class Finding:
     power: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, list[Any]] = field(default_factory=dict)
-
-    def row(self, engine: str) -> findings.FindingRow:
-        """Its line of the table of all findings."""
-        return findings.FindingRow(engine, self.question, self.verdict, self.answer, json.dumps(dict(self.numbers)))
 
 
 def not_asked(question: str, reason: str) -> Finding:

@@ -1,4 +1,4 @@
-"""What a document needs of a paper's folder: preamble, words, BibTeX of rules; a small document that includes it.
+"""What a document needs of a paper's folder: preamble, captions, BibTeX of rules; a small document that includes it.
 
 The files are Jinja templates of templates/: LaTeX with ``<< value >>`` and ``<% if ... %>``.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 import jinja2
 
 from specbench.core.errors import ArgumentError
-from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import Numbers, block, words
+from specbench.reports.latex.escape import code, escape
 from specbench.reports.latex.tables import is_wide, tabulars
+from specbench.reports.markdown import inlines
 from specbench.reports.model import Report
 from specbench.reports.plots.style import Page
 from specbench.rules import RULES
@@ -46,13 +46,26 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters.update(escape=escape, words=words, block=block, tabulars=tabulars, is_wide=is_wide)
+    environment.filters.update(escape=escape, words=words, tabulars=tabulars, is_wide=is_wide)
     return environment
 
 
-def remark(report: Report, numbers: Numbers) -> str:
+def words(markdown: str) -> str:
+    """A paragraph of Markdown as LaTeX; a link keeps its words, since a paper has no links of a report's folder."""
+    parts = []
+    for token in inlines(markdown):
+        if token.type == "code_inline":
+            parts.append(code(token.content))
+        elif token.type.startswith("strong"):
+            parts.append(r"\textbf{" if token.nesting == 1 else "}")
+        elif not token.type.startswith("link"):
+            parts.append(escape(token.content or " "))
+    return "".join(parts)
+
+
+def remark(report: Report) -> str:
     """What stands in front of every caption of a report that is of a part of its sweep."""
-    return rf"\textbf{{{numbers.in_text(report.warning, f'{report.name}/remark')}}} " if report.warning else ""
+    return rf"\textbf{{{escape(report.warning)}}} " if report.warning else ""
 
 
 def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:

@@ -41,11 +41,9 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
     numbers, files = Numbers(), dict[str, str | bytes]()
     first = next(iter(reports.values()))
     for report in first:
-        name, remark = report.name, document.remark(report, numbers)
-        files[f"{name}/answer.tex"] = fill("answer.tex", report=report, numbers=numbers, remark=remark)
-        files[f"{name}/report.tex"] = fill("report.tex", report=report, numbers=numbers)
+        name = report.name
         numbers.headlines(name, report.headlines)
-        of_float = {"experiment": name, "numbers": numbers, "remark": remark}
+        of_float = {"experiment": name, "numbers": numbers, "remark": document.remark(report)}
         for table in report.tables:
             files[f"{name}/table-{table.name}.tex"] = fill("table.tex", table=table, **of_float)
         for picture in report.pictures:

@@ -7,7 +7,7 @@ import re
 import pandas as pd
 
 from specbench.reports.latex.escape import escape
-from specbench.reports.latex.numbers import NUMBER, Numbers
+from specbench.reports.latex.numbers import Numbers
 from specbench.reports.model import Table
 
 COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
@@ -25,7 +25,7 @@ def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> li
     shown = table.shown.astype(str).rename(columns=str)
     form = "".join("l" if column in table.left else "r" for column in shown)
     form = f"@{{}}{form}@{{}}"
-    heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
+    heads = [_head(column, shown[column], column in table.left) for column in shown]
     lines = []
     for row, name in zip(shown.itertuples(index=False), row_names(table), strict=True):
         cells = zip(shown, row, strict=True)
@@ -65,13 +65,9 @@ def _cell(cell: str, name: str, numbers: Numbers, is_word: bool) -> str:
     return escape(cell)
 
 
-def _head(column: str, cells: pd.Series, place: str, numbers: Numbers, is_left: bool) -> str:
+def _head(column: str, cells: pd.Series, is_left: bool) -> str:
     """A heading, in two lines if it is wider than what stands below it."""
-
-    def printed(part: str) -> str:
-        return numbers.in_text(part, place) if NUMBER.search(part) else escape(part)
-
     if " " not in column or len(column) <= cells.str.len().max():
-        return printed(column)
+        return escape(column)
     middle = min((at for at, letter in enumerate(column) if letter == " "), key=lambda at: abs(at - len(column) / 2))
-    return rf"\shortstack[{'l' if is_left else 'r'}]{{{printed(column[:middle])}\\{printed(column[middle + 1 :])}}}"
+    return rf"\shortstack[{'l' if is_left else 'r'}]{{{escape(column[:middle])}\\{escape(column[middle + 1 :])}}}"

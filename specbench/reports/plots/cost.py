@@ -10,13 +10,12 @@ from matplotlib.ticker import MaxNLocator
 from specbench.metrics.columns import columns_of
 from specbench.replay.cost.forecast import PredictedRow
 from specbench.replay.cost.model import CostModel, CostRow
-from specbench.replay.cost.steady import SteadyRow
 from specbench.reports.cells import Run
 from specbench.reports.plots.decode import AXIS_LABELS
-from specbench.reports.plots.looks import BLUE, DASHED, in_order, looks
+from specbench.reports.plots.looks import BLUE, DASHED, looks
 from specbench.reports.plots.style import GREY, INK, draw_band, draw_points, panels, style, with_legend
 
-Cost, Point, Steady = columns_of(CostRow), columns_of(PredictedRow), columns_of(SteadyRow)
+Cost, Point = columns_of(CostRow), columns_of(PredictedRow)
 
 
 @style()
@@ -61,21 +60,3 @@ def predicted_speedups(predicted: pd.DataFrame, measured: pd.DataFrame) -> Figur
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     every_axes[0].set_ylabel(r"speedup over plain decoding ($\times$)")
     return with_legend(figure, columns=3)
-
-
-@style()
-def speedup_by_batch(steady: pd.DataFrame) -> Figure:
-    """Speedup of the best gamma, and of a few, in a full batch, against the batch size; dashed where extrapolated."""
-    figure, (axes,) = panels(1, 1, (0.8, 2.8))
-    for gamma, look in in_order(sorted(steady[Steady.gamma].unique())).items():
-        line = steady[steady[Steady.gamma] == gamma]
-        measured = line[line[Steady.measured]]
-        beyond = line[line[Steady.batch] >= measured[Steady.batch].max()]
-        axes.plot(measured[Steady.batch], measured[Steady.speedup], label=rf"$\gamma$ = {gamma}", **look.line)
-        axes.plot(beyond[Steady.batch], beyond[Steady.speedup], color=look.colour, linestyle=DASHED)
-    axes.plot([], [], color=GREY, linestyle=DASHED, label="extrapolated")
-    axes.axhline(1, color=GREY, linewidth=0.9)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel="batch size", ylabel=r"predicted speedup ($\times$)", ylim=(0, None))
-    return with_legend(figure)

@@ -1,0 +1,138 @@
+"""Passes of a Llama-like model over few tokens on a GPU: five kernels a layer, or six, all of ours.
+
+A small model's kernels run for a microsecond or two each, so that a pass takes as long as it has kernels. Norms, gates
+and sums are part of products here (kernels/product.py), and rotation and the writing of the cache part of attention
+(kernels/attention.py). Nothing is compiled by PyTorch. Passes over more rows, trees and those that return hidden states
+are left to code that torch.compile writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from specbench.extras.compiled import products
+from specbench.kernels import launch_attention, launch_product
+from specbench.kernels.launch_attention import Turning
+from specbench.kernels.launch_product import Around
+from specbench.models.cache import RaggedCache
+from specbench.models.cached_model import CachedModel
+from specbench.models.llama_like import is_llama_like
+
+MOST_ROWS = launch_product.MOST_ROWS
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix of a layer, with what its product needs."""
+
+    weight: Float[Tensor, "outputs inputs"]
+    bias: Float[Tensor, " outputs"] | None
+    counters: Tensor
+
+    def times(self, x: Float[Tensor, "B n inputs"], **around: Any) -> Float[Tensor, "B n results"]:
+        """Returns the product; see :class:`launch_product.Around`."""
+        return launch_product.linear(x, self.weight, self.bias, self.counters, around=Around(**around))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The matrices and norms of one layer."""
+
+    queries_keys_values: Matrix
+    attended: Matrix
+    gates: Matrix
+    down: Matrix
+    attention_norm: Float[Tensor, " hidden"]
+    inner_norm: Float[Tensor, " hidden"]
+    head_norms: tuple[Tensor | None, Tensor | None]
+
+
+class FewRows:
+    """Takes passes over few rows in place of a model.
+
+    Args:
+        cached: what it takes passes for.
+        layers: the engine's own copy of its model, in which projections of one input are one product (joined.py).
+    """
+
+    def __init__(self, cached: CachedModel, layers: Any):
+        self._config, self._model = cached.model.config, layers
+        self._layers = [_layer(layer) for layer in layers.model.layers]
+        self._output = _matrix(layers.lm_head)
+        self._turning: dict[int, tuple[Tensor, Tensor]] = {}  # tables by their number of positions
+        self._most = cached.context - 1
+
+    def takes(self, token_ids: Tensor, ancestors: Tensor | None, hidden_states: bool) -> bool:
+        """Returns whether it takes a pass."""
+        return ancestors is None and not hidden_states and token_ids.numel() <= MOST_ROWS
+
+    def extend(
+        self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"]
+    ) -> Float[Tensor, "B n V"]:
+        """Feeds tokens behind those that are cached and returns the logits after each."""
+        model, epsilon = self._model.model, self._config.rms_norm_eps
+        attention = model.layers[0].self_attn
+        hidden = model.embed_tokens(token_ids)
+        cos, sin = self._tables(cache.capacity, hidden)
+        for layer, memory in zip(self._layers, cache.layers, strict=True):
+            stored: Any = memory
+            new = layer.queries_keys_values.times(hidden, norm=layer.attention_norm, epsilon=epsilon)
+            if not stored.is_initialized:
+                kv_heads = self._config.num_key_value_heads
+                like = hidden.new_empty((0, kv_heads, 0, attention.head_dim))
+                stored.lazy_initialization(like, like)
+            keys, values = (states[cache.read_rows, :, : cache.visible] for states in (stored.keys, stored.values))
+            turning = Turning(cos, sin, *layer.head_norms, epsilon)
+            attended = launch_attention.attend_new(new, keys, values, lengths, turning, attention.scaling)
+            hidden = layer.attended.times(attended, residual=hidden)
+            inner = layer.gates.times(hidden, norm=layer.inner_norm, epsilon=epsilon, gated=True)
+            hidden = layer.down.times(inner, residual=hidden)
+        return self._output.times(hidden, norm=model.norm.weight, epsilon=epsilon)
+
+    def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor) -> SimpleNamespace:
+        """As a model of transformers returns them."""
+        return SimpleNamespace(logits=self.extend(cache, lengths, token_ids), hidden_states=None)
+
+    def _tables(self, capacity: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        if capacity not in self._turning:
+            positions = torch.arange(capacity, device=like.device).clamp(max=self._most)[None]
+            cos, sin = (table[0].contiguous() for table in self._model.model.rotary_emb(like, positions))
+            self._turning[capacity] = cos, sin
+        return self._turning[capacity]
+
+
+def takes(cached: CachedModel) -> bool:
+    """Returns whether there are kernels for a model; needed before its layers are replaced."""
+    model: Any = cached.model
+    return is_llama_like(cached) and all(
+        launch_product.takes(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)
+    )
+
+
+def _matrix(held: Any) -> Matrix:
+    """Returns the matrix of a layer, or of the product that joined layers share."""
+    weight, bias = held.weight.detach(), None if held.bias is None else held.bias.detach()
+    counters = products.counters(weight)
+    assert counters is not None, "takes() first"
+    return Matrix(weight, bias, counters)
+
+
+def _layer(layer: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    has_norms = hasattr(attention, "q_norm")
+    head_norms = (attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if has_norms else (None, None)
+    return Layer(
+        _matrix(attention.q_proj.product),
+        _matrix(attention.o_proj),
+        _matrix(mlp.gate_proj.product),
+        _matrix(mlp.down_proj),
+        layer.input_layernorm.weight.detach(),
+        layer.post_attention_layernorm.weight.detach(),
+        head_norms,
+    )

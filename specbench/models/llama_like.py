@@ -1,0 +1,32 @@
+"""Which models are plain enough for passes of our own: cpu_model.py on a CPU, extras/compiled on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from specbench.models.cached_model import CachedModel
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+
+
+def is_llama_like(cached: CachedModel) -> bool:
+    """Returns whether a model is one of FAMILIES in one dtype, with plain layers, no hooks and no window."""
+    model: Any = cached.model
+    config, family = model.config, type(model).__name__.removesuffix("ForCausalLM")
+    plain = (
+        type(cached) is CachedModel
+        and cached.compare_ranks is None
+        and family in FAMILIES
+        and config.hidden_act == "silu"
+    )
+    if not plain or any(type(p) is not nn.Parameter or p.dtype != model.dtype for p in model.parameters()):
+        return False
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return False
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            return False
+    biased = any(".mlp." in name and name.endswith(".bias") for name, _ in model.named_parameters())
+    return getattr(config, "sliding_window", None) is None and not biased

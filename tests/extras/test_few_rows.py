@@ -1,0 +1,101 @@
+"""Passes over few rows by kernels of ours alone have the logits of transformers' own models."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.decoding.engines.static import StaticEngine
+from specbench.extras.compiled import compiling, few_rows
+from specbench.kernels import launch_product
+from specbench.models import CachedModel
+from tests.decoding.test_engines import logs
+from tests.helpers import families
+from tests.helpers.kernel_cases import DEVICE
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+from tests.models.test_cpu_model import NATIVE
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """What went through torch.compile, in whose place plain passes run."""
+    calls = []
+
+    def noted(function, early, **options):
+        return lambda *where, **inputs: (calls.append(inputs), function(*where, **inputs))[1]
+
+    monkeypatch.setattr(compiling, "compile_fixed", noted)
+    return calls
+
+
+def cached(name):
+    return CachedModel(families.made(name).to(DEVICE), families.VOCABULARY, "target")
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("name", sorted(NATIVE))
+def test_logits_are_those_of_transformers(name, compiled):
+    """Ragged requests that are extended and cut back: biases, norms of queries and keys, groups, scaled positions."""
+    assert families.apart(name, str(DEVICE), prepare=compiling.compile_model) < 1e-4
+    assert compiled == []
+
+
+def test_other_models_are_left_to_torch_compile(compiled):
+    assert {name for name in families.CONFIGS if few_rows.takes(cached(name))} == NATIVE
+    assert families.apart("gemma2", str(DEVICE), prepare=compiling.compile_model) < 1e-4
+    assert len(compiled) == len(families.STEPS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "options"),
+    [(1, launch_product.MOST_ROWS + 1, {}), (13, 5, {}), (2, 2, {"features": ("last",)}), (2, 2, {"ancestors": True})],
+)
+def test_other_passes_are_left_to_torch_compile(rows, n, options, compiled):
+    """More rows than a product takes, hidden states, and trees."""
+    model, engine = cached("llama"), cached("llama")
+    compiling.compile_model(engine)
+    if "ancestors" in options:
+        options = {"ancestors": torch.eye(n, dtype=torch.bool, device=DEVICE).expand(rows, n, n)}
+    logits = []
+    for taken in (model, engine):
+        taken.start([[1, 2, 3, 4]] * rows, 128)
+        taken.show(rows)
+        ids = (torch.arange(rows * n, device=DEVICE) % families.VOCABULARY).view(rows, n)
+        logits.append(taken.extend(ids, torch.full((rows,), n, device=DEVICE), **options).logits)
+    assert len(compiled) == 1
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-4 * float(logits[0].std()))
+
+
+def test_a_model_in_one_dtype_with_logits_in_another(compiled):
+    """As a draft in 16 bits whose logits are float32."""
+    model = families.made("llama").to(DEVICE, torch.float16)
+    engine = CachedModel(model, families.VOCABULARY - 3, "draft", torch.float32)
+    compiling.compile_model(engine)
+    engine.start([[1, 2, 3]], 64)
+    engine.show(1)
+    logits = engine.extend(torch.tensor([[4]], device=DEVICE), torch.tensor([1], device=DEVICE)).logits
+    assert (logits.dtype, logits.shape) == (torch.float32, (1, 1, families.VOCABULARY - 3))
+    assert compiled == []
+    exact = model(torch.tensor([[1, 2, 3, 4]][:1], device=DEVICE)[:, [0, 1, 3]]).logits[0, -1, :-3]
+    assert (logits[0, 0] - exact).abs().max() < 0.05 * exact.float().std()
+
+
+class FewRowsEngine(StaticEngine):
+    """Takes steps of fixed shapes, without a graph, in passes as compiled ones take them on a GPU."""
+
+    def _attach(self, components, stopwatch):
+        super()._attach(components, stopwatch)
+        for model in (components.target, components.drafter.model):
+            compiling.compile_model(model)
+
+
+@pytest.mark.thorough
+def test_texts_are_those_of_eager_steps(pair, compiled):
+    """Requests of different lengths that end at different steps."""
+    toy, requests = toy_pair(pair, "qwen3"), toy_requests((9, 2))
+    toy = dataclasses.replace(toy, target=toy.target.to(DEVICE), draft=toy.draft.to(DEVICE))
+    eager = logs(toy_decoder(toy).run(requests, 2))
+    assert logs(toy_decoder(toy, engine=FewRowsEngine()).run(requests, 2)) == eager
+    assert compiled == []
