@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -48,6 +48,24 @@ def check_count(key: str, value: object, least: int = 1, most: int | None = None
     return value
 
 
+def check_number(key: str, value: object, interval: str, remedy: str, problem: str = "") -> float | int:
+    """The number, as Python's own. Raises ConfigError for anything but a finite number in an interval.
+
+    Args:
+        interval: as mathematics writes it, such as ``(0, 1]``.
+        problem: what the error says of any other value; empty for the interval.
+    """
+    low, high = map(float, interval[1:-1].split(","))
+    value = plain_number(value)
+    if not is_number(value) or not abs(value) <= sys.float_info.max:
+        raise ConfigError(key, value, problem or "not a finite number", remedy)
+    open_end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
+    if open_end or not low <= value <= high:
+        outside = "below 0" if interval == "[0, inf)" else f"outside {interval}"
+        raise ConfigError(key, value, problem or outside, remedy)
+    return value
+
+
 def check_path(key: str, value: object) -> Path:
     """The path, with ~ as the user's folder. Raises ConfigError for anything but text, such as a name of digits."""
     if not isinstance(value, str | os.PathLike):
@@ -59,18 +77,12 @@ def check_seconds(
     key: str, value: object, remedy: str = "Use 0 for no limit, or more.", problem: str = "no time in seconds"
 ) -> float | int:
     """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, with what it says of 0."""
-    value = plain_number(value)
-    if not is_number(value) or not 0 <= value < math.inf:
-        raise ConfigError(key, value, problem, remedy)
-    return value
+    return check_number(key, value, "[0, inf)", remedy, problem)
 
 
 def check_chance(key: str, value: object, remedy: str = "Use a number inside it.") -> float:
     """The number, as Python's own. Raises ConfigError for anything but one inside (0, 1)."""
-    value = plain_number(value)
-    if not is_number(value) or not 0 < value < 1:
-        raise ConfigError(key, value, "not inside (0, 1)", remedy)
-    return float(value)
+    return float(check_number(key, value, "(0, 1)", remedy))
 
 
 def check_flag(key: str, value: object) -> bool:

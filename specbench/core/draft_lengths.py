@@ -20,11 +20,10 @@ is not.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.core.checks import is_number
+from specbench.core.checks import check_number
 from specbench.core.errors import ConfigError
 
 KINDS = ("fixed", "probability", "entropy")
@@ -70,8 +69,10 @@ def policy_of(policy: object, threshold: object) -> LengthPolicy:
             remedy = "Add drafter.policy=probability or entropy, or leave it out."
             raise ConfigError("drafter.threshold", threshold, "drafter.policy=fixed takes none", remedy)
         return FIXED
-    largest = 1.0 if policy == "probability" else math.inf
-    if not is_number(threshold) or not 0 <= threshold <= largest or math.isinf(threshold):
-        span = "a probability from 0 to 1, such as 0.4" if policy == "probability" else "nats from 0, such as 1.5"
-        raise ConfigError("drafter.threshold", threshold, f"not a threshold of drafter.policy={policy}", f"Use {span}.")
-    return LengthPolicy(str(policy), float(threshold))
+    intervals = {
+        "probability": ("[0, 1]", "Use a probability from 0 to 1, such as 0.4."),
+        "entropy": ("[0, inf)", "Use nats from 0, such as 1.5."),
+    }
+    problem = f"not a threshold of drafter.policy={policy}"
+    number = check_number("drafter.threshold", threshold, *intervals[str(policy)], problem)
+    return LengthPolicy(str(policy), float(number))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from specbench.core.checks import is_number, is_whole, plain_number
+from specbench.core.checks import check_number, is_whole, plain_number
 from specbench.core.errors import ConfigError
 
 LARGEST_VOCABULARY = 2**31 - 1
@@ -22,18 +21,12 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
     """A check for finite numbers.
 
     Args:
-        interval: which of them, as mathematics writes it, such as ``(0, 1]``.
+        interval, remedy: see :func:`specbench.core.checks.check_number`.
         least: the smallest but for 0, with which logits do not overflow.
     """
-    low, high = map(float, interval[1:-1].split(","))
 
     def check(name: str, value: object) -> float | int:
-        value = plain_number(value)
-        if not is_number(value) or not abs(value) <= sys.float_info.max:
-            raise ConfigError(name, value, "not a finite number", "Give a number.")
-        end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
-        if end or not low <= value <= high:
-            raise ConfigError(name, value, "below 0" if interval == "[0, inf)" else f"outside {interval}", remedy)
+        value = check_number(name, value, interval, remedy)
         if 0 < value < least:
             raise ConfigError(name, value, "so small that logits overflow", remedy)
         return value

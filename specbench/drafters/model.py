@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from specbench.core.checks import is_number
 from specbench.core.draft_lengths import LengthPolicy, policy_of
-from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
+from specbench.core.sampling_values import number
 from specbench.core.types import Draft, LogitRows
 from specbench.drafters.drafter import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, cut_empty, is_over
@@ -21,6 +19,10 @@ from specbench.models import CachedModel, Pair, cached_draft
 from specbench.models.cpu_model import CpuModel
 from specbench.sampling import SamplingParams, draw, logit_rows
 from specbench.sampling.batch import Batch
+
+check_temperature = number(
+    "[0, inf)", "Use null for the target's, 0 for the most likely token, or 0.001 and more.", 1e-3
+)
 
 
 class ModelDrafter(Drafter):
@@ -42,7 +44,7 @@ class ModelDrafter(Drafter):
     most_pending = 2  # tokens of a text that the model was not fed: the last drafted token and the bonus token
 
     def __init__(self, temperature: object = None, policy: object = "fixed", threshold: object = None):
-        self.temperature = None if temperature is None else _checked(temperature)
+        self.temperature = None if temperature is None else float(check_temperature("drafter.temperature", temperature))
         self.policy = policy_of(policy, threshold)
 
     def _attach(self, pair: Pair, target: CachedModel) -> None:
@@ -114,13 +116,6 @@ class ModelDrafter(Drafter):
         fed = batch.span(lengths, batch.at_most(pending, self.most_pending))
         logits = self._bound_model.extend(fed, pending).logits
         return logits[torch.arange(len(batch), device=logits.device), (pending - 1).clamp(min=0)]
-
-
-def _checked(temperature: object) -> float:
-    if not is_number(temperature) or not (temperature == 0 or 1e-3 <= temperature < math.inf):
-        remedy = "Use null for the target's, 0 for the most likely token, or 0.001 and more."
-        raise ConfigError("drafter.temperature", temperature, "not a temperature", remedy)
-    return float(temperature)
 
 
 def _drafted_in_one_call(

@@ -10,13 +10,11 @@ the length of the text: on a CPU in Python's dictionaries (suffixes.py), elsewhe
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.core.checks import check_count, is_number
+from specbench.core.checks import check_count, check_number
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
@@ -76,6 +74,4 @@ def check_per_match(value: object) -> float | None:
     """Raises ConfigError for anything but None or a number above 0."""
     if value is None:
         return None
-    if not is_number(value) or not 0 < value < math.inf:
-        raise ConfigError("drafter.per_match", value, "not a number above 0", "Use 1, or null for no such limit.")
-    return float(value)
+    return float(check_number("drafter.per_match", value, "(0, inf)", "Use 1, or null for no such limit."))

@@ -22,8 +22,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from specbench.core import arguments
-from specbench.core.checks import is_number
-from specbench.core.errors import ConfigError
+from specbench.core.checks import check_number
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import batched
@@ -50,9 +49,12 @@ class SyntheticVerifier:
     def __init__(self, acceptance_rate: object = 0.8, acceptance_length: object = None):
         several = isinstance(acceptance_rate, Sequence) and not isinstance(acceptance_rate, str) and acceptance_rate
         rates = acceptance_rate if several else [acceptance_rate]
-        self.rates = tuple(_number("acceptance_rate", rate, 0.0, 1.0) for rate in rates)
-        given = acceptance_length is not None
-        self.length = _number("acceptance_length", acceptance_length, 1.0, math.inf) if given else None
+        key, remedy = "verifier.acceptance_rate", "Use a number from 0 to 1."
+        self.rates = tuple(float(check_number(key, rate, "[0, 1]", remedy)) for rate in rates)
+        self.length = None
+        if acceptance_length is not None:
+            key, remedy = "verifier.acceptance_length", "Use a number from 1."
+            self.length = float(check_number(key, acceptance_length, "[1, inf)", remedy))
         self.least_gamma = math.ceil((self.length or 1) - 1)
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
@@ -85,10 +87,3 @@ def rate_for(acceptance_length: float, count: int) -> float:
     if acceptance_length >= count + 1:
         return 1.0
     return float(brentq(lambda rate: math.fsum(rate**i for i in range(count + 1)) - acceptance_length, 0.0, 1.0))
-
-
-def _number(name: str, value: object, low: float, high: float) -> float:
-    if not is_number(value) or not low <= value <= high or value == math.inf:
-        bounds = f"Use a number from {low:g} to {high:g}." if high < math.inf else f"Use a number from {low:g}."
-        raise ConfigError(f"verifier.{name}", value, "not such a number", bounds)
-    return float(value)

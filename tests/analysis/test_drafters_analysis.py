@@ -1,14 +1,10 @@
 """The report of +exp=drafters: what each of them gains in each category."""
 
-import dataclasses
-
-import pytest
 from matplotlib.text import Text
 
 from specbench.analysis import drafters
 from specbench.metrics.results import CATEGORIES, CategoryRow, write_rows
 from specbench.reports import markdown
-from specbench.runs.workloads import load_prompts
 from tests.helpers.made_up_rows import make_category, make_row, write_run
 
 GAINS = {("model", "copy"): (4.0, 2.0), ("model", "new"): (2.0, 0.5)}  # acceptance length and speedup
@@ -65,23 +61,6 @@ def test_synthetic_rows_are_called_so_first(tmp_path):
     report = drafters.build(folder(tmp_path, synthetic=True, lossless=False))
     assert report.warning.startswith("2 of 2 runs are synthetic")
     assert "synthetic" not in str(report.sections[0].blocks[0])  # which an index quotes
-
-
-def test_the_copy_heavy_workload_has_four_categories():
-    prompts = load_prompts("embedded:copy_heavy.jsonl")
-    counts = {
-        category: sum(prompt.category == category for prompt in prompts)
-        for category in ("repeat", "edit", "rows", "new")
-    }
-    assert counts == dict.fromkeys(counts, 6)
-    assert len({prompt.text for prompt in prompts}) == len(prompts) == 24
-
-
-@pytest.mark.parametrize(("category", "expected"), [('"x"', "x"), ("null", ""), ("3", "3")])
-def test_a_line_may_have_a_category(tmp_path, category, expected):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(f'{{"prompt": "a", "category": {category}}}\n')
-    assert dataclasses.asdict(load_prompts(str(path))[0])["category"] == expected
 
 
 def test_runs_of_one_drafter_are_told_apart(tmp_path):

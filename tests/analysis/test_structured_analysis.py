@@ -4,7 +4,6 @@ import json
 
 from specbench.analysis import parameters, structured
 from specbench.metrics.results import TEXTS, TextRow, write_rows
-from specbench.sampling import SamplingParams
 from tests.helpers.made_up_rows import frame, make_row, markdown_report, table_of, write_run
 
 COMPLETIONS = {  # sampler, temperature, gamma: two texts, and how the second ended
@@ -74,13 +73,6 @@ def test_temperatures_apart_are_compared_with_the_same_temperature(tmp_path):
     assert "not touch: temperature, T=0.7, drafts at 1.3 0.50 [0.49, 0.51]." in text
     assert "not touch: temperature, T=1, drafts at 0.5 0.60 [0.59, 0.61]." in text
     assert "T=0.7 draft T=1.3" in text
-
-
-def test_a_schema_keeps_the_order_of_its_properties():
-    """Texts have their properties in the same order."""
-    schema = {"properties": {"b": {}, "a": {}}}
-    structure = SamplingParams(structured_outputs={"json": schema}).structure
-    assert list(json.loads(structure[1])["properties"]) == ["b", "a"]
 
 
 def test_parameters_without_a_column_tell_samplers_apart() -> None:

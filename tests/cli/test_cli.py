@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_bad_input(case, ran):
     assert "Traceback" not in got.text
     for part in case.says:
         assert part in got.text
+    # Key, value, problem and remedy; Hydra has errors of its own.
+    assert re.search(r"\S=.+?: .+[.;] .+", got.text, re.DOTALL) or "Error" in got.text, got.text
     assert len(got.text.splitlines()) <= LONGEST_MESSAGE, got.text
     assert got.loaded == case.needs_model
 

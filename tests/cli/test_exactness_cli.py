@@ -63,7 +63,7 @@ REFUSED = [
     refused("protocol.draws", "many", "Use a whole number from 1 to"),
     refused("protocol.draws", str(10**30), "Use a whole number from 1 to 100000000000."),
     refused("protocol.seconds", "-1", "Use 0 for no limit, or more."),
-    refused("protocol.false_alarm", "2.0", "not inside (0, 1)"),
+    refused("protocol.false_alarm", "2.0", "outside (0, 1)"),
     refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),
     refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
     ignored("gamma", "7"),

@@ -1,7 +1,6 @@
-"""Engines write the texts and step logs of the eager one, whatever comes and goes in their rows."""
+"""Engines: sizes of steps, rows, errors, and which one is chosen. test_ways.py has the texts that they write."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
@@ -17,13 +16,12 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import ModelOutput
-from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import decoder
-from tests.helpers.toy import TensorLookup
+from tests.helpers.toy import toy_decoder, toy_requests
 
 
 class Ban:
@@ -34,16 +32,9 @@ class Ban:
         return logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) == 5, -torch.inf)
 
 
-class EvenOnly:
-    """No odd token: a request that lost its processor, or got another's, would write another text."""
-
-    def __call__(self, logits, history):
-        return logits.masked_fill(torch.arange(logits.shape[1]) % 2 == 1, -torch.inf)
-
-
-def various(pair, count, processor=None):
+def various(pair, count):
     """Requests of different lengths and samplers, one of them with a processor."""
-    made, banned = make_requests(pair, count), SamplingParams(processors=(processor or Ban(),))
+    made, banned = make_requests(pair, count), SamplingParams(processors=(Ban(),))
     requests = [dataclasses.replace(request, max_new_tokens=4 + 7 * (i % 4)) for i, request in enumerate(made)]
     return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
 
@@ -52,28 +43,10 @@ def logs(completions):
     return [(c.token_ids, c.steps, c.finished) for c in completions]
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize(
-    ("gamma", "drafter", "verifier"),
-    [
-        *itertools.product((3,), (ModelDrafter(), TensorLookup()), (MaskedVerifier(), BlockVerifier())),
-        (0, None, None),
-    ],
-    ids=["model-token", "model-block", "prompt_lookup-token", "prompt_lookup-block", "plain"],
-)
-def test_static_steps_write_what_eager_ones_do(exact, gamma, drafter, verifier, request):
-    """With requests that end at different times, so that rows are free, move, and batches shrink."""
-    requests, parts = various(exact, 6, EvenOnly()), {"drafter": drafter, "verifier": verifier}
-    expected = decoder(exact, gamma, **parts).run(requests)
-    if isinstance(verifier, BlockVerifier):  # the types of static steps are checked with the other one
-        request.getfixturevalue("unchecked")
-    static = decoder(exact, gamma, **parts, engine=StaticEngine())
-    assert logs(static.run(requests)) == logs(expected)
-    # What the first left behind is not seen, and a processor comes while others go.
-    assert logs(static.run(requests[::-1], at_once=3)) == logs(expected[::-1])
-    assert static.engine.batch_sizes == (1, 2, 4, 6)
-    few = decoder(exact, gamma, **parts, engine=StaticEngine([2, 8]))
-    assert logs(few.run(requests)) == logs(expected)
+def test_sizes_of_static_steps_grow_with_the_batch(toy):
+    decoding = toy_decoder(toy, engine=StaticEngine())
+    decoding.run(toy_requests((3, 4, 5, 6, 7, 8)))
+    assert decoding.engine.batch_sizes == (1, 2, 4, 6)
 
 
 def test_what_is_under_way_is_told_when_asked(pair):

@@ -1,4 +1,4 @@
-"""Requests with gammas of their own: each has the text and the steps that it has among requests of that gamma."""
+"""Requests with gammas of their own: in lines of a workload, and what is refused. test_ways.py has their texts."""
 
 import dataclasses
 import json
@@ -6,8 +6,6 @@ import json
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.engines.eager import EagerEngine
-from specbench.decoding.engines.static import StaticEngine
 from specbench.protocols.record import RecordProtocol
 from specbench.protocols.settings import unused_of_lines
 from specbench.runs.building import check_own, make_requests
@@ -15,31 +13,7 @@ from specbench.runs.config import Config, WorkloadConfig
 from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
 from tests.decoding.test_engines import logs
-from tests.helpers.toy import DRAFTS, toy_decoder, toy_requests
-
-GAMMAS = (1, None, 0, 2, 3, 0, 1)
-
-
-@pytest.mark.cases(4)
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_a_mixed_batch_writes_what_batches_of_one_gamma_do(toy, draft):
-    most = DRAFTS[draft][2]
-    gammas = [gamma if gamma is None else min(gamma, most) for gamma in GAMMAS]
-    requests = toy_requests((9, 4, 12, 17, 5, 8, 6))
-    mixed = [dataclasses.replace(request, gamma=gamma) for request, gamma in zip(requests, gammas, strict=True)]
-    expected = [("", [], "")] * len(requests)
-    for gamma in set(gammas):
-        places = [i for i, request_gamma in enumerate(gammas) if request_gamma == gamma]
-        alone = toy_decoder(toy, draft, gamma=most if gamma is None else gamma).run([requests[i] for i in places])
-        for place, log in zip(places, logs(alone), strict=True):
-            expected[place] = log
-    drafted = [max(step.draft_depth for step in steps) for _, steps, _ in expected]
-    if draft not in ("prompt_lookup", "suffix_lookup", "probability", "entropy"):  # which may draft less
-        assert drafted == [most if gamma is None else gamma for gamma in gammas]
-    engines = [EagerEngine()] if draft in ("naive", "suffix_lookup") else [EagerEngine(), StaticEngine()]
-    for engine in engines:
-        assert logs(toy_decoder(toy, draft, engine).run(mixed, at_once=4)) == expected, engine.name
+from tests.helpers.toy import toy_decoder, toy_requests
 
 
 def test_a_gamma_above_the_decoder_s_is_refused_by_name(toy):

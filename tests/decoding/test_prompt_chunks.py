@@ -1,7 +1,6 @@
-"""Prompts fed in pieces: the texts of whole prompts, and no request that decodes waits for more than a piece."""
+"""Prompts fed in pieces: no request that decodes waits for more than a piece. test_ways.py has their texts."""
 
 import dataclasses
-import random
 
 import pytest
 import torch
@@ -17,43 +16,16 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, RowCache
 from specbench.rules.token.masked import MaskedVerifier
-from tests.decoding.test_engines import logs
-from tests.helpers.cases import come_and_go
 from tests.helpers.toy import toy_decoder, toy_requests
 from tests.models.test_cached_model import PROMPTS, TOLERANCE
 
 CHUNK = 7
-DRAFTS = {
-    **{"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)},
-    "layer_skip": ("layer_skip", 3),
-}
 
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
     """Of prompts from one token to many pieces."""
     return toy_requests((9, 1, 40, 17, 2, 25, 4))
-
-
-@pytest.mark.cases(3)
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
-    kind, gamma = DRAFTS[draft]
-    expected = logs(toy_decoder(toy, kind, gamma=gamma).run(requests))
-    assert draft == "plain" or sum(step.num_accepted for _, steps, _ in expected for step in steps) > 0
-    for engine in (EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)):
-        chunked = toy_decoder(toy, kind, engine, gamma)
-        assert logs(chunked.run(requests, at_once=3)) == expected, engine.name
-        assert logs(chunked.run(requests[::-1])) == expected[::-1]  # what the first left behind is not seen
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("engine", [EagerEngine(5), StaticEngine(prompt_chunk=5)], ids=["eager", "static"])
-def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
-    """Rows move and memory grows under prompts that are half fed; at times no request decodes."""
-    expected, rng = logs(toy_decoder(toy).run(requests * 2)), random.Random(0)
-    assert logs(come_and_go(toy_decoder(toy, engine=engine), requests * 2, rng, 3)) == expected
 
 
 @pytest.mark.parametrize("engine", [EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)], ids=["eager", "static"])

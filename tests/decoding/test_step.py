@@ -1,7 +1,6 @@
-"""A step on the device: pure, without reading anything back, with drafts padded or not, with requests that join."""
+"""A step on the device: pure, without reading anything back, with drafts padded or not."""
 
 import copy
-import dataclasses
 import itertools
 
 import pytest
@@ -24,8 +23,7 @@ from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.sampling import batch as batches
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from tests.decoding.test_decoding import make_requests, texts
-from tests.decoding.test_engines import logs
-from tests.helpers.cases import decoder, joining
+from tests.helpers.cases import decoder
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
 from tests.helpers.toy import TensorLookup
@@ -46,15 +44,6 @@ WAYS = {
     "tree": {"drafter": TreeDrafter([2, 2, 1, 1]), "verifier": TreeVerifier(), "gamma": 4},
 }
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-
-
-@pytest.mark.cases(2)
-@every_way
-def test_bounds_in_place_of_lengths_write_the_same_texts(exact, way, request):
-    requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
-    expected = decoder(exact, **way).run(requests)
-    request.getfixturevalue("reading_nothing")
-    assert logs(decoder(exact, **way).run(requests)) == logs(expected)
 
 
 @every_way
@@ -109,19 +98,6 @@ def test_a_step_leaves_the_batch_that_it_was_given(exact, way):
     for field in ("tokens", "lengths", "limits", "seeds", "finished"):
         assert torch.equal(getattr(before, field), getattr(kept, field)), field
     assert (after.lengths > before.lengths).all()
-
-
-@pytest.mark.cases(2, 3)
-@every_way
-@pytest.mark.parametrize("widths", ["read", "bounds"])
-def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, way, widths, request):
-    """Later prompts have other lengths and higher limits than the first ones; one is a single token."""
-    if widths == "bounds":
-        request.getfixturevalue("reading_nothing")
-    requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
-    requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
-    alone = [texts(decoder(exact, **way).run([single]))[0] for single in requests]
-    assert texts(joining(decoder(exact, **way), requests[:2], requests[2:3], requests[3:])) == alone
 
 
 class Compact(ModelDrafter):

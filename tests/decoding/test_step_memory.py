@@ -48,7 +48,7 @@ class Reads(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found: list[tuple[str, int]] = []
+        self.tensors: list[tuple[str, int]] = []
         self._made: dict[int, torch.Tensor] = {}  # held, so that no address comes twice
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -57,7 +57,7 @@ class Reads(TorchDispatchMode):
         constant = "lift_fresh" in name  # numbers of the code's own
         places = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         if not constant:
-            self.found += [
+            self.tensors += [
                 (name, tensor.data_ptr())
                 for tensor in tensors
                 if tensor.numel() and tensor.untyped_storage().data_ptr() not in self._made
@@ -82,9 +82,9 @@ class Watched(StaticEngine):
         if key not in self.trials:  # memory that a first step takes is there before a capture
             self.trials.add(key)
         elif key not in self.seen:
-            self.seen[key] = reads.found
+            self.seen[key] = reads.tensors
         else:
-            moved = [pair for pair in zip(self.seen[key], reads.found, strict=True) if pair[0] != pair[1]]
+            moved = [pair for pair in zip(self.seen[key], reads.tensors, strict=True) if pair[0] != pair[1]]
             assert not moved, f"{key}: {moved[:3]}"
             self.compared += 1
         return numbers

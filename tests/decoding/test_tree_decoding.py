@@ -10,7 +10,7 @@ from specbench.core import trees
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.drafters.model import ModelDrafter
-from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
+from specbench.drafters.tree import MOST_TOKENS, TreeDrafter
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
 from specbench.metrics.results import STEPS
@@ -19,22 +19,13 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
-from tests.core.test_trees import IDS, PARENTS, PATHS, decoder
-from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
-from tests.helpers import cases
+from tests.decoding.test_ways import Stirred
+from tests.drafters.test_trees import IDS, PARENTS, PATHS, decoder
 from tests.protocols.test_honest_rows import context, protocol_of
 
 # --- Texts ---
-
-
-def test_greedy_texts_are_the_plain_ones(exact):
-    requests = make_requests(exact, 4, GREEDY, max_new_tokens=14)
-    plain = cases.decoder(exact, 0).run(requests)
-    for drafter in (TreeDrafter([2, 2, 1, 1]), TopTreeDrafter([1, 3])):
-        completions = decoder(exact, drafter).run(requests)
-        assert texts(completions) == texts(plain)
-        assert max(step.num_accepted for completion in completions for step in completion.steps) == 4
 
 
 def test_a_tree_without_branches_is_the_chain(exact):
@@ -82,27 +73,6 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
     (histories,) = seen_by
     along = [[], *([IDS[i] for i in p] for p in PATHS)]
     assert histories == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
-
-
-class Stirred:
-    """Changes every logit by the sum of all tokens before: any history but a path's own moves the text."""
-
-    def __call__(self, logits, history):
-        total = history.tokens.clamp(min=0).sum(dim=1, keepdim=True)
-        return logits + 2 * torch.sin(total * torch.arange(1.0, logits.shape[1] + 1)).to(logits.dtype)
-
-
-def test_processors_see_the_path_to_each_token(exact):
-    """And nothing else; the draft model's logits and the target's alike.
-
-    Each first child is the target's own token; a draft cache without the path's rows would propose another."""
-    sampling = SamplingParams(temperature=0.0, processors=[Stirred()])
-    requests = make_requests(exact, 2, sampling, max_new_tokens=14)
-    plain = cases.decoder(exact, 0).run(requests)
-    same = dataclasses.replace(exact, draft=exact.target)
-    completions = decoder(same).run(requests)
-    assert texts(completions) == texts(plain)
-    assert all(step.num_accepted == step.draft_depth for completion in completions for step in completion.steps)
 
 
 def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):

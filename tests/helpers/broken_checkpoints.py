@@ -50,10 +50,7 @@ IN_THE_FOLDER: Cases = {
     "pipe for config": (instead("config.json", os.mkfifo), ("config.json cannot be read (a named pipe",)),
     "pipe for weights": (instead(WEIGHTS, os.mkfifo), (f"{WEIGHTS} cannot be read (a named pipe",)),
     "pipe for tokenizer": (instead("tokenizer.json", os.mkfifo), ("tokenizer.json cannot be read (a named pipe",)),
-    "dead link for tokenizer": (
-        instead("tokenizer.json", lambda p: p.symlink_to("nowhere")),
-        ("tokenizer.json cannot be read (no such file",),
-    ),
+    "dead link for tokenizer": (instead("tokenizer.json", lambda p: p.symlink_to("nowhere")), ("(no such file",)),
     "pipe for template": (instead("chat_template.jinja", os.mkfifo), ("chat_template.jinja cannot be read",)),
     # config.json
     "config cut off": (write("config.json", '{"a":\n 1'), ("config.json is not JSON", "line 2")),
@@ -83,10 +80,7 @@ IN_THE_FOLDER: Cases = {
     "no tokenizer": (remove("tokenizer.json", "tokenizer_config.json"), ("no tokenizer in the folder",)),
     # Files of weights
     "no weights": (remove(WEIGHTS), ("no weights in the folder", "*.safetensors")),
-    "pickled weights": (
-        lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"),
-        ("only pickled weights (pytorch_model.bin)", "pickles can run code"),
-    ),
+    "pickled weights": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), ("pickles can run code",)),
     "other weights": (lambda f: (f / WEIGHTS).rename(f / "m.gguf"), ("no weights (m.gguf) that can be read",)),
     "weights of another name": (lambda f: (f / WEIGHTS).rename(f / "my.safetensors"), ("my.safetensors", "Rename")),
     "weights named elsewhere": (config(transformers_weights="../x.safetensors"), ("'../x.safetensors'",)),
@@ -108,14 +102,8 @@ IN_THE_FOLDER: Cases = {
         sharded(lambda f, index: (write("x.bin", "")(f), index["weight_map"].update({HEAD: "x.bin"}))),
         (f"'x.bin' for {HEAD}, which is no safetensors file",),
     ),
-    "shard missing": (
-        sharded(lambda f, _: (f / SECOND).unlink()),
-        (f"1 of the 2 files that {INDEX} names are missing: {SECOND}",),
-    ),
-    "shard cut off": (
-        sharded(lambda f, _: write(SECOND, b"x")(f)),
-        (f"{SECOND} is not a whole safetensors file",),
-    ),
+    "shard missing": (sharded(lambda f, _: (f / SECOND).unlink()), (f"are missing: {SECOND}",)),
+    "shard cut off": (sharded(lambda f, _: write(SECOND, b"x")(f)), (f"{SECOND} is not a whole safetensors file",)),
     "tensor not in its shard": (
         sharded(lambda _, index: index["weight_map"].update({"model.more": "model-00001-of-00002.safetensors"})),
         ("model-00001-of-00002.safetensors holds model.more, and it does not",),
@@ -136,20 +124,14 @@ BEFORE_WEIGHTS: Cases = {
     "hidden size a text": (config(hidden_size="x"), ("config.json describes no model", "hidden_size")),
     "context below 0": (config(max_position_embeddings=-1), ("a context of -1 tokens by config.json",)),
     "encoder and decoder": (config(model_type="bart"), ("it has an encoder", "Choose a decoder")),
-    "no text": (
-        config(model_type="clip"),
-        ("model_type 'clip' is no language model that continues text", "Choose a decoder"),
-    ),
+    "no text": (config(model_type="clip"), ("model_type 'clip' is no language model that continues text",)),
     "layers without attention": (
         config(model_type="qwen3", layer_types=["linear_attention"], head_dim=16),
         ("layers of kind ['linear_attention']", "from attention only"),
     ),
     "quantised by nothing": (quantised(), ("it is quantised (None), and cannot be loaded here", "choose")),
     "quantised in a way unknown": (quantised(quant_method="nope"), ("it is quantised ('nope')", "no such method")),
-    "quantised, no library": (
-        quantised(quant_method="gptq", bits=4),
-        ("it is quantised ('gptq'), and cannot be loaded here (ImportError: ", "Install what is missing"),
-    ),
+    "quantised, no library": (quantised(quant_method="gptq", bits=4), ("'gptq'", "(ImportError: ")),
     "rope unknown": (
         config(rope_parameters={"rope_type": "nope", "rope_theta": 1e4}),
         ("config.json describes no model that can be built", "nope"),
@@ -222,16 +204,13 @@ BEFORE_WEIGHTS: Cases = {
     ),
     "template that does not parse": (
         edit_json("tokenizer_config.json", chat_template="{% for"),
-        ("pair.chat=True", "chat template does not work (TemplateSyntaxError", "pair.chat=false"),
+        ("chat template does",),
     ),
     "template that raises": (
         edit_json("tokenizer_config.json", chat_template="{{ raise_exception('no') }}"),
         ("chat template does not work (TemplateError: no)", "pair.chat=false"),
     ),
-    "template a list": (
-        edit_json("tokenizer_config.json", chat_template=["a"]),
-        ("its tokenizer cannot be read (TypeError",),
-    ),
+    "template a list": (edit_json("tokenizer_config.json", chat_template=["a"]), ("(TypeError",)),
 }
 # Found out from the weights.
 WEIGHTS_READ: Cases = {
@@ -239,14 +218,8 @@ WEIGHTS_READ: Cases = {
         tensors(lambda weights: weights.pop("model.layers.0.mlp.up_proj.weight")),
         ("1 weights of the model are not in the files: model.layers.0.mlp.up_proj.weight", "same release"),
     ),
-    "head dropped": (
-        tensors(lambda weights: weights.pop(HEAD)),
-        (f"1 weights of the model are not in the files: {HEAD}",),
-    ),
-    "layers more": (
-        config(num_hidden_layers=3),
-        ("18 weights of the model are not in the files: model.layers.1.", " and 13 more"),
-    ),
+    "head dropped": (tensors(lambda weights: weights.pop(HEAD)), (f"are not in the files: {HEAD}",)),
+    "layers more": (config(num_hidden_layers=3), ("18 weights of the model are not in the files: model.layers.1.",)),
     "another architecture": (
         config(model_type="gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_head=2, n_layer=1),
         ("weights of the model are not in the files: ", "have no place in the model: ", "model.layers.0.mlp"),
@@ -260,19 +233,10 @@ WEIGHTS_READ: Cases = {
         (f"1 weights have other shapes than config.json says: {HEAD} 4000x32 instead of 4096x32",),
     ),
     "not a number": (first_value(NORM, torch.nan), (f"1 weights hold NaN or infinite values: {NORM}", "fetch")),
-    "rotary base 0": (
-        config(rope_theta=0.0, rope_parameters=...),
-        ("the numbers of config.json make NaN or infinite values: model.rotary_emb.inv_freq", "rope_theta"),
-    ),
+    "rotary base 0": (config(rope_theta=0.0, rope_parameters=...), ("model.rotary_emb.inv_freq",)),
     "infinite": (first_value(EMBEDDING, -torch.inf), (f"NaN or infinite values: {EMBEDDING}",)),
-    "embedding of zeros": (
-        tensors(lambda weights: weights[EMBEDDING].zero_()),
-        (f"all values are 0 in {EMBEDDING}", "every token is alike"),
-    ),
-    "all zeros": (
-        tensors(lambda weights: [tensor.zero_() for tensor in weights.values()]),
-        ("all values are 0 in ", "every token is alike"),
-    ),
+    "embedding of zeros": (tensors(lambda weights: weights[EMBEDDING].zero_()), (f"all values are 0 in {EMBEDDING}",)),
+    "all zeros": (tensors(lambda weights: [tensor.zero_() for tensor in weights.values()]), ("all values are 0 in ",)),
     "head not tied": (config(tie_word_embeddings=True), (f"ties {HEAD} to {EMBEDDING}", "two that differ", "false")),
     "normalised by nothing": (config(rms_norm_eps=float("nan")), ("its logits are NaN",)),
     "stop token unknown": (

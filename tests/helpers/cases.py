@@ -119,17 +119,6 @@ def decoder(
     return Decoder(target, made, verifier or MaskedVerifier(), gamma, stops, engine, pair.tokenizer)
 
 
-def joining(decoder: Decoder, first: Sequence[Request], *later: Sequence[Request]) -> list[Completion]:
-    """Decodes requests of which the later ones are admitted step by step."""
-    completions = decoder.start(first)
-    for requests in later:
-        decoder.step()
-        completions += decoder.admit(requests)
-    while decoder.active:
-        decoder.step()
-    return completions
-
-
 def come_and_go(decoder: Decoder, requests: Sequence[Request], rng: random.Random, most: int) -> list[Completion]:
     """Decodes requests that are admitted at random times, up to ``most`` at once; the first one begins alone."""
     completions, waiting = decoder.start(requests[:1]), list(requests[1:])

@@ -38,89 +38,41 @@ TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
 LIKELIER = TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": [-0.1, -0.1]}
 SWAPPED = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(LIKELIER)}"}
 REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
+LOOKUP, UNSURE = "drafter=prompt_lookup", ("drafter.policy=probability", "drafter.threshold=0.4")
+OWN, ECHO = ("--config-dir", "conf"), {"conf/drafter/echo.yaml": "_target_: echo.Echo\nlag: 12\n"}
+CUT_OFF = {"p.jsonl": '{"prompt": "a"}\n\n{"prompt": \n'}
 BAD_INPUT = [
     # Hydra's own messages
     Case("a text for a list of texts", ("sampler.stop=abc",), ("sampler.stop=abc", "It takes a list: write key=[a,b]")),
-    Case(
-        "unknown key of a component",
-        ("drafter=prompt_lookup", "drafter.longst=3"),
-        ("drafter.longst=3: drafter=prompt_lookup has no key longst. Did you mean drafter.longest? It has longest,",),
-    ),
+    Case("unknown key of a component", (LOOKUP, "drafter.longst=3"), ("drafter.longst=3", "mean drafter.longest?")),
     Case("key of a component without any", ("verifier=masked", "verifier.foo=1"), ("has no key foo. It has none.",)),
-    Case(
-        "unknown key of one's own component",
-        ("--config-dir", "conf", "drafter=echo", "drafter.lagg=3"),
-        ("drafter.lagg=3: drafter=echo has no key lagg. Its yaml has all that it takes.",),
-        files={"conf/drafter/echo.yaml": "_target_: echo.Echo\nlag: 12\n"},
-    ),
-    Case(
-        "a command behind a flag",
-        ("--config-dir", "conf", "list", "drafter"),
-        ("argument=list: no key=value. Write key=value. A command, such as list or report, is the first word",),
-        files={"conf/drafter/echo.yaml": "_target_: echo.Echo\n"},
-    ),
-    Case(
-        "an entry that a mapping of a component lacks",
-        ("source=openvino", "source.target=IR", "source.properties={A: b}"),
-        ("source.properties takes entries", "Add them: '++source.properties={A: b}'"),
-    ),
+    Case("unknown key of one's own", (*OWN, "drafter=echo", "drafter.lagg=3"), ("drafter.lagg=3",), files=ECHO),
+    Case("a command behind a flag", (*OWN, "list", "drafter"), ("argument=list: no key=value",), files=ECHO),
+    Case("entry of a mapping", ("source=openvino", "source.target=x", "source.properties={A: b}"), ("'++source",)),
     Case("key of another choice", ("drafter.longest=3",), ("no key longest. drafter=prompt_lookup",)),
     Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
     Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),
     Case("unknown experiment", ("+exp=gama_sweep",), ("+exp=gama_sweep: no such choice. Did you mean gamma_sweep?",)),
-    Case(
-        "an interpolation of nothing",
-        ("protocol=replay", "drafter=${nope}"),
-        ("drafter=${nope}", "Error resolving interpolation '${nope}'"),
-    ),
+    Case("an interpolation of nothing", ("protocol=replay", "drafter=${nope}"), ("drafter=${nope}",)),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     # Numbers
     Case("gamma below 0", ("gamma=-1",), ("gamma=-1", BAD, GOOD)),
-    Case(
-        "a stop string where no text is",
-        ("protocol=latency", "sampler.stop=[x]"),
-        ("sampler.stop=['x']", "would ignore it", "leave it out"),
-    ),
+    Case("a stop string where no text is", ("protocol=latency", "sampler.stop=[x]"), ("sampler.stop=['x']",)),
     Case("warm-up without end", ("protocol.warmup=10000000000000000000000",), ("protocol.warmup=1000", "0 to 10000")),
     Case("rounds without end", ("protocol.max_rounds=1000000000",), ("max_rounds=1000000000", "from 1 to 10000")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
     Case("draws no number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")),
     # The pair
     Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
-    Case(
-        "no draft",
-        ("pair=hf", "pair.target=embedded:target"),
-        ("pair.draft=null: drafter=model drafts with a model", "Give one, or use drafter=layer_skip"),
-    ),
-    Case(
-        "dtype of no draft",
-        ("pair.draft=null", "pair.draft_dtype=float16"),
-        ("pair.draft_dtype=float16: there is no pair.draft", "Leave it out"),
-    ),
-    Case(
-        "no probabilities to record",
-        ("pair.draft=null", "drafter=prompt_lookup", "protocol=record"),
-        ("drafter=prompt_lookup: has no probabilities", "drafter=layer_skip"),
-    ),
-    Case(
-        "drafts of other lengths than are known",
-        ("drafter.policy=probability", "drafter.threshold=0.4", "protocol=cost"),
-        ("drafter.policy=probability: this protocol knows drafts of gamma tokens alone", "Use drafter.policy=fixed"),
-    ),
+    Case("no draft", ("pair=hf", "pair.target=embedded:target"), ("pair.draft=null: drafter=model",)),
+    Case("dtype of no draft", ("pair.draft=null", "pair.draft_dtype=float16"), ("pair.draft_dtype=float16",)),
+    Case("no probabilities", ("pair.draft=null", LOOKUP, "protocol=record"), ("drafter=prompt_lookup: has no prob",)),
+    Case("drafts of other lengths", (*UNSURE, "protocol=cost"), ("drafter.policy=probability: this protocol",)),
     Case("unknown embedded model", ("pair.target=embedded:big",), ("pair.target=embedded:big", "embedded:target")),
     Case("folder of no user", (*HF, "pair.target='~nobody-here/x'"), ("pair.target=~nobody-here/x", "no such folder")),
     # The workload
-    Case(
-        "no file given",
-        ("workload=file",),
-        ("workload.path=???: no value given. Add workload.path=... to the command.",),
-    ),
-    Case(
-        "malformed line",
-        ("workload=file", "workload.path=prompts.jsonl"),
-        ("workload.path=prompts.jsonl", "line 3 is not JSON", "Each line must be"),
-        files={"prompts.jsonl": '{"prompt": "a"}\n\n{"prompt": \n'},
-    ),
+    Case("no file given", ("workload=file",), ("workload.path=???: no value given",)),
+    Case("malformed line", ("workload=file", "workload.path=p.jsonl"), ("line 3 is not JSON",), files=CUT_OFF),
     Case("longer than the context", ("max_new_tokens=100000",), ("max_new_tokens=100000", "context is", "lower"), True),
     # Tracking, device, dtype
     Case("unknown tracking", ("tracking.mode=nonsense",), ("tracking.mode=nonsense", "Use offline, online, disabled")),
@@ -128,42 +80,17 @@ BAD_INPUT = [
     # Components
     Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
-    Case(
-        "no verifier",
-        ("verifier._target_=builtins.dict",),
-        ("verifier=dict: no verifier: it has no verify. See docs/",),
-    ),
-    Case(
-        "no protocol",
-        ("protocol._target_=builtins.dict",),
-        ("protocol=dict: no protocol: it has no needs_models, run",),
-    ),
+    Case("no verifier", ("verifier._target_=builtins.dict",), ("verifier=dict: no verifier: it has no verify",)),
+    Case("no protocol", ("protocol._target_=builtins.dict",), ("protocol=dict: no protocol: it has no",)),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
-    Case(
-        "n-grams of size 0",
-        ("drafter=prompt_lookup", "drafter.longest=0"),
-        ("drafter.longest=0", "whole number from 1"),
-    ),
+    Case("n-grams of size 0", (LOOKUP, "drafter.longest=0"), ("drafter.longest=0", "whole number from 1")),
     Case("trees for a verifier of chains", ("drafter=tree",), ("drafter drafts trees", "Use verifier=tree")),
-    Case(
-        "trees where chains alone are known",
-        ("drafter=tree", "verifier=tree", "protocol=cost"),
-        ("drafter=tree:", "chains alone", "Use drafter=model"),
-    ),
+    Case("trees where chains alone are known", ("drafter=tree", "verifier=tree", "protocol=cost"), ("drafter=tree:",)),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
     Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
-    Case(
-        "trace of another sampler",
-        (*REPLAY, "sampler=chat"),
-        ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
-        files=TRACE,
-    ),
-    Case(
-        "number as a trace",
-        ("protocol=replay", "protocol.trace=2024"),
-        ("protocol.trace=2024: not a path", "Put ./ before"),
-    ),
+    Case("trace of another sampler", (*REPLAY, "sampler=chat"), ("sampler.temperature=0.7",), files=TRACE),
+    Case("number as a trace", ("protocol=replay", "protocol.trace=2024"), ("protocol.trace=2024: not a path",)),
     Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
     Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
     Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
@@ -172,16 +99,8 @@ BAD_INPUT = [
     Case("another pair's trace", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE),
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
-    Case(
-        "prediction of no drafts",
-        ("protocol=predict", "protocol.gammas=[0]", "protocol.decoded=[0]"),
-        ("protocol.gammas=[0]", "none of them drafts", "Add one above 0, such as 4."),
-    ),
-    Case(
-        "batch whose cost is not measured",
-        ("protocol=predict", "batch_size=32"),
-        ("batch_size=32", "protocol.cost.batches"),
-    ),
+    Case("prediction of nothing", ("protocol=predict", "protocol.gammas=[0]", "protocol.decoded=[0]"), ("gammas=[0]",)),
+    Case("batch whose cost is not measured", ("protocol=predict", "batch_size=32"), ("batch_size=32", "cost.batches")),
     # The pair is not in the hub cache: what is wrong with the protocol is said before it is looked for.
     *(
         Case(
@@ -207,28 +126,14 @@ BAD_INPUT = [
             ("exactness", "workload.limit=3"),
         )
     ),
-    Case(
-        "replay of a verifier of specbench",
-        (*REPLAY, "verifier=block"),
-        ("verifier=block: protocol=replay would ignore it. Every rule of specbench", "a rule of your own"),
-        files=TRACE,
-    ),
+    Case("replay of specbench's verifier", (*REPLAY, "verifier=block"), ("verifier=block: ",), files=TRACE),
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
-    Case(
-        "gamma without calls",
-        ("protocol=exactness", "protocol.calls=0", "gamma=3"),
-        ("gamma=3: ", "calls drawn from D"),
-    ),
+    Case("gamma without calls", ("protocol=exactness", "protocol.calls=0", "gamma=3"), ("gamma=3: ",)),
     # Folders and experiments
     Case("folder of nobody", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")),
     Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
     Case("folder above", ("hydra.sweep.dir=..",), ("hydra.sweep.dir=..", "beside your own files")),
-    Case(
-        "folder with rows",
-        ("hydra.sweep.dir=old",),
-        ("holds results.parquet", "Choose"),
-        files={"old/results.parquet": ""},
-    ),
+    Case("folder with rows", ("hydra.sweep.dir=old",), ("holds results.parquet",), files={"old/results.parquet": ""}),
     Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),
     Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
     Case("no job", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")),

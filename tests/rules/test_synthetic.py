@@ -9,14 +9,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.decoding import check_fit
-from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.synthetic import SyntheticDrafter
 from specbench.rules.synthetic import SyntheticVerifier, rate_for
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
-from tests.decoding.test_decoding import texts
 from tests.helpers.cases import decoder
-from tests.helpers.toy import toy_requests
 
 BLOCKS = 40_000
 
@@ -57,17 +54,6 @@ def test_the_rates_that_were_asked_for_by_place():
 )
 def test_the_rate_of_a_length(length, count, expected):
     assert rate_for(length, count) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("engine", [None, StaticEngine()], ids=["eager", "static"])
-def test_blocks_are_accepted_and_rejected_whatever_the_batch(toy, engine):
-    requests = toy_requests((9, 1, 12, 4))
-    parts = {"drafter": SyntheticDrafter(), "gamma": 3, "stop_ids": []}
-    decoding = decoder(toy, verifier=SyntheticVerifier(), engine=engine, **parts)
-    together = decoding.run(requests)
-    alone = [decoder(toy, verifier=SyntheticVerifier(), **parts).run([request])[0] for request in requests]
-    assert texts(together) == texts(alone)
-    assert {step.num_accepted for completion in together for step in completion.steps} == {0, 1, 2, 3}
 
 
 def test_no_stop_token_is_drafted(toy):

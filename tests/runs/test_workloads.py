@@ -16,7 +16,7 @@ import yaml
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.runs.config import ColumnsConfig, WorkloadConfig
-from specbench.runs.workloads import Prompt, Workload, load_workload, sources
+from specbench.runs.workloads import Prompt, Workload, load_prompts, load_workload, sources
 from specbench.runs.workloads.prompts import PLACEHOLDERS
 from specbench.runs.workloads.selection import shuffled
 from tests.helpers.command_lines import new_process
@@ -327,3 +327,14 @@ def test_a_missing_file_is_found_before_anything_heavy_is_imported(tmp_path):
     assert "workload.path=none.jsonl: cannot be read (no such file). Give a UTF-8 file" in ended.stderr
     assert not {"torch", "transformers", "pyarrow", "pandas"} & set(ended.stdout.split())
     assert not list(tmp_path.glob("outputs"))
+
+
+def test_the_copy_heavy_workload_has_four_categories():
+    prompts = load_prompts("embedded:copy_heavy.jsonl")
+    assert Counter(prompt.category for prompt in prompts) == dict.fromkeys(("repeat", "edit", "rows", "new"), 6)
+    assert len({prompt.text for prompt in prompts}) == len(prompts)
+
+
+@pytest.mark.parametrize(("category", "expected"), [("x", "x"), (None, ""), (3, "3")])
+def test_a_line_may_have_a_category(tmp_path, category, expected):
+    assert only(tmp_path, {"prompt": "a", "category": category}).category == expected

@@ -1,6 +1,5 @@
 """Processors change p and q by what precedes each position, drafted tokens included, wherever p or q is needed."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -8,15 +7,9 @@ import torch
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import logits_along, rows_along
-from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel
 from specbench.protocols.scoring import columns_of
-from specbench.rules.block.masked import BlockVerifier
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
-from tests.decoding.test_decoding import make_requests, texts
-from tests.helpers.cases import decoder, joining
 
 
 @dataclass(frozen=True)
@@ -27,23 +20,6 @@ class FrequencyPenalty:
 
     def __call__(self, logits, history):
         return logits - self.penalty * history.counts(logits.shape[1]).to(logits.dtype)
-
-
-class NoRepeat:
-    """Forbids the token just before."""
-
-    def __call__(self, logits, history):
-        last = history.tokens.gather(1, history.lengths[:, None] - 1)
-        return logits.scatter(1, last, -torch.inf)
-
-
-class Scrambled:
-    """Moves every logit by a number of its own for each length and last token."""
-
-    def __call__(self, logits, history):
-        last = history.tokens.gather(1, history.lengths[:, None] - 1)
-        ids = torch.arange(logits.shape[1], device=logits.device)
-        return logits + 6 * torch.sin(ids * (1.0 + history.lengths[:, None]) + last).to(logits.dtype)
 
 
 STRONG = FrequencyPenalty(3.0)
@@ -60,42 +36,6 @@ def test_history_holds_the_text_and_the_drafted_tokens_before_each_position():
     ]  # fmt: skip
     assert history.lengths.tolist() == [2, 3, 4, 3, 5]
     assert history.counts(10)[4].tolist() == [0, 0, 0, 0, 1, 0, 0, 3, 1, 0]
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["masked", "block"])
-@pytest.mark.parametrize("drafter", [ModelDrafter(), PromptLookupDrafter()], ids=["model", "prompt_lookup"])
-def test_greedy_speculative_text_is_greedy_plain_text(exact, drafter, verifier):
-    """A history that is a token too short or too long, or that leaves out drafted tokens, changes the text."""
-    sampling = SamplingParams(temperature=0.0, processors=(STRONG, Scrambled()))
-    requests = make_requests(exact, 4, sampling, max_new_tokens=20)
-    plain = texts(decoder(exact, 0).run(requests))
-    speculative = decoder(exact, 4, drafter=drafter, verifier=verifier).run(requests)
-    assert texts(speculative) == plain
-    if drafter.has_probabilities:
-        assert sum(step.num_accepted for completion in speculative for step in completion.steps) > 20
-    free = [dataclasses.replace(r, sampling=SamplingParams(temperature=0.0)) for r in requests]
-    assert texts(decoder(exact, 0).run(free)) != plain
-
-
-def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
-    """Its logits at a place go through the processors with the drafted tokens before it, or it proposes another one."""
-    same = dataclasses.replace(exact, draft=exact.target)
-    sampling = SamplingParams(temperature=0.0, processors=(STRONG, Scrambled()))
-    requests = make_requests(same, 2, sampling, max_new_tokens=11)
-    steps = [step for text in decoder(same, 4, stop_ids=()).run(requests) for step in text.steps]
-    assert [step.num_accepted for step in steps] == [4, 4, 0] * 2
-
-
-def test_a_batch_of_requests_with_and_without_processors(exact):
-    """Each writes what it writes alone; one joins late, with processors that are new to the batch."""
-    chains = [(STRONG,), (), (NoRepeat(), STRONG), (STRONG,)]
-    requests = [
-        dataclasses.replace(r, sampling=SamplingParams(processors=chain))
-        for r, chain in zip(make_requests(exact, 4, max_new_tokens=12), chains, strict=True)
-    ]
-    alone = [texts(decoder(exact, 3).run([request]))[0] for request in requests]
-    assert texts(joining(decoder(exact, 3), requests[:2], requests[2:])) == alone
 
 
 def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):

@@ -46,7 +46,7 @@ def test_every_parameter_is_tested_somewhere():
     assert PLAIN | BY_HISTORY | {*TEXTS} == named
 
 
-# skip_special_tokens: tests/sampling/test_stopping.py
+# skip_special_tokens: tests/decoding/test_stopping.py
 @pytest.mark.cases(6)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "skip_special_tokens"])

@@ -52,7 +52,7 @@ def test_names_say_what_a_thing_is():
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
         for path in files
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (name := _bound(node)) in vague
+        if (name := _bound(node, attributes=path.relative_to(ROOT).parts[0] != "tests")) in vague
     ]
     assert len(files) > 600
     assert named == []
@@ -67,9 +67,11 @@ def test_sentences_have_nouns():
     assert {str(path): vague.findall(text) for path, text in texts.items() if vague.search(text)} == {}
 
 
-def _bound(node: ast.AST) -> str | None:
-    """The name that a node binds; None if it binds none."""
+def _bound(node: ast.AST, attributes: bool) -> str | None:
+    """The name that a node binds; None if it binds none. Attributes of stand-ins in tests are left alone."""
     match node:
+        case ast.Attribute(attr=name, ctx=ast.Store()) if attributes:
+            return name
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
             return name
     return None

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.changed import files_for
+from tests.helpers.changed import FEW, ROOT, files_for, imports, modules, related_tests
 
 pytest_plugins = ["pytester"]
 CASES = """
@@ -37,7 +37,7 @@ def test_make_test_runs_the_cases_that_are_spread_and_no_thorough_test(
     pytester.runpytest_inprocess("-m", "not long", plugins=[spread]).assert_outcomes(passed=6, deselected=2)
 
 
-def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
+def test_a_module_has_the_files_of_its_room_and_the_nearest_others():
     changed = [
         "specbench/decoding/step.py",
         "specbench/decoding/engines/graph.py",
@@ -46,8 +46,40 @@ def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
     ]
     names = {file.name for file in files_for(changed)}
     assert {"test_step.py", "test_step_memory.py", "test_engines.py", "test_conf.py"} <= names
-    assert "test_decoding_kernels.py" not in names, "of another room"
+    assert "test_kernels_on_gpu.py" not in names, "far from both"
+    assert {file.name for file in files_for(["specbench/models/threads.py"])} >= {"test_threads.py"}, "named after it"
+    assert {file.name for file in files_for(["specbench/reports/words/ranking.md"])} >= {"test_readme.py"}
     assert files_for(["specbench/nowhere/nothing.py", "LICENSE"]) == []
+
+
+def test_every_module_has_a_few_test_files():
+    """A module that nothing imports, and no yaml names, has none."""
+    files = {name: related_tests(name) for name in modules() if name.startswith("specbench")}
+    assert len(files) > 350
+    assert [name for name in files if not files[name]] == []
+    assert {name: len(files[name]) for name in files if len(files[name]) > 2 * FEW + 2} == {}
+
+
+def test_test_files_lie_in_the_room_of_what_they_test():
+    """A file imports a module of its room, by helpers or other tests too, or runs a script of experiments/."""
+    graph = imports()
+
+    def reached(name: str) -> set[str]:
+        return graph[name].union(*(reached(other) for other in graph[name] if other.startswith("tests.")))
+
+    rooms = {path.name for path in (ROOT / "specbench").iterdir() if path.is_dir()}
+    files = {name: modules()[name] for name in graph if _room(name) in rooms and ".test_" in name}
+    assert len(files) > 150
+    assert [
+        name
+        for name, path in files.items()
+        if _room(name) not in map(_room, reached(name)) and "from experiments" not in path.read_text(encoding="utf-8")
+    ] == []
+
+
+def _room(module: str) -> str:
+    """The room of a module of specbench or of tests; specbench itself gives what is in api."""
+    return "api" if module == "specbench" else module.split(".")[1]
 
 
 @pytest.mark.parametrize(
@@ -59,5 +91,5 @@ def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
         ("analysis/vocabularies.py", "test_analysis.py"),
     ],
 )
-def test_a_module_that_no_test_of_its_room_imports_has_those_that_do_or_that_import_its_readers(module, test):
+def test_a_module_that_no_test_imports_has_those_of_its_readers(module, test):
     assert test in {file.name for file in files_for([module])}

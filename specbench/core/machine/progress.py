@@ -42,7 +42,7 @@ class _Lines:
 
     def __init__(self, label: str, total: int, seconds: float):
         self.label, self.total, self.seconds, self.done, self.tokens = label, total, seconds, 0, 0
-        self.started = self.said = time.monotonic()
+        self.started = self.last_line = time.monotonic()
 
     def advance(self, done: int) -> None:
         """Counts what was done."""
@@ -57,9 +57,9 @@ class _Lines:
             more: returns the tokens of what is not counted yet.
         """
         now = time.monotonic()
-        if now - self.said < LINE_SECONDS or console.is_terminal:
+        if now - self.last_line < LINE_SECONDS or console.is_terminal:
             return
-        self.said, passed, tokens = now, now - self.started, self.tokens + more()
+        self.last_line, passed, tokens = now, now - self.started, self.tokens + more()
         parts = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
         if self.done:
             left = min(passed * (self.total - self.done) / self.done, max(0, self.seconds - passed))

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from specbench.core import trees
 from specbench.core.rng import Streams
 from specbench.core.types import LogitRows
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
+from specbench.exactness.statistics.g_tests import node_g_test
 from specbench.models import CachedModel
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
@@ -131,12 +131,7 @@ def g_test(p, emitted, depth, seed=0):
     expected = p[0]
     for _ in range(depth):
         expected = (expected.reshape(-1, vocabulary)[:, :, None] * p[None]).ravel()
-    seen = np.bincount(numbers, minlength=len(expected))
-    rare = expected * len(emitted) < 5
-    seen, expected_counts = (np.append(cells[~rare], cells[rare].sum()) for cells in (seen, expected * len(emitted)))
-    possible = expected_counts > 0
-    test = stats.power_divergence(seen[possible], expected_counts[possible], lambda_="log-likelihood")
-    return float(test.pvalue)
+    return node_g_test(np.bincount(numbers, minlength=len(expected))[None], expected[None]).p_value
 
 
 @pytest.mark.cases(1)

@@ -283,3 +283,10 @@ def test_traces_and_rows_name_it(pair):
     nothing = torch.zeros(0, dtype=torch.int64)
     with pytest.raises(ArgumentError, match=r"sampling\.structured_outputs: needs the text before each position"):
         specbench.verify(torch.zeros(1, 9), nothing, seeds=1, positions=1, num_draft_tokens=[0], sampling=sampling)
+
+
+def test_a_schema_keeps_the_order_of_its_properties():
+    """Texts have their properties in the same order."""
+    schema = {"properties": {"b": {}, "a": {}}}
+    structure = SamplingParams(structured_outputs={"json": schema}).structure
+    assert list(json.loads(structure[1])["properties"]) == ["b", "a"]
