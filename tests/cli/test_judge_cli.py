@@ -60,7 +60,7 @@ def uploaded_text(run: Ran, name: str) -> str:
 
 
 def test_the_table_of_what_texts_find_names_bugs_of_the_zoo_and_adds_up():
-    """It holds measurements of one commit, whose zoo was smaller."""
+    """It holds measurements of one commit."""
     page = (ROOT / "docs/judge.md").read_text()
     rows = re.findall(r"^\| (\w+) \| (not|[\d,]+) \| (not|[\d,]+).* \|$", page, re.MULTILINE)
     names = [name for name, *_ in rows]

@@ -5,6 +5,7 @@ On a CPU, with small vocabularies.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,8 @@ def test_a_row_of_a_run_without_models(ran):
     assert rows["verifier"].tolist() == ["masked", "block"]
     assert rows["target"].isna().all()
     assert (rows["batch_size"] == 2).all()
+    configured = [json.loads(text) for text in rows["config"]]
+    assert all(config["batch_size"] == 2 and "pair" not in config for config in configured), "what was used alone"
 
 
 def test_agreement_ends_with_rows_and_a_report(ran):
