@@ -33,7 +33,7 @@ def tally_kernel(
     texts, text_stride, prompt_lengths, text_lengths, bias_ids, counts, lengths, listed, times,
     step, columns, biases, vocabulary, parts, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """lengths int32 [B, parts]; listed and times int32 [B, parts, columns + biases], of which the first ``lengths`` count.
+    """lengths int32 [B, parts]; listed and times int32 [B, parts, columns + biases], whose first ``lengths`` count.
 
     times: how often the continuation holds the token; GIVEN besides if the prompt does. Biased tokens are listed too.
     counts int32 [B, vocabulary], all 0 before and after. The others are as in History and Shaping. Grid: B * parts.
