@@ -22,7 +22,7 @@ FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
 SMALL = 2048  # more with matrices of up to this many outputs
 FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD
 BROAD = 2048
-MOST_AT_ONCE = 8192  # inputs of a row that a program reads at once
+MOST_AT_ONCE = 2**14  # bytes of a row of weights that a program reads at once
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
@@ -74,7 +74,7 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         shared: bytes that a program may have for tiles on their way.
     """
     if rows == 1 or (itemsize == 2 and _by_number(rows, inputs, itemsize)):
-        if inputs <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
+        if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
             return Tiles(4 if inputs >= BROAD else 8, max(256, triton.next_power_of_2(inputs)), 1, 4, 1)
         return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
     if _by_number(rows, inputs, itemsize):
