@@ -248,7 +248,7 @@ DIFFERENCES = {
 def test_what_else_varies_tells_rows_apart(
     module: ModuleType, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every table of a report, and in that of the console."""
+    """In every table of a report, and in the console's."""
     rows = [make_row(job=job, engine="eager", **{column: value}) for job, value in enumerate(DIFFERENCES[column])]
     shown: list[pd.DataFrame] = []
     if module is summary:

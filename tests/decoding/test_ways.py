@@ -1,8 +1,8 @@
 """Every way to draft, through every engine, for requests of every kind, which share batches.
 
-A greedy text is that of the target alone, one token at a time. Sampled texts and their steps are those of each request
-by itself, whatever comes and goes in the rows beside it. ``WAYS`` and ``ENGINES`` are the table; ``kinds`` are its
-requests, of which a test that fails names those that differ.
+A greedy text is the one that the target writes alone, a token at a time. A sampled text and its steps are those that
+the request has by itself, whatever comes and goes in the rows beside it. ``WAYS`` and ``ENGINES`` are the table;
+``kinds`` are its requests, of which a test that fails names those that differ.
 """
 
 import dataclasses
