@@ -114,9 +114,7 @@ def attend(
     """
     _check_tensors(query, key, value, split)
     _check_places(query, places, window, sinks)
-    if split is None:
-        rows, tile = _rows(query, key)
-        split = keys_per_split(len(key) * key.shape[1] * triton.cdiv(rows, tile), key.shape[2])
+    split = split or keys_per_split(_pairs(query, key), key.shape[2])
     arguments = (query, key, value, places, sinks, scale, window or 0, softcap or 0.0, split)
     if torch.compiler.is_compiling():
         return torch.ops.specbench.attention(*arguments)
@@ -155,9 +153,7 @@ def attend_new(
     places = lengths.view(batch, 1, 1, 1)
     _check_tensors(query, key, value, split)
     if split is None:
-        rows, tile = _rows(query, key)
-        pairs = batch * kv_heads * triton.cdiv(rows, tile)
-        split = MOST_NEW_KEYS if visible <= MOST_NEW_KEYS else keys_per_split(pairs, visible)
+        split = MOST_NEW_KEYS if visible <= MOST_NEW_KEYS else keys_per_split(_pairs(query, key), visible)
     return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new).flatten(2)
 
 
@@ -179,20 +175,18 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
     early = dependent.options(query.device)
-    tables = norms = (key, key)  # in the place of what there is none of
-    if turning is not None:
-        tables = (turning.cos, turning.sin)
-        norms = tables if turning.q_norm is None else (turning.q_norm, turning.k_norm)
+    turns = (None,) * 4 if turning is None else (turning.cos, turning.sin, turning.q_norm, turning.k_norm)
+    pointers = [key if tensor is None else tensor for tensor in turns]
     fewest_new = FEWEST_NEW if row_tile < FEWEST_ROWS.value else FEWEST_ROWS.value
     run(
         split_kernel, batch * kv_heads * splits * row_tiles,
         query if new is None else new, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
         key if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
-        softcap, n, visible, window, split, splits, row_tiles, *tables, *norms, turning.epsilon if turning else 0.0,
+        softcap, n, visible, window, split, splits, row_tiles, *pointers, turning.epsilon if turning else 0.0,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
         VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES,
         WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turning is not None,
-        NORM=norms is not tables and turning is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
+        NORM=turns[2] is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
         AHEAD=turning is not None and split <= keys,
         num_warps=2 * WARPS if turning is not None and keys > MOST_KEYS else WARPS, **early,
     )  # fmt: skip
@@ -227,6 +221,12 @@ def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
         return rows, rows
     most = ROWS_OF_FLOAT32 if query.dtype == torch.float32 else ROWS
     return rows, max(FEWEST_ROWS.value, min(most, triton.next_power_of_2(rows)))
+
+
+def _pairs(query: Tensor, key: Tensor) -> int:
+    """Programs without a split: requests times key heads times tiles of rows."""
+    rows, tile = _rows(query, key)
+    return len(key) * key.shape[1] * triton.cdiv(rows, tile)
 
 
 def _output(query: Tensor, value: Tensor) -> Tensor:

@@ -73,12 +73,12 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         itemsize: bytes of a number.
         shared: bytes that a program may have for tiles on their way.
     """
-    if rows == 1 or (itemsize == 2 and _by_number(rows, inputs, itemsize)):
+    if _by_number(rows, inputs, itemsize):
+        if rows > 1 and itemsize > 2:
+            return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
         if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
             return Tiles(4 if inputs >= BROAD else 8, max(256, triton.next_power_of_2(inputs)), 1, 4, 1)
         return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
-    if _by_number(rows, inputs, itemsize):
-        return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
     large = rows > FEW_ROWS and outputs >= LARGE[0]
     wide, warps = (128, 8) if large else (64, 4)
     programs = triton.cdiv(outputs, wide)

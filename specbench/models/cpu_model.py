@@ -21,7 +21,7 @@ from specbench.core.draft_lengths import LengthPolicy
 from specbench.core.trees import check_nodes
 from specbench.kernels import cpu_product
 from specbench.models.cached_model import CachedModel
-from specbench.models.llama_like import is_llama_like
+from specbench.models.llama_like import is_llama_like, rotary_tables
 
 
 class _Model(ctypes.Structure):
@@ -161,8 +161,7 @@ def _structure(cached: CachedModel, weights: _Weights) -> tuple[_Model, list[Any
     model: Any = cached.model
     attention, capacity = model.model.layers[0].self_attn, cached.capacity
     heads, kv_heads = (layer.out_features // attention.head_dim for layer in (attention.q_proj, attention.k_proj))
-    positions = torch.arange(capacity).clamp(max=cached.context - 1)[None]
-    rotation = [table[0].contiguous() for table in model.model.rotary_emb(weights.outer[0], positions)]
+    rotation = rotary_tables(model, capacity, cached.context, weights.outer[0])
     memory = cached.packed_memory(kv_heads, attention.head_dim, cpu_product.load().specbench_columns())
     addresses = [
         0 if tensor is None else tensor.data_ptr()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from specbench.models.cached_model import CachedModel
 
@@ -30,3 +31,15 @@ def is_llama_like(cached: CachedModel) -> bool:
             return False
     biased = any(".mlp." in name and name.endswith(".bias") for name, _ in model.named_parameters())
     return getattr(config, "sliding_window", None) is None and not biased
+
+
+def rotary_tables(model: Any, positions: int, context: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the cosines and sines [positions, head size] by which a model turns queries and keys.
+
+    Args:
+        context: the longest sequence that the model can hold; positions beyond it have its last one's.
+        like: has the device and dtype of the tables.
+    """
+    at = torch.arange(positions, device=like.device).clamp(max=context - 1)[None]
+    cos, sin = (table[0].contiguous() for table in model.model.rotary_emb(like, at))
+    return cos, sin

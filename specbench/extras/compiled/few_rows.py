@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -22,9 +21,7 @@ from specbench.kernels.launch_attention import Turning
 from specbench.kernels.launch_product import Around
 from specbench.models.cache import RaggedCache
 from specbench.models.cached_model import CachedModel
-from specbench.models.llama_like import is_llama_like
-
-MOST_ROWS = launch_product.MOST_ROWS
+from specbench.models.llama_like import is_llama_like, rotary_tables
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,11 @@ class FewRows:
         self._layers = [_layer(layer) for layer in layers.model.layers]
         self._output = _matrix(layers.lm_head)
         self._turning: dict[int, tuple[Tensor, Tensor]] = {}  # tables by their number of positions
-        self._most = cached.context - 1
+        self._context = cached.context
 
     def takes(self, token_ids: Tensor, ancestors: Tensor | None, hidden_states: bool) -> bool:
         """Returns whether it takes a pass."""
-        return ancestors is None and not hidden_states and token_ids.numel() <= MOST_ROWS
+        return ancestors is None and not hidden_states and token_ids.numel() <= launch_product.MOST_ROWS
 
     def extend(
         self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"]
@@ -101,9 +98,7 @@ class FewRows:
 
     def _tables(self, capacity: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if capacity not in self._turning:
-            positions = torch.arange(capacity, device=like.device).clamp(max=self._most)[None]
-            cos, sin = (table[0].contiguous() for table in self._model.model.rotary_emb(like, positions))
-            self._turning[capacity] = cos, sin
+            self._turning[capacity] = rotary_tables(self._model, capacity, self._context, like)
         return self._turning[capacity]
 
 
@@ -115,9 +110,9 @@ def takes(cached: CachedModel) -> bool:
     )
 
 
-def _matrix(held: Any) -> Matrix:
+def _matrix(layer: Any) -> Matrix:
     """Returns the matrix of a layer, or of the product that joined layers share."""
-    weight, bias = held.weight.detach(), None if held.bias is None else held.bias.detach()
+    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
     counters = products.counters(weight)
     assert counters is not None, "takes() first"
     return Matrix(weight, bias, counters)
