@@ -5,8 +5,6 @@ import triton.language as tl
 
 from specbench.kernels import dependent
 
-NAN = tl.constexpr(float("nan"))
-
 
 @triton.jit(do_not_specialize=["rows", "vocabulary"])
 def embedding_kernel(
@@ -23,7 +21,7 @@ def embedding_kernel(
     token = tl.load(token_ids + row)
     known = (token >= 0) & (token < vocabulary)
     held = tl.load(table + token * SIZE + d, mask=known & (d < SIZE), other=0.0)
-    wide = tl.where(known, held.to(tl.float32), NAN)  # a token that is none is seen in the logits
+    wide = tl.where(known, held.to(tl.float32), float("nan"))  # a token that is none is seen in the logits
     wide = tl.where(d < SIZE, wide, 0.0)
     tl.store(hidden + row * SIZE + d, wide.to(hidden.dtype.element_ty), mask=d < SIZE)
     tl.store(weighted + row * SIZE + d, (wide * scales).to(hidden.dtype.element_ty), mask=d < SIZE)

@@ -25,7 +25,10 @@ BROAD = 2048
 MOST_AT_ONCE = 2**14  # bytes of a row of weights that a program reads at once
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
-LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
+LARGE, LARGE_ROWS = (16384, 1024), 64  # but not with large ones, of these outputs and inputs, and up to these rows
+HEAVY = 2**23  # numbers of a matrix that more than one program would have to read for different rows
+AT_ONCE = 100  # programs among which rows of smaller ones are shared out
+WHOLE = 1024  # inputs of float32 that a program holds at once, for a few rows
 ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
@@ -61,7 +64,7 @@ class Norm:
 class Tiles:
     """How a product is shared out: numbers a tile, tiles on their way at once, warps, and parts of the inputs.
 
-    ``rows`` is that a program has at most; 0 for all.
+    ``rows`` is what a program has at most; 0 for all.
     """
 
     outputs: int
@@ -82,23 +85,37 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         shared: bytes that a program may have for tiles on their way.
     """
     if _by_number(rows, inputs, itemsize):
-        if rows > 1 and itemsize > 2:
-            return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
-        if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
-            return Tiles(4 if inputs >= BROAD else 8, max(256, triton.next_power_of_2(inputs)), 1, 4, 1)
-        return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
-    large = rows > FEW_ROWS and outputs >= LARGE[0]
-    wide, warps = (128, 8) if large else (64, 4)
-    programs = triton.cdiv(outputs, wide)
+        return _tiles_by_number(rows, outputs, inputs, itemsize)
+    large, lanes = rows > FEW_ROWS and outputs >= LARGE[0], _lanes(rows)
+    wide, warps = (128, 4) if large else (64, 4)
+    columns = triton.cdiv(outputs, wide)
     deep, stages = 128, 8 if rows <= FEW_ROWS else 4
-    if rows <= FEW_ROWS and programs > ENOUGH:
+    if rows <= FEW_ROWS and columns > ENOUGH:
         deep, stages = 256, 4
-    elif rows > FEW_ROWS and inputs < BROAD:
-        deep = 64
+    elif rows > FEW_ROWS and outputs * inputs < HEAVY:
+        lanes = next(taken for taken in (16, 32, 64, lanes) if columns * triton.cdiv(rows, taken) <= AT_ONCE)
+    elif large and lanes > LARGE_ROWS:
+        deep, stages = 64, 6
+    elif rows > FEW_ROWS and not large:
+        warps = 8
     deep = deep * 2 // itemsize
-    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
-    fitting = shared // ((wide + _lanes(rows)) * deep * itemsize)
-    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits)
+    programs = columns * triton.cdiv(rows, lanes)
+    fewest = (2 if rows <= FEW_ROWS else 4) * deep
+    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // fewest, 8))
+    fitting = shared // ((wide + lanes) * deep * itemsize)
+    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits, lanes)
+
+
+def _tiles_by_number(rows: int, outputs: int, inputs: int, itemsize: int) -> Tiles:
+    whole = max(256, triton.next_power_of_2(inputs))
+    if itemsize > 2 and rows <= FEW_OF_FLOAT32 and whole <= WHOLE:
+        held = 4 if outputs < SMALL else 16 if rows == 1 else 8
+        return Tiles(held if rows <= 2 and whole <= 256 else 2, whole, 1, 1 if whole <= 256 else 4, 1)
+    if itemsize > 2 and rows > 1:
+        return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
+    if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
+        return Tiles(4 if inputs >= BROAD else 8, whole, 1, 4, 1)
+    return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
 
 
 def _by_number(rows: int, inputs: int, itemsize: int) -> bool:
@@ -112,7 +129,7 @@ def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
     """Whether such a product was faster than PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
     if itemsize > 2:
         return rows <= (ROWS_OF_FLOAT32 if outputs <= SMALL else FEW_OF_FLOAT32)
-    return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
+    return rows <= FEW_ROWS or (rows <= LARGE_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
 def takes(weight: Tensor) -> bool:

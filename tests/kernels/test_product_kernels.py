@@ -213,23 +213,26 @@ def test_nan_and_inf_stay():
     assert product.isinf().nonzero()[:, 1].unique().tolist() == [4]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 17, 33, MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 2, 5, 17, 33, MOST_ROWS])
 @pytest.mark.parametrize(
     "size", [(6144, 4096), (5120, 12800), (576, 1536), (2048, 8192), (128256, 2048), (960, 576), (8, 8)]
 )
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     """Of a GPU with 99 KiB for tiles too: one tile too many, and nothing is launched at all."""
-    (outputs, inputs), lanes = size, 1 if rows == 1 else max(16, 2 ** math.ceil(math.log2(rows)))
+    outputs, inputs = size
     use = tiles(rows, outputs, inputs, itemsize, 99 * 1024)
+    lanes = use.rows or 2 ** math.ceil(math.log2(rows))
     share = math.ceil(math.ceil(inputs / use.splits) / use.inputs) * use.inputs
     assert share * use.splits >= inputs
-    assert use.stages >= 2 or (use.inputs >= inputs and use.outputs * use.inputs * itemsize <= 2**16), "in registers"
-    if use.stages >= 2:  # else a program holds its only tile in registers
+    if use.stages == 1:  # a program holds its only tile in registers
+        assert use.inputs >= inputs
+        assert use.outputs * use.inputs * itemsize <= 2**16
+    else:
         assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
-    columns = math.ceil(outputs / use.outputs)
-    assert use.splits == 1 or columns * use.splits <= launch_product.MULTIPROCESSORS
-    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns
+    columns, row_tiles = math.ceil(outputs / use.outputs), math.ceil(rows / lanes)
+    assert use.splits == 1 or columns * row_tiles * use.splits <= launch_product.MULTIPROCESSORS
+    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns * row_tiles
 
 
 def test_what_it_takes():
