@@ -53,6 +53,7 @@ CASES = {
     "narrow": Case((70,), 2, 128, "heads narrower than the least that a product takes", 4, 2, 8),
     "bf16": Case((129, 44), 5, 192, "the dtype of GPUs: one split, read ahead", dtype=torch.bfloat16),
     "bf16, splits": Case((300, 44), 5, 320, "the dtype of GPUs", dtype=torch.bfloat16, split=128),
+    "fp16, unsplit": Case((90, 33), 2, 128, "small tiles of many programs", dtype=torch.float16, split=1024),
     "fp16": Case((129, 44), 1, 192, "the third dtype", dtype=torch.float16),
 }
 
