@@ -41,6 +41,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
     import specbench.kernels.attention
     import specbench.kernels.cutoff
+    import specbench.kernels.embedding
     import specbench.kernels.product
     import specbench.kernels.sample
     import specbench.kernels.shape

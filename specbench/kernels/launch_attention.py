@@ -29,6 +29,7 @@ WARPS = 4
 SHORTEST_SPLIT = 64  # keys that a program reads at least,
 SHORT_SPLIT = 128  # or these, so that there are not too many parts to add up,
 FEW_KEYS = 1024  # if more than this many are visible
+KEYS_OF_MANY, WARPS_OF_MANY = 32, 2  # a tile of programs that read as many: then more of them fit
 MANY = 128  # programs without a split: one for each multiprocessor of an H100 or H200, so that FEW_KEYS are not split
 AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
 SHORT_CONTEXT = 2048  # for up to this many visible keys;
@@ -153,7 +154,9 @@ def attend_new(
     places = lengths.view(batch, 1, 1, 1)
     _check_tensors(query, key, value, split)
     if split is None:
-        split = MOST_NEW_KEYS if visible <= MOST_NEW_KEYS else keys_per_split(_pairs(query, key), visible)
+        split = SHORTEST_SPLIT if new.dtype == torch.float32 else MOST_NEW_KEYS
+        if visible > MOST_NEW_KEYS:
+            split = keys_per_split(_pairs(query, key, True), visible)
     return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new).flatten(2)
 
 
@@ -164,13 +167,18 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     out = _output(query, value)
     if out.numel() == 0:
         return out
-    rows, row_tile = _rows(query, key)
+    rows, row_tile = _rows(query, key, turning is not None)
     row_tiles = triton.cdiv(rows, row_tile)
     key_lanes, value_lanes = (max(16, triton.next_power_of_2(dim)) for dim in (key_dim, value_dim))
     splits, head_bytes = max(1, triton.cdiv(visible, split)), max(key_lanes, value_lanes) * key.element_size()
     keys = max(16, min(MOST_KEYS, split, TILE_BYTES // head_bytes))
     if turning is not None and head_bytes <= SMALL_HEAD and batch * kv_heads * splits * row_tiles <= AT_ONCE:
         keys = max(16, min(MOST_NEW_KEYS, split))
+    stages, warps = STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES, WARPS
+    if split >= FEW_KEYS and query.dtype != torch.float32:
+        keys, warps = KEYS_OF_MANY, WARPS_OF_MANY
+    elif turning is not None and keys > MOST_KEYS:
+        warps = 2 * WARPS
     left = 0 if splits == 1 else batch * heads * n * splits
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
@@ -184,11 +192,11 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
         key if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
         softcap, n, visible, window, split, splits, row_tiles, *pointers, turning.epsilon if turning else 0.0,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
-        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES,
+        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=stages,
         WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turning is not None,
         NORM=turns[2] is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
         AHEAD=turning is not None and split <= keys,
-        num_warps=2 * WARPS if turning is not None and keys > MOST_KEYS else WARPS, **early,
+        num_warps=warps, **early,
     )  # fmt: skip
     if splits > 1:
         run(
@@ -214,18 +222,20 @@ def _(query, key, value, places, sinks, scale, window, softcap, split):
     return _output(query, value)
 
 
-def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
+def _rows(query: Tensor, key: Tensor, turned: bool) -> tuple[int, int]:
     """Rows of a request and key head, and how many of them a program has."""
-    rows = query.shape[2] * query.shape[1] // key.shape[1]
-    if query.dtype == torch.float32 and rows <= FEW_OF_FLOAT32:
+    rows, is_float32 = query.shape[2] * query.shape[1] // key.shape[1], query.dtype == torch.float32
+    if turned and is_float32 and rows <= ROWS_OF_FLOAT32:
+        return rows, 1
+    if is_float32 and rows <= FEW_OF_FLOAT32:
         return rows, rows
-    most = ROWS_OF_FLOAT32 if query.dtype == torch.float32 else ROWS
+    most = ROWS_OF_FLOAT32 if is_float32 else ROWS
     return rows, max(FEWEST_ROWS.value, min(most, triton.next_power_of_2(rows)))
 
 
-def _pairs(query: Tensor, key: Tensor) -> int:
+def _pairs(query: Tensor, key: Tensor, turned: bool = False) -> int:
     """Programs without a split: requests times key heads times tiles of rows."""
-    rows, tile = _rows(query, key)
+    rows, tile = _rows(query, key, turned)
     return len(key) * key.shape[1] * triton.cdiv(rows, tile)
 
 

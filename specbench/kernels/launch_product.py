@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 
 import torch
 import triton
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.kernels import dependent
+from specbench.kernels.embedding import embedding_kernel
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 from specbench.kernels.product import few_kernel, rows_kernel
 
-MOST_ROWS = 64
+MOST_ROWS = 128
 ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which round float32;
 FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
 SMALL = 2048  # more with matrices of up to this many outputs
@@ -25,7 +25,10 @@ BROAD = 2048
 MOST_AT_ONCE = 2**14  # bytes of a row of weights that a program reads at once
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
-LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
+LARGE, LARGE_ROWS = (16384, 1024), 64  # but not with large ones, of these outputs and inputs, and up to these rows
+HEAVY = 2**23  # numbers of a matrix that more than one program would have to read for different rows
+AT_ONCE = 100  # programs among which rows of smaller ones are shared out
+WHOLE = 1024  # inputs of float32 that a program holds at once, for a few rows
 ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
@@ -33,35 +36,43 @@ SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, the
 
 
 @dataclass(frozen=True)
-class Around:
-    """What stands around a product in a layer, and is part of its launch.
+class Normed:
+    """A hidden state and what an RMSNorm of it needs, of which the product behind it takes the root.
 
     Attributes:
-        norm: weights of the RMSNorm of the input (Zhang and Sennrich 2019, arXiv 1910.07467); None for no norm.
+        hidden: the state itself.
+        weighted: it times the norm's weights.
+        squares: float32 [parts, rows] that add up to the sums of its squares.
         epsilon: of the norm.
-        gated: whether the matrix is a gate's and, below it, a matrix of as many rows: the result is SiLU of the gate's
-            outputs times the other ones (Shazeer 2020, arXiv 2002.05202).
-        residual: what is added to the outputs, of their shape; None for nothing, as with ``gated``.
     """
 
-    norm: Float[Tensor, " inputs"] | None = None
-    epsilon: float = 0.0
-    gated: bool = False
-    residual: Float[Tensor, "*n outputs"] | None = None
+    hidden: Float[Tensor, "*n size"]
+    weighted: Float[Tensor, "*n size"]
+    squares: Float[Tensor, "parts rows"]
+    epsilon: float
 
 
-NOTHING = Around()
+@dataclass(frozen=True)
+class Norm:
+    """An RMSNorm: its weights and what is added to the mean square."""
+
+    weight: Float[Tensor, " size"]
+    epsilon: float
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a product is shared out: numbers a tile, tiles on their way at once, warps, and parts of the inputs."""
+    """How a product is shared out: numbers a tile, tiles on their way at once, warps, and parts of the inputs.
+
+    ``rows`` is what a program has at most; 0 for all.
+    """
 
     outputs: int
     inputs: int
     stages: int
     warps: int
     splits: int
+    rows: int = 0
 
 
 def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
@@ -74,23 +85,37 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         shared: bytes that a program may have for tiles on their way.
     """
     if _by_number(rows, inputs, itemsize):
-        if rows > 1 and itemsize > 2:
-            return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
-        if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
-            return Tiles(4 if inputs >= BROAD else 8, max(256, triton.next_power_of_2(inputs)), 1, 4, 1)
-        return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
-    large = rows > FEW_ROWS and outputs >= LARGE[0]
-    wide, warps = (128, 8) if large else (64, 4)
-    programs = triton.cdiv(outputs, wide)
+        return _tiles_by_number(rows, outputs, inputs, itemsize)
+    large, lanes = rows > FEW_ROWS and outputs >= LARGE[0], _lanes(rows)
+    wide, warps = (128, 4) if large else (64, 4)
+    columns = triton.cdiv(outputs, wide)
     deep, stages = 128, 8 if rows <= FEW_ROWS else 4
-    if rows <= FEW_ROWS and programs > ENOUGH:
+    if rows <= FEW_ROWS and columns > ENOUGH:
         deep, stages = 256, 4
-    elif rows > FEW_ROWS and inputs < BROAD:
-        deep = 64
+    elif rows > FEW_ROWS and outputs * inputs < HEAVY:
+        lanes = next(taken for taken in (16, 32, 64, lanes) if columns * triton.cdiv(rows, taken) <= AT_ONCE)
+    elif large and lanes > LARGE_ROWS:
+        deep, stages = 64, 6
+    elif rows > FEW_ROWS and not large:
+        warps = 8
     deep = deep * 2 // itemsize
-    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
-    fitting = shared // ((wide + _lanes(rows)) * deep * itemsize)
-    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits)
+    programs = columns * triton.cdiv(rows, lanes)
+    fewest = (2 if rows <= FEW_ROWS else 4) * deep
+    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // fewest, 8))
+    fitting = shared // ((wide + lanes) * deep * itemsize)
+    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits, lanes)
+
+
+def _tiles_by_number(rows: int, outputs: int, inputs: int, itemsize: int) -> Tiles:
+    whole = max(256, triton.next_power_of_2(inputs))
+    if itemsize > 2 and rows <= FEW_OF_FLOAT32 and whole <= WHOLE:
+        held = 4 if outputs < SMALL else 16 if rows == 1 else 8
+        return Tiles(held if rows <= 2 and whole <= 256 else 2, whole, 1, 1 if whole <= 256 else 4, 1)
+    if itemsize > 2 and rows > 1:
+        return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
+    if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
+        return Tiles(4 if inputs >= BROAD else 8, whole, 1, 4, 1)
+    return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
 
 
 def _by_number(rows: int, inputs: int, itemsize: int) -> bool:
@@ -104,7 +129,7 @@ def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
     """Whether such a product was faster than PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
     if itemsize > 2:
         return rows <= (ROWS_OF_FLOAT32 if outputs <= SMALL else FEW_OF_FLOAT32)
-    return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
+    return rows <= FEW_ROWS or (rows <= LARGE_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
 def takes(weight: Tensor) -> bool:
@@ -115,16 +140,17 @@ def takes(weight: Tensor) -> bool:
 
 def counters(weight: Tensor) -> Int32[Tensor, " tiles"]:
     """What :func:`linear` needs beside a matrix: zeros, which are zeros again after each launch."""
-    return torch.zeros(triton.cdiv(len(weight), 4), dtype=torch.int32, device=weight.device)
+    return torch.zeros(_counters(len(weight)), dtype=torch.int32, device=weight.device)
 
 
 def linear(
-    x: Float[Tensor, "*n inputs"],
+    x: Float[Tensor, "*n inputs"] | Normed,
     weight: Float[Tensor, "outputs inputs"],
     bias: Float[Tensor, " outputs"] | None,
     counters: Int32[Tensor, " tiles"],
     shared: Tiles | None = None,
-    around: Around = NOTHING,
+    *,
+    gated: bool = False,
 ) -> Float[Tensor, "*n results"]:
     """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
 
@@ -132,46 +158,97 @@ def linear(
     it may, since few rows are multiplied in another way than more.
 
     Args:
-        x: bfloat16, float16 or float32.
+        x: bfloat16, float16 or float32; of a normed hidden state the RMSNorm is multiplied.
         weight, bias: of the same dtype, contiguous.
         counters: see :func:`counters`; two launches that may run at the same time need their own.
         shared: how it is shared out; see :func:`tiles`.
-        around: what else is computed; sums are rounded once, at the end.
+        gated: whether the matrix is a gate's and, below it, a matrix of as many rows: the result is SiLU of the gate's
+            outputs times the other ones (Shazeer 2020, arXiv 2002.05202).
 
     Raises:
         ArgumentError: names the argument that does not fit.
     """
-    _check(x, weight, counters, around)
+    return _product_of(x, weight, bias, counters, shared, gated=gated)[0]
+
+
+def linear_to_norm(
+    x: Float[Tensor, "*n inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None,
+    counters: Int32[Tensor, " tiles"],
+    shared: Tiles | None = None,
+    *,
+    residual: Float[Tensor, "*n outputs"],
+    norm: Norm,
+) -> Normed:
+    """``residual + x @ weight.T + bias``, rounded once, and what an RMSNorm of the sum needs; see :func:`linear`."""
+    out, weighted, squares = _product_of(x, weight, bias, counters, shared, residual=residual, norm=norm)
+    return Normed(out, weighted, squares, norm.epsilon)
+
+
+def embed(token_ids: Int64[Tensor, "*n"], table: Float[Tensor, "vocabulary size"], norm: Norm) -> Normed:
+    """Returns the hidden states of tokens, in the table's dtype; NaN for ids that are not in the table.
+
+    Args:
+        token_ids: contiguous, on the table's device.
+        norm: the norm behind, whose weights have the table's dtype.
+    """
+    vocabulary, size = table.shape
+    rows = token_ids.numel()
+    hidden, weighted = (table.new_empty((*token_ids.shape, size)) for _ in range(2))
+    squares = table.new_empty((1, rows), dtype=torch.float32)
+    run(
+        embedding_kernel, rows, token_ids, table, norm.weight, hidden, weighted, squares, rows, vocabulary,
+        SIZE=size, LANES=triton.next_power_of_2(size), num_warps=4, **dependent.options(table.device),
+    )  # fmt: skip
+    return Normed(hidden, weighted, squares, norm.epsilon)
+
+
+def _product_of(
+    x: Tensor | Normed,
+    weight: Tensor,
+    bias: Tensor | None,
+    counters: Tensor,
+    shared: Tiles | None,
+    *,
+    gated: bool = False,
+    residual: Tensor | None = None,
+    norm: Norm | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    given, squares, epsilon = (x.weighted, x.squares, x.epsilon) if isinstance(x, Normed) else (x, None, 0.0)
+    _check(given, squares, weight, counters, gated, residual, norm)
     outputs, inputs = weight.shape
-    rows = x.reshape(-1, inputs).contiguous()
+    rows = given.reshape(-1, inputs).contiguous()
     count = len(rows)
-    out = x.new_empty((*x.shape[:-1], outputs // 2 if around.gated else outputs))
+    out = given.new_empty((*given.shape[:-1], outputs // 2 if gated else outputs))
+    use = shared or tiles(count, outputs, inputs, given.element_size(), _shared(given.device))
+    columns = triton.cdiv(outputs, use.outputs)
+    weighted = sums = out
+    if norm is not None:
+        weighted, sums = torch.empty_like(out), out.new_empty((columns, count), dtype=torch.float32)
     if count == 0:
-        return out
-    if around.norm is not None and count > FEW_ROWS and inputs > BROAD:
-        rows = torch.nn.functional.rms_norm(rows, (inputs,), around.norm, around.epsilon)
-        around = dataclasses.replace(around, norm=None)
-    use = shared or tiles(count, outputs, inputs, x.element_size(), _shared(x.device))
-    tensors = (bias, around.norm, around.residual)
-    arguments = (rows, weight, *(weight if tensor is None else tensor for tensor in tensors), out)
+        return out, weighted, sums
+    tensors = (bias, residual, squares, None if norm is None else norm.weight)
+    arguments = (rows, weight, *(weight if tensor is None else tensor for tensor in tensors), out, weighted, sums)
     options = {
         "OUTPUTS": use.outputs, "INPUTS": use.inputs, "STAGES": use.stages, "EVEN": inputs % use.inputs == 0,
-        "BIAS": bias is not None, "NORM": around.norm is not None, "RESIDUAL": around.residual is not None,
-        "GATED": around.gated, "num_warps": use.warps, **dependent.options(x.device),
+        "BIAS": bias is not None, "RESIDUAL": residual is not None, "NORM": norm is not None, "GATED": gated,
+        "SQUARES": 0 if squares is None else triton.next_power_of_2(len(squares)),
+        "num_warps": use.warps, **dependent.options(given.device),
     }  # fmt: skip
-    programs, sizes = triton.cdiv(outputs, use.outputs) * use.splits, (count, outputs, inputs)
-    if use.splits == 1 and _by_number(count, inputs, x.element_size()):
+    sizes, squared = (count, outputs, inputs), (0 if squares is None else len(squares), epsilon)
+    if use.splits == 1 and _by_number(count, inputs, given.element_size()):
         lanes = count if count <= FEW_OF_HALF else FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
         options |= {"ROWS": lanes, "WHOLE": use.inputs >= inputs}
-        run(few_kernel, programs, *arguments, *sizes, around.epsilon, **options)
-        return out
-    lanes, share = _lanes(count), triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
-    parts = out
-    if use.splits > 1:
-        parts = out.new_empty(use.splits * lanes * outputs + programs * lanes, dtype=torch.float32)
+        run(few_kernel, columns, *arguments, *sizes, *squared, **options)
+        return out, weighted, sums
+    lanes = use.rows or _lanes(count)
+    share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
+    programs = columns * use.splits * triton.cdiv(count, lanes)
+    parts = out if use.splits == 1 else out.new_empty(use.splits * count * outputs, dtype=torch.float32)
     options |= {"ROWS": lanes, "SPLITS": use.splits}
-    run(rows_kernel, programs, *arguments, parts, counters, *sizes, share, around.epsilon, **options)
-    return out
+    run(rows_kernel, programs, *arguments, parts, counters, *sizes, share, *squared, **options)
+    return out, weighted, sums
 
 
 def _lanes(rows: int) -> int:
@@ -184,7 +261,19 @@ def _shared(device: torch.device) -> int:
     return SHARED if INTERPRETED else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
-def _check(x: Tensor, weight: Tensor, counters: Tensor, around: Around) -> None:
+def _counters(outputs: int) -> int:
+    return triton.cdiv(outputs, FEWEST_ROWS) * (MOST_ROWS // FEWEST_ROWS)  # the smallest tiles of matrix units
+
+
+def _check(
+    x: Tensor,
+    squares: Tensor | None,
+    weight: Tensor,
+    counters: Tensor,
+    gated: bool,
+    residual: Tensor | None,
+    norm: Norm | None,
+) -> None:
     """Raises ArgumentError for what the kernels cannot take. Reads no device data."""
     if not takes(weight):
         raise ArgumentError(
@@ -197,19 +286,22 @@ def _check(x: Tensor, weight: Tensor, counters: Tensor, around: Around) -> None:
             f"x: {x.dtype} {tuple(x.shape)} on {x.device}; "
             f"up to {MOST_ROWS} rows of {inputs} numbers like the weight's needed"
         )
-    if around.gated and (outputs % 2 or around.residual is not None):
-        added = "no sum" if around.residual is None else "a sum"
-        raise ArgumentError(f"around.gated: {outputs} outputs and {added}; an even number and no sum needed")
-    results = (*x.shape[:-1], outputs)
-    for name, tensor, shape in (("norm", around.norm, (inputs,)), ("residual", around.residual, results)):
+    if gated and outputs % 2:
+        raise ArgumentError(f"gated: {outputs} outputs; an even number needed")
+    rows, results = x.numel() // inputs, (*x.shape[:-1], outputs)
+    for name, tensor, shape, dtype in (
+        ("squares", squares, None if squares is None else (len(squares), rows), torch.float32),
+        ("residual", residual, results, x.dtype),
+        ("norm", None if norm is None else norm.weight, (outputs,), x.dtype),
+    ):
         if tensor is not None and (
-            tensor.shape != shape or tensor.dtype != x.dtype or tensor.device != x.device or not tensor.is_contiguous()
+            tensor.shape != shape or tensor.dtype != dtype or tensor.device != x.device or not tensor.is_contiguous()
         ):
             raise ArgumentError(
-                f"around.{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
-                f"contiguous {x.dtype} {tuple(shape)} on {x.device} needed"
+                f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
+                f"contiguous {dtype} {shape} on {x.device} needed"
             )
-    if counters.dtype != torch.int32 or len(counters) < triton.cdiv(outputs, 4):
+    if counters.dtype != torch.int32 or len(counters) < _counters(outputs):
         raise ArgumentError(f"counters: {len(counters)} of {counters.dtype}; those of counters(weight) needed")
 
 

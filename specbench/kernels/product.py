@@ -1,12 +1,15 @@
 """Products of a few rows with a matrix, as in the layers of a step of few requests. Twin: torch.nn.functional.linear.
 
-What stands around a product in a layer can be part of its launch: the norm of its input (NORM), SiLU of one half of its
-outputs times the other half (GATED), and the sum with what the layer was given (RESIDUAL).
+What stands around a product in a layer can be part of its launch: SiLU of one half of its outputs times the other half
+(GATED), the sum with what the layer was given (RESIDUAL), and an RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467).
+A norm is shared by the products in front of it and behind it: the one in front leaves its outputs times the norm's
+weights, and the sum of the squares of each tile (NORM); the one behind divides its outputs by the root of the mean
+square (SQUARES). So weights and rows go through the inner loop as they are.
 
 Such a product takes as long as its weights take to be read, if enough of them are on their way at any time. Two things
 see to that: tiles of weights are loaded ahead, and where a matrix has few outputs its inputs are split among programs
 too. The last program of a tile to come adds the parts up, in their order, so that the result is the same bit for bit
-each time.
+each time. Many rows of a small matrix are shared out among programs instead.
 
 Rows go through the GPU's matrix units, the weights as the left operand: that one's tiles are large, and those of the
 right one can be as narrow as 16. Of one row or two, and of a few of float32, which these units round, each number is
@@ -46,72 +49,44 @@ def _weights(weight, n, k, outputs, inputs, last, EVEN: tl.constexpr, GATED: tl.
 
 
 @triton.jit
-def _normed(given, norm, k, last, squares, AXIS: tl.constexpr, EVEN: tl.constexpr, NORM: tl.constexpr):
-    """If NORM: a tile of the input times the norm's weights, in float32, and ``squares`` with its squares added."""
-    if NORM:
-        weights = (
-            tl.load(norm + k).to(tl.float32) if EVEN else tl.load(norm + k, mask=k < last, other=0.0).to(tl.float32)
-        )
-        wide = given.to(tl.float32)
-        squares += wide * wide
-        given = wide * tl.expand_dims(weights, AXIS)
-    return given, squares
-
-
-@triton.jit
-def _place(outputs, OUTPUTS: tl.constexpr):
-    """Which tile of outputs a program has, and which part of the inputs."""
-    tiles = tl.cdiv(outputs, OUTPUTS)
-    return tl.program_id(0) % tiles, tl.program_id(0) // tiles
-
-
-@triton.jit
-def _added(bias, residual, n, m, rows, outputs, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
-    """What is added to a tile [outputs, rows] in the end, read early; 0 for nothing."""
-    added = 0.0
+def _around(
+    bias, residual, squares, n, m, rows, outputs, parts_of_squares,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SQUARES: tl.constexpr,
+):  # fmt: skip
+    """What is added to a tile [outputs, rows] in the end, and sums of squares [SQUARES, rows]; both are read early."""
+    added, parts = 0.0, 0.0
     if BIAS:
         added += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
     if RESIDUAL:
         inside = (m < rows)[None, :] & (n < outputs)[:, None]
         added += tl.load(residual + m[None, :] * outputs + n[:, None], mask=inside, other=0.0).to(tl.float32)
-    return added
+    if SQUARES:
+        part = tl.arange(0, SQUARES)
+        inside = (part < parts_of_squares)[:, None] & (m < rows)[None, :]
+        parts = tl.load(squares + part[:, None] * rows + m[None, :], mask=inside, other=0.0)
+    return added, parts
 
 
 @triton.jit
 def _leave(
-    total, squares, added, n, m, tile, split, out, parts, counters, rows, outputs, inputs, epsilon,
-    ROWS: tl.constexpr, SPLITS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
+    total, added, squares, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon,
+    SQUARES: tl.constexpr, GATED: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Stores what becomes of a tile [outputs, rows] of sums, once those of all SPLITS have come.
-
-    squares [rows]: the sum of the squares of this part of the input, if NORM.
-    """
-    at, inside = m[None, :] * outputs + n[:, None], (m < rows)[None, :] & (n < outputs)[:, None]
-    of_squares = parts + SPLITS * ROWS * outputs + tile * SPLITS * ROWS + m
-    last = True
-    if SPLITS > 1:
-        tl.store(parts + split * ROWS * outputs + at, total, mask=inside)
+    """Stores what becomes of a tile [outputs, rows] of sums."""
+    if SQUARES:
+        total *= tl.rsqrt(tl.sum(squares, axis=0) / inputs + epsilon)[None, :]
+    total += added
+    if GATED:
+        _store_gated(total, n, m, out, rows, outputs)
+    else:
+        at, inside = m[None, :] * outputs + n[:, None], (m < rows)[None, :] & (n < outputs)[:, None]
+        rounded = total.to(out.dtype.element_ty)
+        tl.store(out + at, rounded, mask=inside)
         if NORM:
-            tl.store(of_squares + split * ROWS, squares)
-        tl.debug_barrier()  # all threads have stored before one counts
-        last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLITS - 1
-    if last:
-        if SPLITS > 1:
-            tl.store(counters + tile, 0)  # for the next launch
-            total = tl.load(parts + at, mask=inside, other=0.0, cache_modifier=".cg")
-            for other in tl.static_range(1, SPLITS):
-                total += tl.load(parts + other * ROWS * outputs + at, mask=inside, other=0.0, cache_modifier=".cg")
-            if NORM:
-                squares = tl.load(of_squares, cache_modifier=".cg")
-                for other in tl.static_range(1, SPLITS):
-                    squares += tl.load(of_squares + other * ROWS, cache_modifier=".cg")
-        if NORM:
-            total *= tl.rsqrt(squares / inputs + epsilon)[None, :]
-        total += added
-        if GATED:
-            _store_gated(total, n, m, out, rows, outputs)
-        else:
-            tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+            held = rounded.to(tl.float32)
+            scales = tl.load(norm + n, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
+            tl.store(weighted + at, (held * scales).to(out.dtype.element_ty), mask=inside)
+            tl.store(sums + tile * rows + m, tl.sum(tl.where(inside, held * held, 0.0), axis=0), mask=m < rows)
 
 
 @triton.jit
@@ -125,80 +100,92 @@ def _store_gated(total, n, m, out, rows, outputs):
     tl.store(out + m[None, :] * (outputs // 2) + output[:, None], gated.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts_of_squares"])
 def rows_kernel(
-    x, weight, bias, norm, residual, out, parts, counters, rows, outputs, inputs, share, epsilon,
+    x, weight, bias, residual, squares, norm, out, weighted, sums, parts, counters, rows, outputs, inputs, share,
+    parts_of_squares, epsilon,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr,
-    EARLY: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SQUARES: tl.constexpr, GATED: tl.constexpr,
+    NORM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs].T + bias [outputs], of up to ROWS rows.
+    """out [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs].T + bias [outputs], all contiguous.
 
-    All contiguous. If NORM, x is divided by the root of its mean square plus epsilon, and multiplied by norm [inputs].
-    If RESIDUAL, residual [rows, outputs] is added. If GATED, out [rows, outputs / 2] is SiLU of the first half of the
-    outputs times the second half.
+    If SQUARES, which is at least ``parts_of_squares``: squares float32 [parts_of_squares, rows] add up to the sums of
+    the squares of what x was before it was multiplied by a norm's weights; the product is divided by the root of their
+    mean plus epsilon. If RESIDUAL, residual [rows, outputs] is added. If GATED, out [rows, outputs / 2] is SiLU of the
+    first half of the outputs times the second half. If NORM: weighted [rows, outputs] is out times norm [outputs], and
+    sums float32 [tiles of outputs, rows] are those of the squares of out.
 
-    If SPLITS > 1: parts float32 [SPLITS, ROWS, outputs], behind them if NORM [tiles, SPLITS, ROWS], and counters int32,
-    one for each tile of outputs, which are 0 before and after. EVEN: INPUTS divides the inputs. EARLY: see
-    dependent.py.
+    If SPLITS > 1: parts float32 [SPLITS, rows, outputs] and counters int32, one for each tile, which are 0 before and
+    after. EVEN: INPUTS divides the inputs. EARLY: see dependent.py.
 
-    Grid: tiles of OUTPUTS * SPLITS, each of ``share`` inputs, a multiple of INPUTS.
+    Grid: tiles of OUTPUTS * SPLITS, each of ``share`` inputs, a multiple of INPUTS, * tiles of ROWS.
     """
     dependent.wait(EARLY)
-    tile, split = _place(outputs, OUTPUTS)
-    n, m = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS)
-    added = _added(bias, residual, n, m, rows, outputs, BIAS, RESIDUAL)
+    row_tiles, tiles = tl.cdiv(rows, ROWS), tl.cdiv(outputs, OUTPUTS)
+    row_tile, column = tl.program_id(0) % row_tiles, tl.program_id(0) // row_tiles
+    tile, split = column % tiles, column // tiles
+    n, m = tile * OUTPUTS + tl.arange(0, OUTPUTS), row_tile * ROWS + tl.arange(0, ROWS)
+    added, of_squares = _around(bias, residual, squares, n, m, rows, outputs, parts_of_squares, BIAS, RESIDUAL, SQUARES)
     first = split * share
     last = tl.minimum(first + share, inputs)
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    squares = tl.zeros((INPUTS, ROWS), tl.float32)
     for start in tl.range(first, last, INPUTS, num_stages=STAGES):
         k = start + tl.arange(0, INPUTS)
         held = _weights(weight, n, k, outputs, inputs, last, EVEN, GATED)
         seen = (m < rows)[None, :] if EVEN else (m < rows)[None, :] & (k < last)[:, None]
         given = tl.load(x + m[None, :] * inputs + k[:, None], mask=seen, other=0.0)
-        given, squares = _normed(given, norm, k, last, squares, 1, EVEN, NORM)
-        total = _dot(held, given.to(held.dtype), total)
-    _leave(
-        total, tl.sum(squares, axis=0), added, n, m, tile, split, out, parts, counters, rows, outputs, inputs, epsilon,
-        ROWS, SPLITS, NORM, GATED,
-    )  # fmt: skip
+        total = _dot(held, given, total)
+    is_last = True
+    if SPLITS > 1:
+        at, inside = m[None, :] * outputs + n[:, None], (m < rows)[None, :] & (n < outputs)[:, None]
+        tl.store(parts + split * rows * outputs + at, total, mask=inside)
+        tl.debug_barrier()  # all threads have stored before one counts
+        counter = counters + tile * row_tiles + row_tile
+        is_last = tl.atomic_add(counter, 1, sem="acq_rel") == SPLITS - 1
+        if is_last:
+            tl.store(counter, 0)  # for the next launch
+            total = tl.load(parts + at, mask=inside, other=0.0, cache_modifier=".cg")
+            for other in tl.static_range(1, SPLITS):
+                total += tl.load(parts + other * rows * outputs + at, mask=inside, other=0.0, cache_modifier=".cg")
+    if is_last:
+        _leave(
+            total, added, of_squares, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon, SQUARES,
+            GATED, NORM,
+        )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts_of_squares"])
 def few_kernel(
-    x, weight, bias, norm, residual, out, rows, outputs, inputs, epsilon,
+    x, weight, bias, residual, squares, norm, out, weighted, sums, rows, outputs, inputs, parts_of_squares, epsilon,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, WHOLE: tl.constexpr,
-    EARLY: tl.constexpr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SQUARES: tl.constexpr, GATED: tl.constexpr, NORM: tl.constexpr,
+    WHOLE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """As rows_kernel, without matrix units and with all inputs in each program. Grid: tiles of OUTPUTS.
+    """As rows_kernel, without matrix units, with all rows and inputs in each program. Grid: tiles of OUTPUTS.
 
     WHOLE: INPUTS is at least the inputs. Weights, which no kernel writes, are then read before others have ended.
     """
-    n, m, k = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS), tl.arange(0, INPUTS)
+    tile = tl.program_id(0)
+    n, m, k = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS), tl.arange(0, INPUTS)
     if WHOLE:
         held = _weights(weight, n, k, outputs, inputs, inputs, EVEN, GATED)
     dependent.wait(EARLY)
-    added = _added(bias, residual, n, m, rows, outputs, BIAS, RESIDUAL)
-    squares = tl.zeros((ROWS, INPUTS), tl.float32)
+    added, of_squares = _around(bias, residual, squares, n, m, rows, outputs, parts_of_squares, BIAS, RESIDUAL, SQUARES)
     if WHOLE:
-        given = tl.load(
-            x + m[:, None] * inputs + k[None, :], mask=(m < rows)[:, None] & (k < inputs)[None, :], other=0.0
-        )
-        given, squares = _normed(given, norm, k, inputs, squares, 0, EVEN, NORM)
+        seen = (m < rows)[:, None] & (k < inputs)[None, :]
+        given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0)
         total = tl.sum(held.to(tl.float32)[None, :, :] * given.to(tl.float32)[:, None, :], axis=2)
     else:
-        sums = tl.zeros((ROWS, OUTPUTS, INPUTS), tl.float32)
+        products = tl.zeros((ROWS, OUTPUTS, INPUTS), tl.float32)
         for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
             place = start + k
-            tile = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
+            held = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
             seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
-            given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0)
-            given, squares = _normed(given, norm, place, inputs, squares, 0, EVEN, NORM)
-            sums += tile[None, :, :] * given.to(tl.float32)[:, None, :]
-        total = tl.sum(sums, axis=2)
+            given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
+            products += held[None, :, :] * given[:, None, :]
+        total = tl.sum(products, axis=2)
     _leave(
-        tl.trans(total), tl.sum(squares, axis=1), added, n, m, 0, 0, out, out, out, rows, outputs, inputs, epsilon,
-        ROWS, 1, NORM, GATED,
+        tl.trans(total), added, of_squares, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon,
+        SQUARES, GATED, NORM,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def test_other_models_are_left_to_torch_compile(compiled):
 
 @pytest.mark.parametrize(
     ("rows", "n", "options"),
-    [(1, launch_product.MOST_ROWS + 1, {}), (13, 5, {}), (2, 2, {"features": ("last",)}), (2, 2, {"ancestors": True})],
+    [(1, launch_product.MOST_ROWS + 1, {}), (26, 5, {}), (2, 2, {"features": ("last",)}), (2, 2, {"ancestors": True})],
 )
 def test_other_passes_are_left_to_torch_compile(rows, n, options, compiled):
     """More rows than a product takes, hidden states, and trees."""
@@ -60,7 +60,7 @@ def test_other_passes_are_left_to_torch_compile(rows, n, options, compiled):
         options = {"ancestors": torch.eye(n, dtype=torch.bool, device=DEVICE).expand(rows, n, n)}
     logits = []
     for taken in (model, engine):
-        taken.start([[1, 2, 3, 4]] * rows, 128)
+        taken.start([[1, 2, 3, 4]] * rows, 256)
         taken.show(rows)
         ids = (torch.arange(rows * n, device=DEVICE) % families.VOCABULARY).view(rows, n)
         logits.append(taken.extend(ids, torch.full((rows,), n, device=DEVICE), **options).logits)

@@ -67,6 +67,7 @@ CASES = {
     "two rows of a tree": Case([140, 0], 2, "no matrix product", heads=2, parents=[-1, -1]),
     "bf16": Case([300, 44], 5, "the dtype of GPUs", dtype=torch.bfloat16, options={"split": 128}),
     "fp16": Case([300, 44], 5, "the third dtype", dtype=torch.float16, options={"split": 128}),
+    "fp16, unsplit": Case([90, 33], 2, "small tiles of many programs", dtype=torch.float16, options={"split": 1024}),
     "window": Case([300, 20, 5], 3, "keys that are not seen, and are not read", options={"window": 9, "split": 128}),
     "window of one": Case([130, 5], 2, "each sees itself alone", options={"window": 1}),
     "window of all": Case([130, 5], 2, "longer than any request", options={"window": 1000, "split": 128}),

@@ -39,8 +39,8 @@ class Case:
 
 CASES = {
     "nothing cached": Case((0,), 1, 64, "a request that sees itself alone"),
-    "one token": Case((129, 60, 0), 1, 192, "drafting: one split, read ahead"),
-    "five tokens": Case((129, 60, 0), 5, 192, "scoring, read ahead"),
+    "one token": Case((129, 60, 0), 1, 192, "drafting, in splits that are read ahead"),
+    "five tokens": Case((129, 60, 0), 5, 192, "scoring, a row a program"),
     "splits": Case((300, 5, 126), 3, 320, "new tokens that begin in one split and end in the next", split=128),
     "splits that are read ahead": Case((300, 5, 126), 3, 320, "as above, each split one tile", split=64),
     "splits of several tiles": Case((520, 300), 2, 640, "no tile is read ahead", split=512),
@@ -51,8 +51,9 @@ CASES = {
     "wide": Case((70, 250), 2, 256, "wide heads, in tiles of fewer keys", 4, 2, 128),
     "odd": Case((70, 9), 2, 128, "heads that fill no power of two", 4, 2, 80),
     "narrow": Case((70,), 2, 128, "heads narrower than the least that a product takes", 4, 2, 8),
-    "bf16": Case((129, 44), 5, 192, "the dtype of GPUs", dtype=torch.bfloat16),
+    "bf16": Case((129, 44), 5, 192, "the dtype of GPUs: one split, read ahead", dtype=torch.bfloat16),
     "bf16, splits": Case((300, 44), 5, 320, "the dtype of GPUs", dtype=torch.bfloat16, split=128),
+    "fp16, unsplit": Case((90, 33), 2, 128, "small tiles of many programs", dtype=torch.float16, split=1024),
     "fp16": Case((129, 44), 1, 192, "the third dtype", dtype=torch.float16),
 }
 

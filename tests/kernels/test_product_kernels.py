@@ -12,13 +12,15 @@ from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_product
 from specbench.kernels.launch_product import (
     FEW_OF_FLOAT32,
-    FEW_ROWS,
     MOST_ROWS,
     ROWS_OF_FLOAT32,
-    Around,
+    Norm,
+    Normed,
     Tiles,
     counters,
+    embed,
     linear,
+    linear_to_norm,
     takes,
     tiles,
 )
@@ -27,6 +29,7 @@ from tests.interpreted.interpreter import watched
 
 pytestmark = pytest.mark.usefixtures("poison")
 SMALL, DEEP = Tiles(16, 128, 2, 4, 1), Tiles(16, 128, 2, 4, 4)
+SHARED = Tiles(16, 128, 2, 4, 2, rows=16)
 # Many outputs on a GPU; few, shared out in the same way, in the interpreter, which takes 20 s for many.
 MANY = (22, 136, Tiles(4, 128, 2, 1, 1)) if launch_product.INTERPRETED else (1030, 136, None)
 # What is asked, and why: rows, outputs, inputs, how it is shared out (None: as it comes).
@@ -41,6 +44,7 @@ CASES = {
     "sixteen rows": (16, 70, 128, SMALL),
     "more than one tile of rows has": (17, 40, 136, SMALL),
     "most rows": (MOST_ROWS, 70, 128, None),
+    "rows shared out, in parts": (37, 40, 264, SHARED),
     "one output": (2, 1, 8, None),
     "a few": (FEW_OF_FLOAT32, 37, 520, None),
     "more than a few": (FEW_OF_FLOAT32 + 3, 37, 520, None),
@@ -85,56 +89,54 @@ def test_is_the_product(name, dtype, biased):
     assert torch.equal(linear(x, weight, bias, zeros, shared=shared), product), "bit for bit each time"
 
 
-AROUND = ("norm", "gated", "norm, gated", "residual", "norm, residual")
-
-
-def around_of(names, x, outputs):
-    """What stands around a product, of random numbers, and the same in float64."""
-    generator = torch.Generator().manual_seed(5)
-    norm = (torch.rand(x.shape[1], generator=generator) + 0.5).to(x) if "norm" in names else None
-    residual = torch.randn(len(x), outputs, generator=generator).to(x) if "residual" in names else None
-    around = Around(norm, 1e-5, "gated" in names, residual)
-
-    def exact(weight, bias):
-        given = x.double()
-        if norm is not None:
-            given = given * torch.rsqrt(given.pow(2).mean(dim=1, keepdim=True) + 1e-5) * norm.double()
-        product = torch.nn.functional.linear(given, weight.double(), None if bias is None else bias.double())
-        if around.gated:
-            gate, up = product.chunk(2, dim=1)
-            product = torch.nn.functional.silu(gate) * up
-        return product if residual is None else product + residual.double()
-
-    return around, exact
-
-
 @pytest.mark.cases(12)
-@pytest.mark.parametrize("names", AROUND)
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[1] > 1])
-def test_what_stands_around_a_product(name, dtype, names):
-    """Norms by parts of the inputs, gates whose halves lie in one matrix, and sums: each in every kernel."""
+def test_a_norm_between_two_products_and_a_gate(name, dtype, gated):
+    """A sum that is normed and multiplied again, by a matrix or by a gate whose halves lie in one matrix."""
     rows, outputs, inputs, shared = CASES[name]
-    outputs += outputs % 2
-    x, weight, bias = operands(rows, outputs, inputs, dtype)
-    weight /= inputs**0.5
-    around, exact = around_of(names, x, outputs)
-    zeros, bias = counters(weight), None if around.gated else bias
-    product, expected = linear(x, weight, bias, zeros, shared, around), exact(weight, bias)
+    size, outputs = 72, outputs + outputs % 2
+    x, first, bias = operands(rows, size, inputs, dtype)
+    residual, second, scales = [*operands(rows, outputs, size, dtype, seed=5)[:2], operands(1, 1, size, dtype)[0][0]]
+    first, second = first / inputs**0.5, second / size**0.5
+    zeros, norm = (counters(first), counters(second)), Norm(scales, 1e-5)
+
+    def chain():
+        state = linear_to_norm(x, first, bias, zeros[0], shared, residual=residual, norm=norm)
+        return state, linear(state, second, None, zeros[1], gated=gated)
+
+    state, product = chain()
+    hidden = x.double() @ first.double().T + bias.double() + residual.double()
+    normed = hidden * torch.rsqrt(hidden.pow(2).mean(dim=1, keepdim=True) + 1e-5) * scales.double()
+    expected = normed @ second.double().T
+    if gated:
+        gate, up = expected.chunk(2, dim=1)
+        expected = torch.nn.functional.silu(gate) * up
     assert product.shape == expected.shape
-    # Inputs of matrix units are rounded to the dtype once more behind a norm.
-    assert float((product.double() - expected).norm() / expected.norm()) < 2 * NEAR[dtype]
-    assert not zeros.any()
-    assert torch.equal(linear(x, weight, bias, zeros, shared, around), product)
+    assert apart_from(state.hidden, hidden) < NEAR[dtype]
+    assert apart_from(product, expected) < 2 * NEAR[dtype], "inputs are rounded to the dtype twice"
+    assert not zeros[0].any()
+    assert not zeros[1].any()
+    assert torch.equal(chain()[1], product)
 
 
-@pytest.mark.parametrize("names", AROUND)
-def test_the_norm_of_many_rows_is_a_kernel_of_its_own(names, monkeypatch):
-    monkeypatch.setattr(launch_product, "BROAD", 64)
-    x, weight, _ = operands(FEW_ROWS + 1, 16, 72)
-    around, exact = around_of(names, x, 16)
-    product, expected = linear(x, weight, None, counters(weight), around=around), exact(weight, None)
-    assert float((product.double() - expected).norm() / expected.norm()) < NEAR[torch.float32]
+def apart_from(product, expected):
+    return float((product.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+def test_embedded_tokens_are_rows_of_the_table(dtype):
+    _, table, scales = [*operands(1, 30, 72, dtype)[:2], operands(1, 1, 72, dtype)[0][0]]
+    token_ids = torch.tensor([[3, 29], [0, 30], [-1, 3]], device=DEVICE)
+    state, known = embed(token_ids, table, Norm(scales, 1e-5)), torch.tensor([0, 1, 2, 5], device=DEVICE)
+    hidden = table[token_ids.flatten()[known]]
+    assert torch.equal(state.hidden.flatten(0, 1)[known], hidden)
+    assert apart_from(state.weighted.flatten(0, 1)[known], (hidden * scales).double()) < NEAR[dtype]
+    assert apart_from(state.squares[0, known], hidden.double().pow(2).sum(dim=1)) < 1e-6
+    for left in (state.hidden, state.weighted, state.squares[0].view(3, 2, 1)):
+        assert left[1, 1].isnan().all(), "behind the table"
+        assert left[2, 0].isnan().all()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -160,6 +162,7 @@ def test_the_last_part_to_come_adds_up(rows, monkeypatch):
         (MOST_ROWS, 5, torch.bfloat16, SMALL),
         (MOST_ROWS, 5, torch.bfloat16, DEEP),
         (MOST_ROWS, 5, torch.float32, DEEP),
+        (MOST_ROWS, 9, torch.bfloat16, SHARED),
         (FEW_OF_FLOAT32, 5, torch.float32, None),
         (ROWS_OF_FLOAT32, 3 + FEW_OF_FLOAT32 + 1, torch.float32, None),
     ],
@@ -210,23 +213,26 @@ def test_nan_and_inf_stay():
     assert product.isinf().nonzero()[:, 1].unique().tolist() == [4]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 17, 33, MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 2, 5, 17, 33, MOST_ROWS])
 @pytest.mark.parametrize(
     "size", [(6144, 4096), (5120, 12800), (576, 1536), (2048, 8192), (128256, 2048), (960, 576), (8, 8)]
 )
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     """Of a GPU with 99 KiB for tiles too: one tile too many, and nothing is launched at all."""
-    (outputs, inputs), lanes = size, 1 if rows == 1 else max(16, 2 ** math.ceil(math.log2(rows)))
+    outputs, inputs = size
     use = tiles(rows, outputs, inputs, itemsize, 99 * 1024)
+    lanes = use.rows or 2 ** math.ceil(math.log2(rows))
     share = math.ceil(math.ceil(inputs / use.splits) / use.inputs) * use.inputs
     assert share * use.splits >= inputs
-    assert use.stages >= 2 or (use.inputs >= inputs and use.outputs * use.inputs * itemsize <= 2**16), "in registers"
-    if use.stages >= 2:  # else a program holds its only tile in registers
+    if use.stages == 1:  # a program holds its only tile in registers
+        assert use.inputs >= inputs
+        assert use.outputs * use.inputs * itemsize <= 2**16
+    else:
         assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
-    columns = math.ceil(outputs / use.outputs)
-    assert use.splits == 1 or columns * use.splits <= launch_product.MULTIPROCESSORS
-    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns
+    columns, row_tiles = math.ceil(outputs / use.outputs), math.ceil(rows / lanes)
+    assert use.splits == 1 or columns * row_tiles * use.splits <= launch_product.MULTIPROCESSORS
+    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns * row_tiles
 
 
 def test_what_it_takes():
@@ -241,19 +247,19 @@ def test_what_it_takes():
 def test_refusals_name_the_argument():
     x, weight, _ = operands(3, 24, 64)
     zeros = counters(weight)
-    plain = (x, weight, None, zeros, None)
-    for name, arguments in {
-        "weight": (x, weight.double(), None, zeros),
-        "x": (x[:, :32], weight, None, zeros),
-        "x: .* up to 64 rows": (x.repeat(22, 1), weight, None, zeros),
-        "counters": (x, weight, None, zeros[:2]),
-        "around.norm": (*plain, Around(norm=x[0, :32])),
-        "around.residual": (*plain, Around(residual=x.double())),
-        "around.gated: 24 outputs and a sum": (*plain, Around(gated=True, residual=x[:, :24].contiguous())),
-        "around.gated: 23": (x, weight[:23], None, zeros, None, Around(gated=True)),
-    }.items():
+    norm, squares = Norm(weight[0, :24].contiguous(), 1e-5), torch.ones(2, 3, device=DEVICE)
+    for name, arguments, options in (
+        ("weight", (x, weight.double(), None, zeros), {}),
+        ("x", (x[:, :32], weight, None, zeros), {}),
+        ("x: .* up to 128 rows", (x.repeat(43, 1), weight, None, zeros), {}),
+        ("counters", (x, weight, None, zeros[:2]), {}),
+        ("squares", (Normed(x, x, squares[:, :2], 1e-5), weight, None, zeros), {}),
+        ("gated: 23", (x, weight[:23], None, zeros), {"gated": True}),
+        ("norm", (x, weight, None, zeros), {"residual": x[:, :24].contiguous(), "norm": Norm(x[0, :32], 1e-5)}),
+        ("residual", (x, weight, None, zeros), {"residual": x.double(), "norm": norm}),
+    ):
         with pytest.raises(ArgumentError, match=f"^{name}"):
-            linear(*arguments)
+            (linear_to_norm if "norm" in options else linear)(*arguments, **options)
 
 
 @pytest.mark.usefixtures("unchecked")

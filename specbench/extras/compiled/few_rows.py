@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from specbench.extras.compiled import products
 from specbench.kernels import launch_attention, launch_product
 from specbench.kernels.launch_attention import Turning
-from specbench.kernels.launch_product import Around
+from specbench.kernels.launch_product import Norm, Normed
 from specbench.models.cache import RaggedCache
 from specbench.models.cached_model import CachedModel
 from specbench.models.llama_like import is_llama_like, rotary_tables
@@ -32,9 +32,13 @@ class Matrix:
     bias: Float[Tensor, " outputs"] | None
     counters: Tensor
 
-    def times(self, x: Float[Tensor, "B n inputs"], **around: Any) -> Float[Tensor, "B n results"]:
-        """Returns the product; see :class:`launch_product.Around`."""
-        return launch_product.linear(x, self.weight, self.bias, self.counters, around=Around(**around))
+    def times(self, x: Float[Tensor, "B n inputs"] | Normed, *, gated: bool = False) -> Float[Tensor, "B n results"]:
+        """Returns the product; see :func:`launch_product.linear`."""
+        return launch_product.linear(x, self.weight, self.bias, self.counters, gated=gated)
+
+    def added(self, x: Float[Tensor, "B n inputs"], to: Normed, norm: Norm) -> Normed:
+        """Returns the sum of a hidden state and the product, for the norm behind it."""
+        return launch_product.linear_to_norm(x, self.weight, self.bias, self.counters, residual=to.hidden, norm=norm)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Layer:
     attended: Matrix
     gates: Matrix
     down: Matrix
-    attention_norm: Float[Tensor, " hidden"]
-    inner_norm: Float[Tensor, " hidden"]
+    inner_norm: Norm
+    next_norm: Norm
     head_norms: tuple[Tensor | None, Tensor | None]
 
 
@@ -60,7 +64,10 @@ class FewRows:
 
     def __init__(self, cached: CachedModel, layers: Any):
         self._config, self._model = cached.model.config, layers
-        self._layers = [_layer(layer) for layer in layers.model.layers]
+        epsilon = self._config.rms_norm_eps
+        norms = [*(layer.input_layernorm for layer in layers.model.layers), layers.model.norm]
+        self._first_norm, *following = (Norm(norm.weight.detach(), epsilon) for norm in norms)
+        self._layers = [_layer(*pair, epsilon) for pair in zip(layers.model.layers, following, strict=True)]
         self._output = _matrix(layers.lm_head)
         self._turning: dict[int, tuple[Tensor, Tensor]] = {}  # tables by their number of positions
         self._context = cached.context
@@ -73,24 +80,22 @@ class FewRows:
         self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"]
     ) -> Float[Tensor, "B n V"]:
         """Feeds tokens behind those that are cached and returns the logits after each."""
-        model, epsilon = self._model.model, self._config.rms_norm_eps
-        attention = model.layers[0].self_attn
-        hidden = model.embed_tokens(token_ids)
-        cos, sin = self._tables(cache.capacity, hidden)
+        attention, table = self._model.model.layers[0].self_attn, self._model.model.embed_tokens.weight
+        state = launch_product.embed(token_ids.contiguous(), table.detach(), self._first_norm)
+        cos, sin = self._tables(cache.capacity, state.hidden)
         for layer, memory in zip(self._layers, cache.layers, strict=True):
             stored: Any = memory
-            new = layer.queries_keys_values.times(hidden, norm=layer.attention_norm, epsilon=epsilon)
+            new = layer.queries_keys_values.times(state)
             if not stored.is_initialized:
                 kv_heads = self._config.num_key_value_heads
-                like = hidden.new_empty((0, kv_heads, 0, attention.head_dim))
+                like = new.new_empty((0, kv_heads, 0, attention.head_dim))
                 stored.lazy_initialization(like, like)
             keys, values = (states[cache.read_rows, :, : cache.visible] for states in (stored.keys, stored.values))
-            turning = Turning(cos, sin, *layer.head_norms, epsilon)
+            turning = Turning(cos, sin, *layer.head_norms, state.epsilon)
             attended = launch_attention.attend_new(new, keys, values, lengths, turning, attention.scaling)
-            hidden = layer.attended.times(attended, residual=hidden)
-            inner = layer.gates.times(hidden, norm=layer.inner_norm, epsilon=epsilon, gated=True)
-            hidden = layer.down.times(inner, residual=hidden)
-        return self._output.times(hidden, norm=model.norm.weight, epsilon=epsilon)
+            state = layer.attended.added(attended, state, layer.inner_norm)
+            state = layer.down.added(layer.gates.times(state, gated=True), state, layer.next_norm)
+        return self._output.times(state)
 
     def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor) -> SimpleNamespace:
         """As a model of transformers returns them."""
@@ -118,7 +123,7 @@ def _matrix(layer: Any) -> Matrix:
     return Matrix(weight, bias, counters)
 
 
-def _layer(layer: Any) -> Layer:
+def _layer(layer: Any, next_norm: Norm, epsilon: float) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     has_norms = hasattr(attention, "q_norm")
     head_norms = (attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if has_norms else (None, None)
@@ -127,7 +132,7 @@ def _layer(layer: Any) -> Layer:
         _matrix(attention.o_proj),
         _matrix(mlp.gate_proj.product),
         _matrix(mlp.down_proj),
-        layer.input_layernorm.weight.detach(),
-        layer.post_attention_layernorm.weight.detach(),
+        Norm(layer.post_attention_layernorm.weight.detach(), epsilon),
+        next_norm,
         head_norms,
     )
