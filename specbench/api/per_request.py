@@ -24,7 +24,6 @@ def entries(name: str, values: Any, form: str) -> list[Any]:
     """The entries of a list, an array, or any other iterable that has an order.
 
     Args:
-        name: what an error calls the argument.
         form: what to give instead, in words.
 
     Raises:
@@ -54,8 +53,6 @@ def samplings_of(name: str, samplings: Samplings, count: int, requests: str) -> 
     """The sampling parameters of each request.
 
     Args:
-        name: what an error calls the argument.
-        count: the number of requests.
         requests: what the function calls its requests ("prompts").
 
     Raises:

@@ -20,7 +20,6 @@ class FunctionVerifier:
 
     Args:
         function: called as ``function(draft, target, streams)``.
-        rule, lossless: see :class:`specbench.rules.verifier.Verifier`.
         takes_padded: see :class:`specbench.rules.verifier.Capabilities`.
     """
 

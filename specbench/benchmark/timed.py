@@ -27,9 +27,7 @@ class TimedCalls:
         graph: whether all times are of replays.
         why_no_graph: why some are not.
         repeats: replays a round; 0 before the first.
-        device_us: the times of each round.
         host_us: times of calls by the wall clock, of all rounds.
-        floor_bytes: of each round.
     """
 
     graph: bool = False
@@ -52,7 +50,6 @@ class TimedCalls:
 
         Args:
             bandwidth: bytes a second, of the byte floor.
-            seed: of the bootstrap.
         """
         samples = np.array(self.device_us)
         floor_us = 1e6 * float(np.mean(self.floor_bytes)) / bandwidth
@@ -98,7 +95,6 @@ class Measured(TimedCalls):
         Args:
             base: the case that ``variant`` compares with.
             common: columns that the spec does not determine: of the run, the device and the verifier.
-            seed: of the bootstrap.
         """
         spec = self.spec
         numbers: Any = spec.sampling.numbers

@@ -42,7 +42,6 @@ class Captured:
     Attributes:
         graph: None where the call could not be captured.
         outcome: what every replay writes anew; without a graph, what a call returned.
-        why_not: why there is no graph.
     """
 
     graph: Any
@@ -167,11 +166,7 @@ class DeviceTimer:
         return int(min(max(seconds * 1e6 / pilot, FEWEST), most))
 
     def host_times(self, call: Callable[[], Any], repeats: int, restore: Callable[[], None] = nothing) -> list[float]:
-        """Microseconds by the wall clock from making a call to the end of its work, the host's part included.
-
-        Args:
-            restore: see :meth:`device_times`.
-        """
+        """Microseconds by the wall clock from making a call to the end of its work, the host's part included."""
         times = []
         for _ in range(repeats):
             restore()

@@ -31,7 +31,6 @@ def check(
     Args:
         values: whether ids, counts, positions and seeds are looked at.
         finite: whether NaN and infinite logits are refused too, which reads all logits: for tests and debugging.
-        trees: whether the draft may be a tree.
 
     Raises:
         ArgumentError: names the argument and what is allowed; of a value, its index too.

@@ -33,9 +33,6 @@ class ConfigError(SpecbenchError):
 
     Args:
         key: the configuration key, as it is written on the command line (``sampler.top_p``).
-        value: the offending value.
-        problem: what is wrong with it.
-        remedy: what to write instead.
     """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):

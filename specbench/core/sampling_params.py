@@ -56,7 +56,6 @@ def _parameter(
     Args:
         default: which switches it off.
         group: one of the above.
-        check: see sampling_values.py.
         schema: its type in a yaml, where OmegaConf does not know the field's own.
         bans: whether it can ban tokens.
         plain_work: whether the time of plain decoding depends on it, by more than the texts that come of it.

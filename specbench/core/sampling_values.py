@@ -21,7 +21,6 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
     """A check for finite numbers.
 
     Args:
-        interval, remedy: see :func:`specbench.core.checks.check_number`.
         least: the smallest but for 0, with which logits do not overflow.
     """
 

@@ -68,7 +68,6 @@ def paths(seen: Bool[Tensor, "B n m"], depth: int) -> Int64[Tensor, "B n depth"]
 
     Args:
         seen: of :func:`ancestors`, or some rows of it.
-        depth: no path has more tokens.
     """
     place = torch.where(seen, seen.cumsum(dim=2) - 1, depth)  # tokens on no path share the last place
     ancestors = place.new_zeros((*seen.shape[:2], depth + 1))

@@ -51,7 +51,6 @@ class TextStream:
     returned just before.
 
     Args:
-        tokenizer: of the pair.
         prompt: token ids before the continuation; their text is not returned.
         skip_special_tokens: whether tokens such as the end of text are left out.
     """

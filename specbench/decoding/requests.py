@@ -111,8 +111,6 @@ class Completion:
         stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
             or the length did, as in vLLM.
         hidden: complete characters at the end of the tokens' text that are not shown, if a stop string ended it.
-        tokenizer: decodes its tokens.
-        search: for its stop strings, if it has any.
         started: when the decoder admitted the request, in seconds of time.perf_counter(), as are the two below.
         first_token: when the host had read the step of the first token; None before.
         ended: when the host had read the step of the last token; None before.

@@ -22,9 +22,6 @@ class Slots:
         capacity: columns of Batch.tokens.
         stops: columns of Batch.stop_ids.
         fixed: see :class:`Batch`.
-
-    Attributes:
-        batch: all rows.
     """
 
     def __init__(self, rows: int, capacity: int, stops: int, device: torch.device, fixed: bool = True):

@@ -158,7 +158,6 @@ def score(
 
     Args:
         masks: whether readers of the rows of a chain apply ``LogitRows.allowed``.
-        features: the hidden states to return.
     """
     fed, width = _fed(batch, draft), draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)

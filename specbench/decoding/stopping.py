@@ -19,7 +19,6 @@ class StopMatch:
     """A complete stop string.
 
     Attributes:
-        text: the stop string.
         tokens: of the continuation, up to the token that completed it.
         hidden: complete characters at the end of the text of these tokens that are not shown.
     """
@@ -33,7 +32,6 @@ class StopSearch:
     """Searches one continuation for stop strings as it is read.
 
     Args:
-        stream: decodes the tokens.
         sampling: has ``stop`` and its settings. No stop string counts that is complete within the first ``min_tokens``
             tokens, though it may begin there.
     """

@@ -91,11 +91,7 @@ class Texts:
 
 
 class TextRows(RowCache):
-    """The text of each request, by its row.
-
-    Args:
-        sizes: see :class:`Texts`.
-    """
+    """The text of each request, by its row."""
 
     def __init__(self, sizes: Sequence[int] = KEYS):
         self._sizes = sizes

@@ -39,11 +39,9 @@ class TreeShape:
 
     Args:
         branches: the number of children of the text's end, of each token of the first level, and so on.
-        device: of the tensors.
 
     Attributes:
         first: the index of the first token of each level, then the number of tokens.
-        starts: the same as a tensor.
         parents: of one request, as in Draft.
         seen: the result of :func:`specbench.core.trees.ancestors`.
     """

@@ -30,7 +30,6 @@ class Evidence:
         failure: the simplest request that shows a bias.
         calls: what the calls of small fixtures say that were compared request by request; None without one.
         batch: the largest batch of requests on small fixtures.
-        seconds: how long all took.
         cut: what the time was up for before all that was asked for was made.
         interrupted: how far the suite was when a signal ended it; None if none did.
         left_out: what D was drawn without, since the verifier does not take it.

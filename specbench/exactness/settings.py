@@ -127,7 +127,6 @@ class RequestBudget:
     So the numbers of a certificate follow from verifier, suite and seeds alone, however busy the machine is.
 
     Args:
-        settings: with the limits in seconds.
         calls: Python calls that the verifier makes for a request; None if it refuses all small fixtures.
     """
 

@@ -52,11 +52,7 @@ def _shifted(bits: Int64[Tensor, " n"], by: int) -> Int64[Tensor, " n"]:
 
 @dataclass(frozen=True)
 class GivenStreams(Streams):
-    """Streams whose uniforms are given (``made``); remembers which were read.
-
-    Attributes:
-        read: the streams that were read.
-    """
+    """Streams whose uniforms are given (``made``); remembers which were read."""
 
     read: set[Stream] = field(default_factory=set, kw_only=True)
 

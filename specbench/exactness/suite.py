@@ -55,7 +55,6 @@ class Examination:
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; with ``stop_when_caught`` none are drawn of what small fixtures refute.
         configured: the conditions of a run (trials.run.configured_stratum), from which calls are drawn as well.
-        report: receives what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.

@@ -74,11 +74,7 @@ def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
-    """Counts; tokens drafted a step, acceptance rate and acceptance length with their intervals: columns of a row.
-
-    Args:
-        totals: of :func:`totals_by_prompt`.
-    """
+    """Counts; tokens drafted a step, acceptance rate and acceptance length with their intervals: columns of a row."""
     steps, drafted, accepted = (totals[name].to_numpy() for name in ("steps", "drafted", "accepted"))
     return {
         "tokens": int(totals["emitted"].sum()),

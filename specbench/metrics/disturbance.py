@@ -49,7 +49,6 @@ class DisturbanceWatch:
 
     Args:
         on_cpu: the timed work runs on the CPU.
-        threads: of the timed work.
     """
 
     def __init__(self, on_cpu: bool, threads: int):

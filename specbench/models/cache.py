@@ -156,10 +156,6 @@ class PackedLayer(RaggedLayer):
 class RaggedCache(Cache):
     """All layers, and the positions that the next forward pass writes.
 
-    Args:
-        num_layers: attention layers of the model.
-        device: of the rows and positions of passes.
-
     Attributes:
         rows, capacity: allocated requests, and positions of each.
         visible: the number of leading positions that the next attention reads.

@@ -56,7 +56,6 @@ def generate(
         way: one of WAYS; see :func:`obstacle`.
         prompts: token ids; shorter ones are padded on the left, as generate wants them.
         sampling: at a temperature above 0 texts are of this distribution, but not those of other decoders.
-        gamma: tokens drafted a step, of assisted generation.
 
     Returns:
         The new tokens of each request, up to its first stop token.

@@ -39,7 +39,6 @@ class Method:
 
     Attributes:
         name: one of METHODS.
-        gamma: tokens drafted a step.
         layers: of the target that draft, for early_exit.
         max_ngram_size: the longest match, for prompt_lookup.
         draft_tokenizer: for different_tokenizers.

@@ -16,7 +16,6 @@ def compiled(function: Callable[..., Any], kinds: int, **options: Any) -> Callab
 
     Args:
         kinds: of inputs, at most, or PyTorch's limit if that is higher. A call beyond is an error.
-        options: of torch.compile.
     """
     call, limit = torch.compile(function, **options), max(kinds, torch._dynamo.config.recompile_limit)
 

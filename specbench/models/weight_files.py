@@ -40,9 +40,6 @@ def named(names: Mapping[str, object] | list[str]) -> str:
 def read_headers(folder: Path, config: Mapping[str, Any], source: Origin) -> dict[str, TensorHeader]:
     """Returns the headers of the files that transformers will read, by tensor.
 
-    Args:
-        config: the contents of config.json.
-
     Raises:
         ConfigError: no safetensors; names that transformers does not look for; an index that cannot be right, or names
             a missing file; a file that is no safetensors, is cut off, or has a tensor of another file; weights of

@@ -32,7 +32,6 @@ class Shared:
 
     Attributes:
         groups: what each round decodes.
-        tokenizer: of the pair.
         jobs: that take part, by number, with their labels and the columns of their engines; PLAIN is one of them.
         rounds: by job, what it decoded in each round.
         failed: why jobs take part no longer.

@@ -65,7 +65,6 @@ class Identity:
     """What the texts are samples of.
 
     Attributes:
-        target, draft: names of the models.
         sampler: temperature, top_k, top_p and min_p of both.
         dtype: the models' number format; in 16 bits, log-probabilities carry errors of about 1e-2.
         source: the command or engine that made the trace.

@@ -42,7 +42,6 @@ def words(macro: str, *values: Any) -> Markup:
 
     Args:
         macro: ``FILE.MACRO``, such as ``ranking.fastest``.
-        values: its arguments.
     """
     return Markup(" ".join(text for _, _, blocks in parts(macro, *values) for text in blocks))
 

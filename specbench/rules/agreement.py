@@ -99,7 +99,6 @@ def excess(
 
     Args:
         rule: a rule whose formulas are known, or its name.
-        draft, target, streams: the arguments of the verifier.
     """
     rule = get_rule(rule)
     form = well_formed(draft, target, outcome)

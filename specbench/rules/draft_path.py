@@ -44,7 +44,6 @@ class DraftPathTables(DraftPath):
     Args:
         p, q: the tables.
         p_rows, q_rows: the row of each table at every offset of every draft.
-        tokens: the drafted tokens.
         counts: the number of tokens of each draft.
     """
 

@@ -39,7 +39,6 @@ class Formula:
 
     Attributes:
         rule, name: of the rule, and of its field that holds the formula.
-        function: the formula.
         form: what it has to return.
     """
 

@@ -29,11 +29,7 @@ def recorded_rules() -> str:
 
 
 def recall_rules(folder: Path) -> None:
-    """Registers the rules that the jobs of a sweep recorded. A rule that this process has registered stays as it is.
-
-    Args:
-        folder: the sweep's.
-    """
+    """Registers the rules that the jobs of a sweep recorded. A rule that this process has registered stays as it is."""
     for path in sorted(folder.glob(f"*/{RECORDED}")):
         for record in _records(read_json(path)):
             try:

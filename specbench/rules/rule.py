@@ -153,9 +153,6 @@ class ReferenceVerifier:
     """A verifier made of a rule's formulas: batched PyTorch in float64. Other verifiers of the rule are held to it.
 
     Waits for the device once, to check its arguments.
-
-    Args:
-        rule: a rule whose formulas are known.
     """
 
     def __init__(self, rule: Rule):

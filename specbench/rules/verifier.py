@@ -85,7 +85,6 @@ class Capabilities:
     """The optional attributes of a verifier, and the default of each.
 
     Attributes:
-        limits: what it cannot do.
         interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times mean nothing;
             None if it has no kernels.
         takes_padded: whether it accepts drafts whose rows are padded (``Draft.padded``).

@@ -182,7 +182,6 @@ def check_times(config: Config, hydra: DictConfig) -> None:
 
     Args:
         config: of a job, as ``check_job`` has found it sound.
-        hydra: Hydra's part of the configuration.
     """
     protocol = config.protocol["_target_"]
     if not config.share_machine and shares_machine(hydra) and getattr(get_class(protocol), "times", False):

@@ -144,10 +144,6 @@ class NotComposedError(SpecbenchError):
 def composing(overrides: Sequence[str], arguments: Sequence[str]) -> Generator[None]:
     """Inside Hydra composes a command.
 
-    Args:
-        overrides: of the command.
-        arguments: all its words.
-
     Raises:
         NotComposedError: what Hydra or OmegaConf finds wrong with it.
     """

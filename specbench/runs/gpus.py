@@ -25,7 +25,6 @@ def jobs_at_once(jobs: int, device: str) -> int:
 
     Args:
         jobs: as in joblib: -1 is one a core, -2 one less, and so on.
-        device: as configured.
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus < 2:
@@ -41,7 +40,6 @@ def pinned(device: str, sweep: Path, beside: bool) -> Generator[str]:
     to choose.
 
     Args:
-        device: as configured.
         sweep: where the locks are.
         beside: whether other jobs of the sweep may run on this machine at the same time.
     """

@@ -24,7 +24,6 @@ def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict
     Neither the job's place in its sweep, nor threads, nor tracking matters.
 
     Args:
-        resolved: its configuration.
         choices: of the configuration groups, by which rows name what ran; returned under "choices".
     """
     unnamed = () if resolved.get("source") else ("source",)  # as in plans that are older than this key

@@ -173,9 +173,6 @@ def _check_free(folder: Path) -> None:
 def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     """The folder of an earlier sweep: as named, or the newest under ./outputs (of an experiment) for ``latest``.
 
-    Args:
-        key: what an error calls the folder.
-
     Raises:
         ConfigError: there is none.
     """

@@ -56,9 +56,6 @@ def analysis_module(exp: str) -> ModuleType | None:
 def analysis_of(exp: str, rows: pa.Table | None) -> ModuleType | None:
     """The experiment's own analysis, or the one that fits the rows of a sweep of one's own.
 
-    Args:
-        rows: of results.read_rows.
-
     Returns:
         None where neither is there: nothing reports on rows of several protocols, or of protocol=cost.
     """

@@ -21,7 +21,6 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
     """The sampling parameters of each prompt, checked.
 
     Args:
-        sampling: the run's.
         mixed: whether the protocol goes by each request's own.
 
     Raises:

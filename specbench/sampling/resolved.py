@@ -37,7 +37,6 @@ def resolve(
     Args:
         encode: returns the ids of a text, without special ids at its beginning or end.
         stop_ids: the model's own.
-        vocabulary: the number of ids.
         thinking_ids: the ids that begin and end thinking; None if the model has no tokens for that.
 
     Raises:

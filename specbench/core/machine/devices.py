@@ -41,7 +41,6 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, key: str = "dty
 
     Args:
         dtype: its name, or itself.
-        key: of the configuration, which asks for it.
 
     Raises:
         ConfigError: anything else.

@@ -101,7 +101,6 @@ class Origin:
 
     Args:
         key, value: as they are on the command line.
-        remedy: a sentence.
     """
 
     key: str
@@ -214,7 +213,6 @@ def wrap_library_errors(key: str, value: object, problem: str, remedy: str) -> G
     Args:
         key, value: as they are on the command line.
         problem: what could not be done ("its tokenizer cannot be read").
-        remedy: what to do.
 
     Raises:
         ConfigError: names the exception's type and what it says.

@@ -28,11 +28,7 @@ AXES = {
 
 
 class Journal:
-    """Writes lines; without a folder it keeps silent.
-
-    Args:
-        folder: the job's.
-    """
+    """Writes lines; without a folder it keeps silent."""
 
     def __init__(self, folder: Path | None = None):
         self._path = None if folder is None else folder / PROGRESS

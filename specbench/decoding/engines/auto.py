@@ -20,9 +20,6 @@ class AutoEngine(DecodingEngine):
 
     On a CPU it takes compiled steps for a sweep of 10,000 tokens or more, of one request at a time.
     A decoder outside of a sweep takes eager steps, because nothing says how many tokens it will decode.
-
-    Args:
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     def _choose(self, required: Requirements) -> DecodingEngine:

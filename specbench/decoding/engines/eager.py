@@ -15,9 +15,6 @@ class EagerEngine(DecodingEngine):
     """A batch has one row for each request, and attention reads as far as the longest of them.
 
     The host waits for each step before it begins the next.
-
-    Args:
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "eager"

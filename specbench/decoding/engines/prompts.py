@@ -29,7 +29,6 @@ class Pieces:
     """The pieces that are fed in one pass, one for each row.
 
     Attributes:
-        rows: of the prompts.
         tokens: of each piece; none for a prompt of a single token.
         first: the number of tokens of each prompt that were fed before.
         last: whether each prompt is complete afterwards.

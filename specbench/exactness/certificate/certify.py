@@ -84,7 +84,6 @@ def certificate_of(examination: Examination, verifier: str, suite: str, command:
     """What follows from the evidence that an examination has left so far.
 
     Args:
-        verifier, suite: the names of the verifier and of the settings.
         command: what repeats the run.
     """
     examined = examination.verifier

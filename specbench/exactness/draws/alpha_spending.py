@@ -39,10 +39,7 @@ class Looks:
     """The looks of one run.
 
     Args:
-        settings: with the allowed false alarm.
         evidence: whose ``rows`` each look replaces.
-        journal: gets the smallest p-value of each look.
-        fixtures: how many small fixtures there are.
     """
 
     def __init__(self, settings: Settings, evidence: Evidence, journal: Journal, fixtures: int):
@@ -54,7 +51,6 @@ class Looks:
 
         Args:
             part: of the false alarm.
-            drawn: requests on each small fixture.
         """
         gate = {row.key: row.p_value for row in rows if row.gates and row.test not in HARD}
         least = min(gate.values(), default=1.0)

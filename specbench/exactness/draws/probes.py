@@ -49,14 +49,12 @@ class Probe:
     """What is known of a verifier on one fixture.
 
     Args:
-        fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
         deadline: of ``time.perf_counter``, after which no search begins.
 
     Attributes:
         late: whether the deadline came before all thresholds were looked for.
-        tally: the counts of all steps.
         method: LOCATED (against boxes of its own), RULE (against the rule that it names), COUNTED (against nothing:
             there is neither, and what is known is what counts of its tokens say).
         draws, surprises: requests since the model was made, and those on which the code did something else.

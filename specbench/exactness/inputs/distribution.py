@@ -22,7 +22,6 @@ class Choice:
     """One choice: its options with their probabilities, which sum to 1.
 
     Attributes:
-        name: of the choice.
         per: "call" if the requests of a call share it, else "request".
         options: probability by option.
         text: what the options mean.
@@ -53,7 +52,6 @@ class Stratum:
 
     Attributes:
         name, reason: of the stratum, and which mistakes show there.
-        probability: of the stratum.
         vocabulary: smallest and largest number of tokens.
         gamma: ranges of draft lengths, uniform within one, with their probabilities.
         batch: likewise of requests in a call.

@@ -40,8 +40,6 @@ def draw_call(
 
     Args:
         seed: of a certificate's inputs, 0 to 2^63 - 1.
-        number: of the call.
-        takes: what the verifier takes.
         stratum: to draw from; None draws one by its probability.
 
     Raises:

@@ -34,7 +34,6 @@ def transforms(
 
     Args:
         result: well formed, every token inside the vocabulary.
-        requests: that are looked at.
     """
     accepted, width = result.num_accepted[requests], result.token_ids.shape[1]
     places = torch.arange(width, device=accepted.device)

@@ -40,7 +40,6 @@ class CallJudgement:
     """What one call showed.
 
     Attributes:
-        seen: its counts.
         census: its arguments' properties.
         refusal: the verifier's reason for refusing it; empty if it did not.
         request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
@@ -67,7 +66,6 @@ class CallsToDraw:
     """Which calls are put before a verifier: of D, and among them a twentieth as many under the conditions of a run.
 
     Attributes:
-        seed: of the inputs.
         of_d: how many of D.
         configured: the conditions of the run (run.configured_stratum); None for none.
         strata: in the place of D, in turn; None for D.

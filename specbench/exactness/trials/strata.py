@@ -50,7 +50,6 @@ class Seen:
             rule: that calls were compared with; None if with none.
             own_rule: whether it is not one of this tree.
             along: bound by counts of cells, where there is one.
-            seed: of the inputs.
         """
         alpha = 1 - CONFIDENCE
         compared = rule is not None and self.calls > 0

@@ -59,8 +59,6 @@ def in_order(
 
     Args:
         work: its results can be pickled.
-        pieces: of work.
-        share: processes.
         patience: seconds without a result after which a process counts as hanging; 0 is no limit.
         spawned: the work of the other processes if they are to be spawned; it can be pickled, or there are none.
 

@@ -28,7 +28,6 @@ class BiasRow:
     Attributes:
         prompt: its name, or "all".
         position: of the token in the text, from 1; None for all positions.
-        pairs: of texts.
         classified: the share of tokens whose class is known, because enough earlier texts begin likewise.
         entropy: nats a token, of both ways together, where enough texts begin likewise; None where none do.
         observed: total variation between the shares of the classes, noise included; None of too few tokens.

@@ -31,13 +31,11 @@ class EngineFork:
     """Where the greedy texts of a prompt part; all but the first three are None if they do not.
 
     Attributes:
-        prompt: its name.
         way: the text that is compared with the plain one, such as "speculative" or "plain again".
         tokens: up to the fork and with it, or all if there is none.
         position: of the first token that differs, from 1.
         least_margin: nats by which the plain token leads the other at least, from its log-probability alone, or by the
             checkpoint if the cause says so.
-        cause: one of the constants above.
     """
 
     prompt: str

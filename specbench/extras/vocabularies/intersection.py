@@ -33,9 +33,7 @@ class IntersectionModel(CachedModel):
     """A cached model whose tokens, lengths and logits are the target's. It returns no features.
 
     Args:
-        model: the draft.
         translation: between the target's vocabulary and its own.
-        dtype: see CachedModel.
 
     Raises:
         ModelError: no text is shared; the message has examples of both vocabularies.

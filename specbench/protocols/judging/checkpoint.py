@@ -56,7 +56,6 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
 
     Args:
         false_alarm: chance that a sound engine is refuted, if the checkpoint is its model.
-        confidence: of bounds.
     """
     if not any(checkpoint.texts.values()):
         return not_asked(QUESTION, "No texts were sampled.")

@@ -53,7 +53,6 @@ class Sampler:
     """Asks a source for texts.
 
     Args:
-        source: opened.
         sampling: of texts whose question does not say otherwise.
         seed: of the run, from which each text's seed is made.
         folder: where SAMPLED is written; None keeps nothing.

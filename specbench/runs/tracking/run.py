@@ -40,9 +40,7 @@ class TrackedRun:
     """The run of one attempt at a job, or of a sweep.
 
     Attributes:
-        settings: where it goes.
         group: the sweep, whose runs W&B then shows together.
-        folder: of the job or the sweep.
         name: what tells it from the others of its sweep.
         kind: W&B's job type: the verifier, or the protocol; ``sweep`` of a sweep.
         tags: see :func:`tags_of`; further ones can be added until the run begins.
