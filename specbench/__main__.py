@@ -1,7 +1,5 @@
 """``python -m specbench``: the command line. ``--help`` lists its commands and what can be chosen."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """Arguments with a value for each request: a single value holds for all, and of several each request has its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Set as AbstractSet
 from typing import Any

@@ -1,7 +1,5 @@
 """The prompts of ``specbench.decode`` and ``specbench.record``: texts, token ids and conversations."""
 
-from __future__ import annotations
-
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence

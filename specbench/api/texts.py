@@ -1,7 +1,5 @@
 """``load_pair``, ``decode`` and ``record``: a pair of models, its texts, and what the models think of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from types import FunctionType

@@ -1,7 +1,5 @@
 """What may stand for a verifier in the Python API: a name of conf/verifier, an object, or a plain function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was measured of one call, or of one case of one verifier, as rounds add to it; the order of the rounds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ verifications. A call that waits for the host cannot be captured; it is timed ca
 CPU the wall clock is read around each call.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 import timeit

@@ -1,7 +1,5 @@
 """What may be handed to a verifier: one check of a step's arguments, for every verifier and for the kernels' launch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Where the folder conf/ lies, and the names that its files give to classes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors a user can act on: each names what was wrong, where, and what to do about it."""
 
-from __future__ import annotations
-
 import copyreg
 from typing import Any
 

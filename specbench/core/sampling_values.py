@@ -1,7 +1,5 @@
 """Checks of sampling parameters. Each takes a name and a value, and returns the value in its one form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard

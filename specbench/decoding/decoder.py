@@ -4,8 +4,6 @@ Plain decoding is the same loop with nothing drafted, so a baseline runs through
 the method that is compared with it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Generator, Sequence

@@ -4,8 +4,6 @@ A character may be spread over several tokens, and a token may hold the end of o
 next. So a character is returned as soon as its last byte is there, and never changes afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 

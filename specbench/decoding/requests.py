@@ -1,7 +1,5 @@
 """Requests, their completions and the log of their steps, on the host."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ tokens and blocks. So speculative and plain decoding end at the same place. The 
 if one token completes two stop strings, vLLM takes the first in the list, and here the first to end counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

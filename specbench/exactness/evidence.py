@@ -1,7 +1,5 @@
 """All that a run of the suite leaves of one verifier, from which its verdict and certificate are made."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from specbench.exactness.habits import Habit

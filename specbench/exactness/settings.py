@@ -1,7 +1,5 @@
 """How hard the suite looks: its settings, the suites that have names, and what fits into their limits of time."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, fields, replace

@@ -3,8 +3,6 @@
 Tests of small fixtures look several times (draws/alpha_spending.py), all others, of calls of D too, once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

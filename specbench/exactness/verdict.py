@@ -1,7 +1,5 @@
 """The verdict, from the evidence alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import Evidence

@@ -9,8 +9,6 @@ all of them, and its draft_depth the positions. So the acceptance rate, accepted
 however good it is; acceptance by position, and the acceptance length, mean the same for trees and chains.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ GPU, whose other users do not show there; on other systems; in a sandbox that co
 nothing is said.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

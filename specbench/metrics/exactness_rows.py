@@ -1,7 +1,5 @@
 """The typed rows of protocol=exactness that reports read, and of its comparisons; reading them needs no PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CELLS, BOUNDS, BIAS, SENSITIVITY = "joint_cells.parquet", "bounds.parquet", "bias.parquet", "sensitivity.parquet"

@@ -7,8 +7,6 @@ protocols leave tables of their own. Each job writes its own, and the sweep's fo
 read from these.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -4,8 +4,6 @@ Each column of a setting says which values of the configuration it stands for. W
 protocol leaves empty, and how a row is filled from the configuration are derived from that (run_settings.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping

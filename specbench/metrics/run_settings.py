@@ -5,8 +5,6 @@ for a difference between verifiers. So every value of the configuration counts: 
 its path in the column ``config``, such as ``protocol.check.draws``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

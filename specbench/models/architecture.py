@@ -1,7 +1,5 @@
 """What config.json makes of a model, and whether specbench can run that: known before any weight is read."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """transformers' own ``generate`` with a pair's models: decoders to time ours against, on the very same requests."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

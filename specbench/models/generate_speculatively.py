@@ -1,7 +1,5 @@
 """The speculative methods of transformers' ``generate``, with what each step drafted and accepted."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """torch.compile with a limit of its own: how many kinds of inputs a function may be compiled for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

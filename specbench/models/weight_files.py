@@ -1,7 +1,5 @@
 """The safetensors of a checkpoint's folder: which files they are, and what their headers say. No weight is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod

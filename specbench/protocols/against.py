@@ -7,8 +7,6 @@ interval takes batches as independent; those that share a prompt count as one. A
 benchmark that would not notice a wrong result is none.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ a step takes the same time whether its tokens are accepted or not. The run's eng
 (replay/cost/model.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -9,8 +9,6 @@ continuous batch, as serving engines have it: ``batch_size`` requests are side b
 Texts of one prompt, and the turns of a conversation, are in one group, which may be larger for that.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

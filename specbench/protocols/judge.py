@@ -4,8 +4,6 @@ It samples texts from ``source`` both ways, asks the questions of :mod:`specbenc
 certificate. The command fails if the engine is refuted.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """What a protocol with models gets. It alone knows of models here, since importing transformers takes seconds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

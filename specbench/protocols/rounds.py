@@ -9,8 +9,6 @@ have to be the first round's. Further rounds follow while they scatter more than
 comes of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

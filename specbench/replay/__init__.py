@@ -9,8 +9,6 @@ accept/reject noise is left.
 From Python, call ``specbench.replay(trace, rule, gammas)``: ``help(specbench.replay.call.replay)`` has its arguments.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from types import ModuleType

@@ -3,8 +3,6 @@
 Whether verifiers that promise the same tokens keep to it, and which rule yields more tokens a step.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -5,8 +5,6 @@ or a name can hold anything. All other words are Markdown: paragraphs, lists, li
 emphasis, code and links (specbench/reports/markdown.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

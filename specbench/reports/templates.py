@@ -4,8 +4,6 @@ A template is a file of macros, each a sentence, a section or a page. Whatever a
 (specbench/reports/markdown.py), unless it is Markup.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a table or a report says of the fastest setting, and of a machine on which that cannot be told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The formulas of a rule are functions of a user's module: what one does wrong is named by rule and formula."""
 
-from __future__ import annotations
-
 import numbers
 import traceback
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Token and block verification in one Triton launch, from raw logits to tokens (kernels/verify.py)."""
 
-from __future__ import annotations
-
 import os
 
 from specbench.core import arguments

@@ -5,8 +5,6 @@ rule is plain data: its title, its papers, and its verifiers with their looks. E
 The formulas stay in the module.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

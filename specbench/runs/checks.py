@@ -3,8 +3,6 @@
 What a protocol would ignore, the protocol says itself once it is built (``specbench.protocols.settings``).
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

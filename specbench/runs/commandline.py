@@ -1,7 +1,5 @@
 """The command line as Hydra's own parsers read it, and what Hydra finds wrong with it, in one message."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -4,8 +4,6 @@ A process that runs several jobs, one after the other, stays with its GPU: the m
 memory that PyTorch does not give back. So there are never more such processes than GPUs.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """What determines a job's numbers, as a short name: the same question has the same name, wherever it is asked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A job's row and the files beside it: what its settings are called in rows, and the tables that it leaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

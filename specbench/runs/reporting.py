@@ -1,7 +1,5 @@
 """The analysis of a run: its experiment's by name, and of a sweep of one's own by what it measured and varied."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from pathlib import Path

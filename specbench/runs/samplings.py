@@ -1,7 +1,5 @@
 """Configuration -> the sampling parameters of a run and of each prompt, which need no model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Sampling parameters in the ids of one vocabulary: bad words, ids that end a text, ids that begin and end thinking."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an engine under test is given and what it returns: the contract that every source of texts keeps."""
 
-from __future__ import annotations
-
 import math
 import operator
 import reprlib

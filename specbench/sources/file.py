@@ -6,8 +6,6 @@ may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_rea
 sampled the text. Lines are read in their order. Without temperature or sampling the run's are taken for granted.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

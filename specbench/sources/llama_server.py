@@ -1,7 +1,5 @@
 """llama.cpp's server by its own protocol, POST /completion: token ids in and out, and counters for each text."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any server of OpenAI's protocol, completions or chat: vLLM, SGLang, TGI, llama-server and others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specbench.core.checks import check_flag

@@ -1,7 +1,5 @@
 """OpenVINO GenAI in this process, plain and with a draft model or prompt lookup, one text after another."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping, Sequence

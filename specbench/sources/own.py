@@ -1,7 +1,5 @@
 """Our own decoder as an engine under test, so that a verifier, sound or flawed, can be judged by its texts alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """SGLang's server by its own protocol, POST /generate: token ids in and out, and counters for each text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specbench.sources.contract import Mode, TextCompletion, TextRequest

@@ -1,7 +1,5 @@
 """transformers' own ``generate``, plain and with one of its speculative methods, one text after another."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import time

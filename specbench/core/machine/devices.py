@@ -1,7 +1,5 @@
 """Devices, number formats and threads by their names in the configuration; nothing here knows of models."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Generator
 

@@ -1,7 +1,5 @@
 """Small files that are whole or absent, even if their writer is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -3,8 +3,6 @@
 A named pipe would be waited for, a device such as /dev/zero has no end: only regular files are opened.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import reprlib

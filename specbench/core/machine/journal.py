@@ -4,8 +4,6 @@
 while a clock runs: a line costs some microseconds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

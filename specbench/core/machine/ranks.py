@@ -7,8 +7,6 @@ the store that torchrun keeps, so that they need no GPU. Without torchrun there 
 anything.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

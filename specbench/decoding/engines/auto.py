@@ -1,7 +1,5 @@
 """Chooses the engine: graph on a GPU and compiled on a CPU, where they can run and pay, and eager elsewhere."""
 
-from __future__ import annotations
-
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say_once
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine

@@ -1,7 +1,5 @@
 """Steps as PyTorch runs them, operation by operation: the reference for other engines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ Sarathi-Serve", arXiv 2403.02310), with one difference: there a piece is part of
 pass of its own between two steps, so that steps keep their shapes and their CUDA graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice

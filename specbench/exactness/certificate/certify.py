@@ -1,7 +1,5 @@
 """All that one run can say about one verifier: as a value, as JSON, and as a page of Markdown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -5,8 +5,6 @@ at all draws has most of the false alarm, and the look at everything, calls of D
 and from below, hold on all small fixtures together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

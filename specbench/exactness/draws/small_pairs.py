@@ -1,7 +1,5 @@
 """Steps drawn on small fixtures: counted, and held against what a model of the code foresees."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ certificate print them. One call is one batch of requests. What a call's request
 once a request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

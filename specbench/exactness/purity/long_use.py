@@ -5,8 +5,6 @@ do not meet what such a memory does later. Here requests are recorded at the beg
 requests are made again: with the object, with a copy that was never used, and by the rule.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

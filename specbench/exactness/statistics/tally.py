@@ -1,7 +1,5 @@
 """Counts of one verifier on one fixture, and the tests of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy import stats

@@ -6,8 +6,6 @@ process that dies or hangs loses nothing but time: its share is done by the firs
 wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

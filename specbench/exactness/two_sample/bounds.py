@@ -6,8 +6,6 @@ pair before it was seen, in the mean over pairs. The total variation between the
 lower bound of the bias a token: what moves probability within a class, it does not see.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ nearly tie. Rounding is shown if the plain engine itself takes the other token w
 ruled out if the plain engine gives its own token so much probability that no other comes near.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ sharding.py has what is known of transformers' tensor parallelism; compiled step
 (extras/compiled/products.py). runs/parallel.py keeps the processes of a sweep in step.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A shard of a model with random weights (models/random_weights.py)."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The certificate of an engine: the verdict first, then what it rests on, its scope, and how to repeat it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ decoding writes the next text with such a token: a speculative one multiplies th
 Texts are bet on, since what lets in one such token in a text lets in others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """T > 0: are speculative texts distributed as plain ones? Pairs of texts with seeds of their own, and bets on them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

@@ -1,7 +1,5 @@
 """Samples texts from an engine, and writes each to texts.jsonl at once, from where a resumed job takes it again."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence

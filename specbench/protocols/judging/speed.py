@@ -1,8 +1,6 @@
 """Acceptance by the engine's own counters, beside what replay predicts for the same prompts, and tokens a second with
 and without speculation in paired rounds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Scores texts of an engine with a checkpoint: evidence for each token, and the sets of tokens that it belongs to."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

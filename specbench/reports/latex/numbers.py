@@ -6,8 +6,6 @@ Of an interval, such as 1.60 [1.59, 1.61], ``/value``, ``/low`` and ``/high`` be
 that does not exist is an error of LaTeX that says the name.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A W&B run: made of its folder when a job or a sweep has ended, however it ended; live if that disturbs nothing."""
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

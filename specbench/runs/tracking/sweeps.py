@@ -1,7 +1,5 @@
 """What W&B is told of the jobs of a sweep, and of the sweep: also of jobs whose process was killed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """A row of a workload's file as a prompt, with errors that name the line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

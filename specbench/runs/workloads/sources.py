@@ -5,8 +5,6 @@ folder of parquet, arrow or JSON-lines files. pyarrow reads them; the package ``
 fetched.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
