@@ -175,13 +175,7 @@ def record(
     return record_requests(context, repeated(context, samples)).trace
 
 
-def _requests(
-    pair: Pair,
-    prompts: Prompts,
-    sampling: Samplings,
-    max_new_tokens: int,
-    seed: Seeds,
-) -> list[Request]:
+def _requests(pair: Pair, prompts: Prompts, sampling: Samplings, max_new_tokens: int, seed: Seeds) -> list[Request]:
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")

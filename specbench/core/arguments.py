@@ -12,13 +12,7 @@ _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the d
 
 
 def check(
-    draft: Draft,
-    target: LogitRows,
-    streams: Streams,
-    *,
-    values: bool = True,
-    finite: bool = False,
-    trees: bool = False,
+    draft: Draft, target: LogitRows, streams: Streams, *, values: bool = True, finite: bool = False, trees: bool = False
 ) -> None:
     """Refuses what no verifier can take, before anything is computed from it.
 

@@ -112,9 +112,7 @@ class SamplingParams:
     """
 
     temperature: float = _parameter(
-        1.0,
-        TEMPERATURE,
-        number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
+        1.0, TEMPERATURE, number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3)
     )
     top_k: int = _parameter(0, TRUNCATION, count_of_tokens)
     top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))

@@ -202,12 +202,7 @@ def _observation(batch: Batch, draft: Draft, verification: Verification, hidden:
 
 
 def _commit(
-    batch: Batch,
-    draft: Draft,
-    rows: LogitRows,
-    verification: Verification,
-    components: StepComponents,
-    stamps: Stamps,
+    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, components: StepComponents, stamps: Stamps
 ) -> tuple[Batch, StepResult]:
     """Returns the batch with the emitted tokens up to the first stop token, and what the step did."""
     emitted, accepted, differ = verification.token_ids, verification.num_accepted, None

@@ -18,12 +18,7 @@ from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier, drawn_on_each
-from specbench.exactness.enumeration.injection import (
-    Point,
-    calls_a_request,
-    extreme_failures,
-    takes_injected_uniforms,
-)
+from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, takes_injected_uniforms
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch

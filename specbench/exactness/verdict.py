@@ -3,17 +3,7 @@
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import (
-    ALL,
-    COUNTED,
-    HARD,
-    LARGE,
-    LOCATED,
-    Bound,
-    LongUseRow,
-    Row,
-    StratumRow,
-)
+from specbench.exactness.results import ALL, COUNTED, HARD, LARGE, LOCATED, Bound, LongUseRow, Row, StratumRow
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"

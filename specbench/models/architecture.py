@@ -4,12 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    GenerationConfig,
-    PreTrainedConfig,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.machine.files import Origin, shown

@@ -13,12 +13,7 @@ from specbench.models.checkpoint import Checkpoint
 from specbench.models.generate import constant, run
 from specbench.models.loading import Pair
 
-ASSISTED, LOOKUP, EARLY_EXIT, TOKENIZERS = METHODS = (
-    "assisted",
-    "prompt_lookup",
-    "early_exit",
-    "different_tokenizers",
-)
+ASSISTED, LOOKUP, EARLY_EXIT, TOKENIZERS = METHODS = ("assisted", "prompt_lookup", "early_exit", "different_tokenizers")
 NEEDING_DRAFT = (ASSISTED, TOKENIZERS)
 
 

@@ -152,10 +152,7 @@ class LatencyProtocol:
         return Outcome(
             _headline(rows),
             {},
-            {
-                LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
-                LATENCY_SAMPLES: ParquetTable(samples, LatencySample),
-            },
+            {LATENCY: ParquetTable(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: ParquetTable(samples, LatencySample)},
             {"time_against_batch": plots.time_against_batch(pd.DataFrame(rows))},
         )
 

@@ -156,12 +156,7 @@ def only(
 
 
 def _threshold_errors(
-    rule: Rule,
-    path: DraftPathBatch,
-    draft: Draft,
-    target: LogitRows,
-    streams: Streams,
-    accepted: Int64[Tensor, " B"],
+    rule: Rule, path: DraftPathBatch, draft: Draft, target: LogitRows, streams: Streams, accepted: Int64[Tensor, " B"]
 ) -> Float64[Tensor, " B"]:
     """The largest relative error of a threshold that the accepted lengths need, for any rule."""
     u, limits = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens], rule.limits(path)

@@ -19,15 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
 from specbench.core.sampling_params import LARGEST_SEED, SamplingParams
-from specbench.runs.config import (
-    EMBEDDED,
-    GROUPS,
-    OPEN_GROUPS,
-    WORKLOAD_FILES,
-    Config,
-    WorkloadConfig,
-    is_category,
-)
+from specbench.runs.config import EMBEDDED, GROUPS, OPEN_GROUPS, WORKLOAD_FILES, Config, WorkloadConfig, is_category
 from specbench.runs.launchers import LAUNCHER, check_installed, check_launcher, launcher_of, shares_machine
 
 # Hydra's keys that would take jobs out of the folders of their plan.

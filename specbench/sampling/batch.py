@@ -111,11 +111,7 @@ class Batch:
         return bound if self.fixed else known_max(values, bound)
 
     def rows_of_tree(
-        self,
-        logits: Shaped[Tensor, "n V"],
-        drafted: Int64[Tensor, "B m"],
-        seen: Bool[Tensor, "B places m"],
-        depth: int,
+        self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B m"], seen: Bool[Tensor, "B places m"], depth: int
     ) -> LogitRows:
         """Returns the distributions at places of a tree, as :meth:`rows_of_paths` does; paths only if they are needed.
 

@@ -15,11 +15,7 @@ _NAMES = {  # of sampling parameters that it calls by another name, or by the sa
 # Always sent: what is left out it takes from the model's generation_config.json.
 _ALWAYS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _PROTOCOL = "Is it SGLang's server? Update it, or use source=openai source.dialect=sglang."
-_COUNTERS = {
-    "drafted": "spec_num_proposed_drafts",
-    "accepted": "spec_num_correct_drafts",
-    "steps": "spec_verify_ct",
-}
+_COUNTERS = {"drafted": "spec_num_proposed_drafts", "accepted": "spec_num_correct_drafts", "steps": "spec_verify_ct"}
 
 
 class SglangSource(ServedSource):

@@ -30,11 +30,7 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def draw_call(
-    seed: int,
-    number: int,
-    device: torch.device,
-    takes: Takes = EVERYTHING,
-    stratum: Stratum | None = None,
+    seed: int, number: int, device: torch.device, takes: Takes = EVERYTHING, stratum: Stratum | None = None
 ) -> Call:
     """Draws a call from D.
 
