@@ -78,7 +78,6 @@ def end(folder: Path, launch_error: str | None = None, interrupted: bool = False
 
 
 def main() -> None:
-    """The command line."""
     arguments = sys.argv[1:]
     if not ranks.is_rank0():  # one process of a parallel run speaks
         console.quiet = True

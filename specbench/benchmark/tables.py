@@ -74,8 +74,6 @@ class LatencyRow:
 
 @dataclass(frozen=True)
 class LatencySample:
-    """One time that was taken."""
-
     case: int
     round: int
     microseconds: float

@@ -36,7 +36,6 @@ class TimedCalls:
     floor_bytes: list[int] = field(default_factory=list)
 
     def add(self, captured: Captured, device_us: list[float], host_us: list[float], floor_bytes: int) -> None:
-        """Adds a round."""
         self.graph = captured.graph is not None and (self.graph or not self.device_us)
         self.why_no_graph = self.why_no_graph or captured.why_not
         self.device_us.append(device_us)

@@ -76,7 +76,6 @@ class DeviceTimer:
             torch.max(self._buffer)
 
     def synchronize(self) -> None:
-        """Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize(self.device)
 

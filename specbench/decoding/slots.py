@@ -49,7 +49,6 @@ class Slots:
 
     @torch.inference_mode()
     def put(self, rows: Int64[Tensor, " m"], requests: Batch) -> None:
-        """Writes requests to these rows."""
         width = requests.tokens.shape[1]
         self.batch.tokens[rows, :width] = requests.tokens
         spare = self.batch.stop_ids.shape[1] - requests.stop_ids.shape[1]

@@ -60,7 +60,6 @@ class Evidence:
 
     @property
     def strata(self) -> list[StratumRow]:
-        """Calls of each stratum."""
         return [row for row in self.inputs if row.stratum not in (ALL, LARGE)]
 
     @property

@@ -155,7 +155,6 @@ class RequestBudget:
 
     @property
     def pairs(self) -> int:
-        """Pairs of successive steps."""
         fitting = max(FEWEST, self._fitting(self.settings.serial_seconds))
         return min(self.settings.serial_draws, fitting // _STEPS_A_PAIR)
 

@@ -37,7 +37,6 @@ class Verdict:
 
 
 def verdict_of(evidence: Evidence) -> Verdict:
-    """Draws the conclusion."""
     biased = [bound for bound in evidence.bounds if bound.least > ROUNDING]
     located = max(biased, key=lambda bound: bound.least, default=None)
     row = strongest(evidence.rejected)

@@ -59,8 +59,6 @@ class EmpiricalRow:
 
 @dataclass(frozen=True)
 class TextRow:
-    """One decoded text."""
-
     prompt: str
     text: str  # of the prompt
     completion: str

@@ -111,7 +111,6 @@ class Checkpoint:
 
     @property
     def quantised(self) -> bool:
-        """Whether config.json says so."""
         return self.raw.get("quantization_config") is not None
 
     def complete(self) -> None:

@@ -67,7 +67,6 @@ class Shared:
         return True
 
     def take(self, line: dict[str, Any]) -> None:
-        """Adds a line of the file."""
         self.jobs |= {int(job): facts for job, facts in line.get("jobs", {}).items()}
         self.failed |= {int(job): why for job, why in line.get("failed", {}).items()}
         for job, decoded in line.get("round", {}).items():

@@ -118,7 +118,6 @@ class Trace:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " n"]:
-        """Tokens of each text."""
         return np.diff(self.starts)
 
     @property

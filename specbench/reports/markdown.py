@@ -35,7 +35,6 @@ def render(report: Report) -> str:
 
 
 def block(content: Block) -> str:
-    """One block."""
     if isinstance(content, str):
         return content
     if isinstance(content, Table):

@@ -60,7 +60,6 @@ class DraftPathTables(DraftPath):
         self.drafted_p, self.drafted_q = p[p_rows[:, :-1], tokens], q[q_rows, tokens]
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`DraftPath`."""
         p = self.p[self.p_rows.gather(1, num_tokens[:, None])[:, 0]]
         gamma = self.q_rows.shape[1]
         if gamma == 0:

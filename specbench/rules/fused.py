@@ -33,7 +33,6 @@ class FusedVerifier:
         self._workspace = launch.Workspace()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier` and :func:`specbench.kernels.launch.verify`."""
         if self.debug:
             arguments.check(draft, target, streams, finite=True)
         return launch.verify(draft, target, streams, block=self.block, workspace=self._workspace)

@@ -117,7 +117,6 @@ class RuleInfo:
 
     @property
     def lossless(self) -> bool:
-        """Whether it is declared lossless."""
         return self.guarantee == "lossless"
 
 

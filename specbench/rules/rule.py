@@ -94,7 +94,6 @@ class Rule(RuleInfo):
 
     @property
     def has_law(self) -> bool:
-        """Whether its formulas are known."""
         return self.thresholds is not None
 
     def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
@@ -159,7 +158,6 @@ class ReferenceVerifier:
         self.rule, self.lossless = rule, rule.lossless
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         path = DraftPathBatch(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]

@@ -31,7 +31,6 @@ class Parted(Interrupted):
 
     @property
     def status(self) -> int:
-        """The exit status."""
         return 1
 
 

@@ -73,7 +73,6 @@ class Plan:
 
     @staticmethod
     def new(exp: str, config_dir: str | None) -> Plan:
-        """A plan without jobs."""
         return Plan(exp, datetime.now(UTC).isoformat(), os.getcwd(), config_dir, [])
 
     def widened(self, wanted: Iterable[PlannedJob]) -> Plan:

@@ -166,7 +166,6 @@ class FileSource:
         self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
 
     def open(self) -> None:
-        """Reads the file."""
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
         prompts: dict[str, set[str]] = defaultdict(set)
         lines = read_lines(self.path)

@@ -90,7 +90,6 @@ class OpenVinoSource:
         return [self._one(request, mode) for request in requests]
 
     def encode(self, text: str) -> tuple[int, ...] | None:
-        """Token ids of a prompt."""
         inputs = self.pipelines[Mode.PLAIN].get_tokenizer().encode(text)
         return tuple(map(int, inputs.input_ids.data.ravel()))
 

@@ -59,7 +59,6 @@ class OwnSource:
         self.decoders: dict[Mode, Decoder] = {}
 
     def open(self) -> None:
-        """Loads the pair."""
         self.drafter.check(self.draft is not None)
         self.pair = pair = load_pair(
             self.target, self.draft, device=self.device, dtype=self.dtype, download=self.download, chat=False
@@ -84,7 +83,6 @@ class OwnSource:
         return [self._completion(*both, mode, seconds) for both in zip(requests, decoded, strict=True)]
 
     def encode(self, text: str) -> tuple[int, ...] | None:
-        """Token ids of a prompt."""
         return None if self.pair is None else tuple(self.pair.encode(text))
 
     def close(self) -> None:

@@ -30,7 +30,6 @@ def launched() -> bool:
 
 
 def size() -> int:
-    """How many ranks there are."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 

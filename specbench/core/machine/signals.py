@@ -19,7 +19,6 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def status(self) -> int:
-        """The exit status that shells expect."""
         return 128 + self.number
 
 

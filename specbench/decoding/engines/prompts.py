@@ -81,5 +81,4 @@ class PromptQueue:
         self._prompts = {moved.get(row, row): prompt for row, prompt in self._prompts.items()}
 
     def clear(self) -> None:
-        """Forgets all prompts."""
         self._prompts.clear()

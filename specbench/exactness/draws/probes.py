@@ -122,7 +122,6 @@ class Probe:
 
     @property
     def boxes(self) -> int | None:
-        """Of the model."""
         return sum(len(model.tokens) for model in self.models) if self.method == LOCATED else None
 
     def hidden(self, alpha: float) -> float | None:

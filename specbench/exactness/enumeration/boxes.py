@@ -143,7 +143,6 @@ class Grid:
         return [_padded([cuts.get(axis, []) for cuts in self.cuts]) for axis in self.axes]
 
     def boxes(self, width: int) -> Boxes:
-        """All of them."""
         low, high, owner, weight = zip(*(self._boxes(i, width) for i in range(len(self.cuts))), strict=True)
         return Boxes(torch.cat(low, dim=1), torch.cat(high, dim=1), torch.cat(owner), torch.cat(weight))
 
@@ -192,7 +191,6 @@ class Model:
 
     @property
     def boxes(self) -> Boxes:
-        """The boxes, in the order of ``tokens``; not kept, since they can be many."""
         return self.grid.boxes(self.fixture.gamma + 1)
 
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:

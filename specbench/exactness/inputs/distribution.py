@@ -40,7 +40,6 @@ class Choice:
         return list(self.options), np.cumsum(list(self.options.values()))[:-1]
 
     def one(self, rng: np.random.Generator) -> str:
-        """One option."""
         return self.draw(rng, 1)[0]
 
 

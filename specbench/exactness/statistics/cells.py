@@ -124,7 +124,6 @@ class CellCounts:
         self._bets = DifferenceBets(NUMBERS, 1.0, torch.device("cpu"))
 
     def add(self, cells: TokenCells) -> None:
-        """Counts the tokens of a call."""
         self.counts += cells.counts
         self._bets.add(torch.from_numpy(cells.numbers))
 

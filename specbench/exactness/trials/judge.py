@@ -91,7 +91,6 @@ class CallsToDraw:
             return draw_call(self.seed, number, self.device, takes, stratum)
 
     def stratum(self, i: int) -> Stratum:
-        """The stratum of that call."""
         number, stratum = self._at(i)
         return stratum or drawn_stratum(choices_of(self.seed, number))
 
@@ -125,7 +124,6 @@ class Judge:
         return Judge, (self.verifier, self.calls, self.counted)
 
     def drawn(self, i: int) -> Call:
-        """The call at a place."""
         return self.calls.draw(i, self._takes)
 
     def law(self, call: Call) -> LawError | None:

@@ -36,7 +36,6 @@ class Seen:
     largest_error: float = 0.0
 
     def add(self, other: Seen) -> None:
-        """Counts what another one counted."""
         for key, value in vars(other).items():
             if key == "largest_error":
                 self.largest_error = max(self.largest_error, value)

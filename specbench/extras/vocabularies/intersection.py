@@ -71,7 +71,6 @@ class IntersectionModel(CachedModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the logits."""
         return self._inner.dtype
 
     @property
@@ -92,7 +91,6 @@ class IntersectionModel(CachedModel):
         self._inner.fixed_forward = forward
 
     def placed(self, model: Callable[..., Any]) -> Callable[..., Any]:
-        """See :class:`specbench.models.forward.CausalModel`."""
         return self._inner.placed(model)
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:

@@ -108,7 +108,6 @@ class Judgement:
         return [*NOT_TESTED, *([] if scored else [UNSCORED])]
 
     def json(self) -> str:
-        """For machines."""
         findings = [
             {**asdict(finding), "rows": {name: list(map(asdict, rows)) for name, rows in finding.rows.items()}}
             for finding in self.findings
@@ -126,7 +125,6 @@ class Judgement:
         return json.dumps(content, indent=1, default=str)
 
     def report(self, figure: Figure | None) -> Report:
-        """For people."""
         answers: list[Block] = []
         for finding in self.findings:
             verdict = markdown.strong(f"{finding.question} {finding.verdict.capitalize()}.")

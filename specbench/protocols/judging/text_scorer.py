@@ -82,7 +82,6 @@ class TextScorer:
         self._scores: dict[tuple[tuple[int, ...], tuple[int, ...]], ScoredText] = {}
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The token ids of a prompt."""
         return tuple(self.pair.encode(text))
 
     def add(self, completions: Sequence[TextCompletion], mode: Mode) -> None:
