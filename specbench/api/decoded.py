@@ -118,6 +118,7 @@ class DecodedBatch(list[Decoded]):
 
     @property
     def tokens_per_second(self) -> float | None:
+        """Tokens of all continuations by ``seconds``."""
         return self.measured.get("tokens_per_second")
 
     @property

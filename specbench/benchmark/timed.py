@@ -43,11 +43,7 @@ class TimedCalls:
         self.floor_bytes.append(floor_bytes)
 
     def columns(self, bandwidth: float, seed: int) -> dict[str, Any]:
-        """Its part of a row (tables.LatencyRow).
-
-        Args:
-            bandwidth: bytes a second, of the byte floor.
-        """
+        """Its part of a row (tables.LatencyRow); ``bandwidth`` is in bytes a second, of the byte floor."""
         samples = np.array(self.device_us)
         floor_us = 1e6 * float(np.mean(self.floor_bytes)) / bandwidth
         middle = median(samples, seed)

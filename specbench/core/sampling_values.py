@@ -16,11 +16,7 @@ Check = Callable[[str, Any], Any]
 
 
 def number(interval: str, remedy: str, least: float = 0.0) -> Check:
-    """A check for finite numbers.
-
-    Args:
-        least: the smallest but for 0, with which logits do not overflow.
-    """
+    """A check for finite numbers; ``least`` is the smallest but for 0, with which logits do not overflow."""
 
     def check(name: str, value: object) -> float | int:
         value = check_number(name, value, interval, remedy)

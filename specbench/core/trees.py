@@ -55,11 +55,7 @@ def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"
 
 
 def depths(seen: Bool[Tensor, "B n m"]) -> Int64[Tensor, "B n"]:
-    """How many tokens each path has.
-
-    Args:
-        seen: of :func:`ancestors`, or some rows of it.
-    """
+    """How many tokens each path has; ``seen`` is of :func:`ancestors`, or some rows of it."""
     return seen.sum(dim=2)
 
 

@@ -43,11 +43,7 @@ class _LoadReading:
 
 
 class DisturbanceWatch:
-    """Watches from its making until :meth:`ended`.
-
-    Args:
-        on_cpu: the timed work runs on the CPU.
-    """
+    """Watches from its making until :meth:`ended`; ``on_cpu`` says whether the timed work runs on the CPU."""
 
     def __init__(self, on_cpu: bool, threads: int):
         self.on_cpu, self.threads = on_cpu, threads

@@ -244,11 +244,7 @@ def collect(sweep: Path) -> int:
 
 
 def read_results(sweep: Path) -> pd.DataFrame:
-    """The rows of a sweep.
-
-    Raises:
-        ConfigError: a folder without results, or as read_rows.
-    """
+    """The rows of a sweep. Raises ConfigError for a folder without results, or as read_rows."""
     rows = read_rows(sweep)
     if rows is None:
         raise ConfigError(

@@ -218,11 +218,7 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
 
 
 def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:
-    """The row of a text that has ended.
-
-    Args:
-        tokenizer: of the pair; the prompt is told with it.
-    """
+    """The row of a text that has ended; the pair's ``tokenizer`` tells its prompt."""
     request, reason = completion.request, completion.stop_reason
     labels: Any = request.labels
     return TextRow(

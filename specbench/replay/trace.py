@@ -137,11 +137,7 @@ class Trace:
         return np.minimum(self.draft_limits, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
-        """A column that not every trace has.
-
-        Raises:
-            ConfigError: it is missing.
-        """
+        """A column that not every trace has. Raises ConfigError if it is missing."""
         if name not in self.columns:
             raise ConfigError(KEY, self.identity.source, f"no {name} in the trace, which {purpose} needs", _REMEDY)
         return self.columns[name]

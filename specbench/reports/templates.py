@@ -36,11 +36,7 @@ ENVIRONMENT.globals.update(GLOBALS)
 
 
 def words(macro: str, *values: Any) -> Markup:
-    """What a macro says, as one paragraph of Markdown.
-
-    Args:
-        macro: ``FILE.MACRO``, such as ``ranking.fastest``.
-    """
+    """What a macro, ``FILE.MACRO`` such as ``ranking.fastest``, says, as one paragraph of Markdown."""
     return Markup(" ".join(text for _, _, blocks in parts(macro, *values) for text in blocks))
 
 

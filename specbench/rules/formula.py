@@ -46,11 +46,7 @@ class Formula:
     form: Form
 
     def __call__(self, *arguments: Any) -> Any:
-        """Returns the result of the formula.
-
-        Raises:
-            ConfigError: the formula raised, or returned something else.
-        """
+        """Returns the result of the formula. Raises ConfigError if it raised, or returned something else."""
         try:
             result = self.function(*arguments)
         except (SpecbenchError, UnknownRowsError):

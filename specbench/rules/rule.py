@@ -97,11 +97,7 @@ class Rule(RuleInfo):
         return self.thresholds is not None
 
     def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
-        """The thresholds, 0 behind each draft.
-
-        Raises:
-            ArgumentError: a rule whose formulas are not known.
-        """
+        """The thresholds, 0 behind each draft. Raises ArgumentError for a rule whose formulas are not known."""
         if self.thresholds is None:
             raise ArgumentError(f"rule={self.name}: its formulas are not known here. Give it thresholds.")
         thresholds = self.thresholds(path)
@@ -167,11 +163,7 @@ class ReferenceVerifier:
 
 
 def rule_of(verifier: Verifier) -> Rule:
-    """The rule that a verifier follows; see :func:`get_rule`.
-
-    Raises:
-        ArgumentError: a verifier that names none.
-    """
+    """The rule that a verifier follows; see :func:`get_rule`. Raises ArgumentError for a verifier that names none."""
     rule = getattr(verifier, "rule", None)
     if rule is None:
         name = config_name("verifier", verifier)

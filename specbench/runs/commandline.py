@@ -140,11 +140,7 @@ class NotComposedError(SpecbenchError):
 
 @contextmanager
 def composing(overrides: Sequence[str], arguments: Sequence[str]) -> Generator[None]:
-    """Inside Hydra composes a command.
-
-    Raises:
-        NotComposedError: what Hydra or OmegaConf finds wrong with it.
-    """
+    """Inside Hydra composes a command. Raises NotComposedError: what Hydra or OmegaConf finds wrong with it."""
     traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         yield

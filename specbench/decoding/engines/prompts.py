@@ -73,11 +73,7 @@ class PromptQueue:
         return Pieces(list(taken), tokens, first, [not prompt.left for prompt in taken.values()])
 
     def move(self, moved: Mapping[int, int]) -> None:
-        """Changes the rows of requests.
-
-        Args:
-            moved: the new row by the old one.
-        """
+        """Changes the rows of requests; ``moved`` has the new row by the old one."""
         self._prompts = {moved.get(row, row): prompt for row, prompt in self._prompts.items()}
 
     def clear(self) -> None:

@@ -78,11 +78,7 @@ class Certificate:
 
 
 def certificate_of(examination: Examination, verifier: str, suite: str, command: str) -> Certificate:
-    """What follows from the evidence that an examination has left so far.
-
-    Args:
-        command: what repeats the run.
-    """
+    """What follows from the evidence that an examination has left so far; ``command`` repeats the run."""
     examined = examination.verifier
     return certify(
         examination.evidence,

@@ -116,11 +116,7 @@ class LongUse:
 
     @one_thread()
     def compare(self) -> LongUseRow:
-        """Verifies what was recorded again.
-
-        Raises:
-            VerifierFault: the verifier did what no verifier may.
-        """
+        """Verifies what was recorded again. Raises VerifierFault: the verifier did what no verifier may."""
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
         again = (self._batch(batch.drawn.fixture, len(batch), recorded=False) for batch in recorded)
         unmet = [batch for batch in again if batch]

@@ -50,11 +50,7 @@ class CallCounts:
     phase: int = 1
 
     def add(self, differ: Bool[Tensor, " B"], sizes: Sequence[int]) -> None:
-        """Counts calls.
-
-        Args:
-            differ: which of their requests, in order, came out otherwise.
-        """
+        """Counts calls; ``differ`` says which of their requests, in order, came out otherwise."""
         self.calls += len(sizes)
         if not bool(differ.any()):
             return
