@@ -67,10 +67,7 @@ class SglangSource(ServedSource):
         finish = meta.within("finish_reason", _PROTOCOL).get("type", str, _PROTOCOL)
         if finish == "abort":
             raise reply.server.error(f"it ended the text of prompt {request.prompt_id!r}", "See the server's own log.")
-        read = meta.get("prompt_tokens", is_count, _PROTOCOL)
-        if request.token_ids is not None and read < len(request.token_ids):
-            problem = f"it read {read} of the {len(request.token_ids)} tokens of prompt {request.prompt_id!r}"
-            raise reply.server.error(problem, "Start it with a longer context, or shorten the prompt.")
+        reply.check_prompt(meta.get("prompt_tokens", is_count, _PROTOCOL))
         return TextCompletion(
             request=request,
             mode=mode,
