@@ -55,7 +55,6 @@ class Decoder:
     """Decodes batches of requests.
 
     Args:
-        target: scores drafts; one forward pass a step.
         drafter: proposes, bound to its models; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens, or

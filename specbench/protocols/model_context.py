@@ -20,7 +20,6 @@ class ModelContext(RunContext):
     Attributes:
         drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
-        engine: how steps are taken.
         threads_reason: why PyTorch uses the number of CPU threads that it does.
     """
 

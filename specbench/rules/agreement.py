@@ -69,8 +69,6 @@ def classify(
 
     Args:
         rule: the rule of both, or its name.
-        draft, target, streams: the arguments of both.
-        first, second: the outcomes.
 
     Raises:
         ArgumentError: a rule whose formulas are not known, or an outcome whose shapes do not fit the draft.

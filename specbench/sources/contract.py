@@ -32,7 +32,6 @@ class TextRequest:
         token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
         sampling: ``ignore_eos`` in it keeps texts going behind the model's own stop tokens, where the source can.
         seed: given to engines that take one.
-        max_new_tokens: the limit of tokens.
     """
 
     prompt_id: str
@@ -48,8 +47,6 @@ class TextCompletion:
     """A text that a source returned.
 
     Attributes:
-        request: what it answers.
-        mode: how it was decoded.
         text: without the prompt.
         token_ids: of the whole text; None if the engine does not return them all.
         finish_reason: "stop", "length", or the engine's own word; None if it does not tell.

@@ -189,7 +189,6 @@ class Reply:
     Args:
         server: whose reply it is, for messages.
         part: the decoded JSON.
-        request: what it answers.
         place: of the part in the reply, for messages.
     """
 

@@ -23,7 +23,6 @@ class CensusRow:
         property: a choice of D (distribution.CHOICES), or a number of tokens or requests.
         value: the option, or the range of the number.
         calls: with a request in the cell.
-        requests: in the cell.
     """
 
     property: str

@@ -61,9 +61,7 @@ class Judgement:
     """All that one run says of an engine.
 
     Attributes:
-        engine: its name and version.
         method: how it speculates; None if that is unknown.
-        sampling: parameters of the texts.
         texts: sampled, those of all questions.
         empty: of them, how many were empty without the model's having ended them.
         scope: what was sampled, in short lines.
