@@ -137,6 +137,7 @@ class Streams:
         return self if width <= self.width else Streams(self.seeds, self.positions, width)
 
     def select(self, requests: Int64[Tensor, " m"]) -> Streams:
+        """The streams of some requests."""
         made = None if self.made is None else self.made[:, requests]
         return Streams(self.seeds[requests], self.positions[requests], self.width, made)
 

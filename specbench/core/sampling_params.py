@@ -237,6 +237,7 @@ class SamplingParams:
 
     @property
     def structure(self) -> tuple[str, str] | None:
+        """Kind and text of structured_outputs."""
         structure = self.structured_outputs
         return structure if isinstance(structure, tuple) else None  # a mapping is a pair since it was checked
 

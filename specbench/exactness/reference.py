@@ -54,6 +54,7 @@ class VerifyCall:
 
     @property
     def vocabulary(self) -> int:
+        """Tokens."""
         return self.target.logits.shape[1]
 
     def only(self, requests: Int64[Tensor, " m"]) -> VerifyCall:

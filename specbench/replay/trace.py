@@ -118,6 +118,7 @@ class Trace:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " n"]:
+        """Tokens of each text."""
         return np.diff(self.starts)
 
     @property

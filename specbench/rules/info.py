@@ -117,6 +117,7 @@ class RuleInfo:
 
     @property
     def lossless(self) -> bool:
+        """Whether it is declared lossless."""
         return self.guarantee == "lossless"
 
 

@@ -94,6 +94,7 @@ class Rule(RuleInfo):
 
     @property
     def has_law(self) -> bool:
+        """Whether its formulas are known."""
         return self.thresholds is not None
 
     def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
@@ -128,6 +129,10 @@ class Rule(RuleInfo):
         if self.decides == LAST_SUCCESS:
             return num_draft_tokens  # every comparison counts
         return torch.minimum(num_accepted + 1, num_draft_tokens)
+
+    def deciding_offset(self, one: int, other: int) -> int:
+        """The offset of the comparison that differs between two outcomes with these accepted lengths."""
+        return max(one, other) - 1 if self.decides == LAST_SUCCESS else min(one, other)
 
     def weights_after(self, path: DraftPath, num_accepted: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
         """The distribution of the token after the accepted ones, not normalised."""

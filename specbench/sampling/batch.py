@@ -58,6 +58,7 @@ class Batch:
 
     @property
     def running(self) -> Bool[Tensor, " B"]:
+        """Whether each request goes on."""
         return self.finished == RUNNING
 
     def free_tokens(self) -> Int64[Tensor, " B"]:
@@ -145,6 +146,7 @@ class Batch:
         return Batch(**parts, params=self.params.select(rows), fixed=self.fixed)
 
     def joined(self, other: Batch) -> Batch:
+        """Returns these requests, then the other's."""
         parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in NUMBERS}
         parts["tokens"] = _stacked(self.tokens, other.tokens, 0)
         parts["stop_ids"] = _stacked(self.stop_ids, other.stop_ids, PADDING)

@@ -131,6 +131,7 @@ class Shaping:
         return Shaping(**parts, kinds=self.kinds | other.kinds)
 
     def joined(self, other: Shaping) -> Shaping:
+        """Returns these rows, then the other's."""
         parts = {}
         for name, shape in self._common(other).items():
             parts[name] = torch.cat([_widened(getattr(rows, name), shape, _OFF[name][1]) for rows in (self, other)])

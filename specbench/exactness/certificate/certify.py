@@ -74,6 +74,7 @@ class Certificate:
         return page_of(self)
 
     def json(self) -> str:
+        """The certificate for machines."""
         return json.dumps(asdict(self), indent=1)
 
 
