@@ -6,8 +6,6 @@ it is first used, so that ``import specbench`` needs no PyTorch.
 The code begins at core/types.py; read rules/token/naive.py and decoding/step.py after it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """``python -m specbench``: the command line. ``--help`` lists its commands and what can be chosen."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import pkgutil
@@ -80,7 +78,6 @@ def end(folder: Path, launch_error: str | None = None, interrupted: bool = False
 
 
 def main() -> None:
-    """The command line."""
     arguments = sys.argv[1:]
     if not ranks.is_rank0():  # one process of a parallel run speaks
         console.quiet = True

@@ -1,7 +1,5 @@
 """``specbench.verify``: one verification step of a batch, from plain tensors."""
 
-from __future__ import annotations
-
 import reprlib
 from collections.abc import Sequence
 from numbers import Integral

@@ -1,7 +1,5 @@
 """``specbench.certify``: is a verifier lossless? For a name, an object, or a plain function."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

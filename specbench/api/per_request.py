@@ -1,7 +1,5 @@
 """Arguments with a value for each request: a single value holds for all, and of several each request has its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -24,7 +22,6 @@ def entries(name: str, values: Any, form: str) -> list[Any]:
     """The entries of a list, an array, or any other iterable that has an order.
 
     Args:
-        name: what an error calls the argument.
         form: what to give instead, in words.
 
     Raises:
@@ -54,8 +51,6 @@ def samplings_of(name: str, samplings: Samplings, count: int, requests: str) -> 
     """The sampling parameters of each request.
 
     Args:
-        name: what an error calls the argument.
-        count: the number of requests.
         requests: what the function calls its requests ("prompts").
 
     Raises:

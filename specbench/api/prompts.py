@@ -1,7 +1,5 @@
 """The prompts of ``specbench.decode`` and ``specbench.record``: texts, token ids and conversations."""
 
-from __future__ import annotations
-
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -32,9 +30,6 @@ def split_prompts(prompts: Prompts) -> list[Prompt]:
 def encode_prompt(name: str, prompt: Prompt, pair: Pair) -> tuple[int, ...]:
     """Token ids of one prompt of a pair.
 
-    Args:
-        name: what an error calls it.
-
     Raises:
         ArgumentError: no prompt, or ids that the pair does not have.
         ModelError: the tokenizer or its chat template fails on the prompt.
@@ -64,9 +59,6 @@ def _messages(name: str, prompt: Sequence[Any]) -> Conversation:
 
 def token_ids(name: str, prompt: object) -> tuple[int, ...]:
     """The ids of one prompt; numpy's and PyTorch's whole numbers will do.
-
-    Args:
-        name: what an error calls it.
 
     Raises:
         ArgumentError: no list of whole numbers.

@@ -1,7 +1,5 @@
 """``load_pair``, ``decode`` and ``record``: a pair of models, its texts, and what the models think of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from types import FunctionType
@@ -177,13 +175,7 @@ def record(
     return record_requests(context, repeated(context, samples)).trace
 
 
-def _requests(
-    pair: Pair,
-    prompts: Prompts,
-    sampling: Samplings,
-    max_new_tokens: int,
-    seed: Seeds,
-) -> list[Request]:
+def _requests(pair: Pair, prompts: Prompts, sampling: Samplings, max_new_tokens: int, seed: Seeds) -> list[Request]:
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")

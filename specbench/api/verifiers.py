@@ -1,7 +1,5 @@
 """What may stand for a verifier in the Python API: a name of conf/verifier, an object, or a plain function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +18,6 @@ class FunctionVerifier:
 
     Args:
         function: called as ``function(draft, target, streams)``.
-        rule, lossless: see :class:`specbench.rules.verifier.Verifier`.
         takes_padded: see :class:`specbench.rules.verifier.Capabilities`.
     """
 

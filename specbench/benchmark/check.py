@@ -7,8 +7,6 @@ that were penalised or banned are those of the plain twin, but for one rounding 
 not tell, since a penalty on a token that would not be drawn anyway changes none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -153,9 +153,7 @@ def drafts(case: Case, steps: int) -> Int64[Tensor, "steps n"]:
     """
     batch, gamma = case.spec.batch_size, case.spec.gamma
     many = Streams(
-        case.seeds.repeat(steps),
-        torch.cat([streams_of(case, step).positions for step in range(steps)]),
-        gamma + 1,
+        case.seeds.repeat(steps), torch.cat([streams_of(case, step).positions for step in range(steps)]), gamma + 1
     )
     u = many.uniform(Stream.DRAFT)[:, :gamma].reshape(steps, batch * gamma).T
     chunks = torch.arange(batch * gamma, device=u.device).split(_AT_ONCE)

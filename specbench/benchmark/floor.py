@@ -1,7 +1,5 @@
 """The byte floor: the bytes that a verifier has to read; rules/info.py and the folders of rules define them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from specbench.rules import RuleInfo, floor_info

@@ -24,10 +24,6 @@ class CaseSpec:
     """One setting to time.
 
     Attributes:
-        batch_size: requests.
-        vocabulary: tokens.
-        gamma: tokens drafted by each request.
-        dtype: of the logits.
         sampler: the name of ``sampling`` in protocol.samplers.
         draft_probabilities: False for a deterministic draft, whose q is one-hot.
         context: tokens of each request's text, half of them its prompt; only penalties and bans look at it.
@@ -92,7 +88,6 @@ def cases(base: CaseSpec, grid: Sequence[Any], by_name: Mapping[str, tuple[Sampl
 
     Args:
         grid: protocol.grid: a list of {axis: values}; an axis that an entry does not name stays as in the base case.
-        by_name: see :func:`samplers`.
 
     Raises:
         ConfigError: no list of entries, an unknown axis or sampler, an entry without values, or a value outside its

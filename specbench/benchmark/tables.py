@@ -1,7 +1,5 @@
 """The typed tables of the protocols latency and agreement; reading them needs no PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specbench.metrics.results import schema_of
@@ -76,8 +74,6 @@ class LatencyRow:
 
 @dataclass(frozen=True)
 class LatencySample:
-    """One time that was taken."""
-
     case: int
     round: int
     microseconds: float

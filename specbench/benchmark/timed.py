@@ -1,7 +1,5 @@
 """What was measured of one call, or of one case of one verifier, as rounds add to it; the order of the rounds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +25,7 @@ class TimedCalls:
         graph: whether all times are of replays.
         why_no_graph: why some are not.
         repeats: replays a round; 0 before the first.
-        device_us: the times of each round.
         host_us: times of calls by the wall clock, of all rounds.
-        floor_bytes: of each round.
     """
 
     graph: bool = False
@@ -40,7 +36,6 @@ class TimedCalls:
     floor_bytes: list[int] = field(default_factory=list)
 
     def add(self, captured: Captured, device_us: list[float], host_us: list[float], floor_bytes: int) -> None:
-        """Adds a round."""
         self.graph = captured.graph is not None and (self.graph or not self.device_us)
         self.why_no_graph = self.why_no_graph or captured.why_not
         self.device_us.append(device_us)
@@ -48,12 +43,7 @@ class TimedCalls:
         self.floor_bytes.append(floor_bytes)
 
     def columns(self, bandwidth: float, seed: int) -> dict[str, Any]:
-        """Its part of a row (tables.LatencyRow).
-
-        Args:
-            bandwidth: bytes a second, of the byte floor.
-            seed: of the bootstrap.
-        """
+        """Its part of a row (tables.LatencyRow); ``bandwidth`` is in bytes a second, of the byte floor."""
         samples = np.array(self.device_us)
         floor_us = 1e6 * float(np.mean(self.floor_bytes)) / bandwidth
         middle = median(samples, seed)
@@ -98,7 +88,6 @@ class Measured(TimedCalls):
         Args:
             base: the case that ``variant`` compares with.
             common: columns that the spec does not determine: of the run, the device and the verifier.
-            seed: of the bootstrap.
         """
         spec = self.spec
         numbers: Any = spec.sampling.numbers

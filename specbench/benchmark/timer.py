@@ -7,8 +7,6 @@ verifications. A call that waits for the host cannot be captured; it is timed ca
 CPU the wall clock is read around each call.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 import timeit
@@ -42,7 +40,6 @@ class Captured:
     Attributes:
         graph: None where the call could not be captured.
         outcome: what every replay writes anew; without a graph, what a call returned.
-        why_not: why there is no graph.
     """
 
     graph: Any
@@ -79,7 +76,6 @@ class DeviceTimer:
             torch.max(self._buffer)
 
     def synchronize(self) -> None:
-        """Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize(self.device)
 
@@ -167,11 +163,7 @@ class DeviceTimer:
         return int(min(max(seconds * 1e6 / pilot, FEWEST), most))
 
     def host_times(self, call: Callable[[], Any], repeats: int, restore: Callable[[], None] = nothing) -> list[float]:
-        """Microseconds by the wall clock from making a call to the end of its work, the host's part included.
-
-        Args:
-            restore: see :meth:`device_times`.
-        """
+        """Microseconds by the wall clock from making a call to the end of its work, the host's part included."""
         times = []
         for _ in range(repeats):
             restore()

@@ -1,7 +1,5 @@
 """The byte floor of a step: every weight of a model is read once in each of its forward passes."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

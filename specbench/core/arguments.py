@@ -1,7 +1,5 @@
 """What may be handed to a verifier: one check of a step's arguments, for every verifier and for the kernels' launch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -14,13 +12,7 @@ _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the d
 
 
 def check(
-    draft: Draft,
-    target: LogitRows,
-    streams: Streams,
-    *,
-    values: bool = True,
-    finite: bool = False,
-    trees: bool = False,
+    draft: Draft, target: LogitRows, streams: Streams, *, values: bool = True, finite: bool = False, trees: bool = False
 ) -> None:
     """Refuses what no verifier can take, before anything is computed from it.
 
@@ -31,7 +23,6 @@ def check(
     Args:
         values: whether ids, counts, positions and seeds are looked at.
         finite: whether NaN and infinite logits are refused too, which reads all logits: for tests and debugging.
-        trees: whether the draft may be a tree.
 
     Raises:
         ArgumentError: names the argument and what is allowed; of a value, its index too.

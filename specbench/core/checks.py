@@ -1,7 +1,5 @@
 """Checks of numbers that a user gives."""
 
-from __future__ import annotations
-
 import os
 import sys
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """Where the folder conf/ lies, and the names that its files give to classes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -12,10 +10,6 @@ _TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
 
 def config_name(group: str, part: object) -> str:
     """Returns the name of an object in conf, such as ``masked`` for a MaskedVerifier: what a user calls it.
-
-    Args:
-        group: a folder of conf, such as "verifier".
-        part: an object that a yaml of that folder can make.
 
     Returns:
         The stem of the yaml. The name of the class if no yaml is of it, or if several are: fused and block_fused are

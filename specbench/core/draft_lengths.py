@@ -18,8 +18,6 @@ tests/drafters/test_draft_lengths.py adds up both over all drafts: this way the 
 is not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

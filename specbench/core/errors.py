@@ -1,7 +1,5 @@
 """Errors a user can act on: each names what was wrong, where, and what to do about it."""
 
-from __future__ import annotations
-
 import copyreg
 from typing import Any
 
@@ -33,9 +31,6 @@ class ConfigError(SpecbenchError):
 
     Args:
         key: the configuration key, as it is written on the command line (``sampler.top_p``).
-        value: the offending value.
-        problem: what is wrong with it.
-        remedy: what to write instead.
     """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):

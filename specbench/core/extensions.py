@@ -22,8 +22,6 @@ specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my
     has an attribute by the name specbench.models.cached_model.COMPARE_RANKS.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names arguments in the errors of the Python API, where the code behind it names keys of the command line."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping

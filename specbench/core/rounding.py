@@ -3,8 +3,6 @@
 Bounds and estimates to two digits: an upper bound is never shown below itself, a lower one never above. Intervals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -56,7 +56,6 @@ def _parameter(
     Args:
         default: which switches it off.
         group: one of the above.
-        check: see sampling_values.py.
         schema: its type in a yaml, where OmegaConf does not know the field's own.
         bans: whether it can ban tokens.
         plain_work: whether the time of plain decoding depends on it, by more than the texts that come of it.
@@ -113,9 +112,7 @@ class SamplingParams:
     """
 
     temperature: float = _parameter(
-        1.0,
-        TEMPERATURE,
-        number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
+        1.0, TEMPERATURE, number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3)
     )
     top_k: int = _parameter(0, TRUNCATION, count_of_tokens)
     top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))

@@ -1,7 +1,5 @@
 """Checks of sampling parameters. Each takes a name and a value, and returns the value in its one form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -18,12 +16,7 @@ Check = Callable[[str, Any], Any]
 
 
 def number(interval: str, remedy: str, least: float = 0.0) -> Check:
-    """A check for finite numbers.
-
-    Args:
-        interval, remedy: see :func:`specbench.core.checks.check_number`.
-        least: the smallest but for 0, with which logits do not overflow.
-    """
+    """A check for finite numbers; ``least`` is the smallest but for 0, with which logits do not overflow."""
 
     def check(name: str, value: object) -> float | int:
         value = check_number(name, value, interval, remedy)

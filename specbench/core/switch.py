@@ -1,7 +1,5 @@
 """A state that is on inside a ``with`` block, for code that runs in several places and differs in one of them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager

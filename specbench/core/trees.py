@@ -55,11 +55,7 @@ def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"
 
 
 def depths(seen: Bool[Tensor, "B n m"]) -> Int64[Tensor, "B n"]:
-    """How many tokens each path has.
-
-    Args:
-        seen: of :func:`ancestors`, or some rows of it.
-    """
+    """How many tokens each path has; ``seen`` is of :func:`ancestors`, or some rows of it."""
     return seen.sum(dim=2)
 
 
@@ -68,7 +64,6 @@ def paths(seen: Bool[Tensor, "B n m"], depth: int) -> Int64[Tensor, "B n depth"]
 
     Args:
         seen: of :func:`ancestors`, or some rows of it.
-        depth: no path has more tokens.
     """
     place = torch.where(seen, seen.cumsum(dim=2) - 1, depth)  # tokens on no path share the last place
     ancestors = place.new_zeros((*seen.shape[:2], depth + 1))

@@ -153,7 +153,6 @@ class Draft:
     """Draft tokens of B requests, flattened: n = sum of num_draft_tokens, or B * max_draft_tokens if padded.
 
     Attributes:
-        token_ids: the draft tokens.
         rows: the distributions q that the tokens were sampled from; None for a deterministic draft, whose q is one-hot.
         num_draft_tokens: draft tokens of each request, >= 0.
         max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
@@ -251,7 +250,6 @@ class Verification:
 
     Attributes:
         token_ids: accepted tokens, then the recovered or bonus token, then PADDING (-1); width ``draft.longest + 1``.
-        num_accepted: draft tokens accepted by each request.
         path: of a tree, the accepted tokens as indices among the rows of their request, each a child of the one before
             it, then PADDING. None for a chain, whose accepted tokens are its first.
     """

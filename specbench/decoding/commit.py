@@ -29,7 +29,6 @@ def commit(
 
     Args:
         texts: of Batch: tokens, lengths, limits, finished and stop_ids.
-        counts: drafted tokens of each request.
         draft_logits, target_logits: rows that may hold NaN or +inf, the same number of each request; None: all finite.
         differ: whether ranks differ; None if there is one.
     """

@@ -4,8 +4,6 @@ Plain decoding is the same loop with nothing drafted, so a baseline runs through
 the method that is compared with it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -57,7 +55,6 @@ class Decoder:
     """Decodes batches of requests.
 
     Args:
-        target: scores drafts; one forward pass a step.
         drafter: proposes, bound to its models; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens, or

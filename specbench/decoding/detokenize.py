@@ -4,8 +4,6 @@ A character may be spread over several tokens, and a token may hold the end of o
 next. So a character is returned as soon as its last byte is there, and never changes afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -51,7 +49,6 @@ class TextStream:
     returned just before.
 
     Args:
-        tokenizer: of the pair.
         prompt: token ids before the continuation; their text is not returned.
         skip_special_tokens: whether tokens such as the end of text are left out.
     """

@@ -31,7 +31,6 @@ def logits_along(
 
     Args:
         prompts: of at least one token each.
-        texts: the continuation of each prompt.
 
     Returns:
         For each text [its tokens, V], in the model's dtype.
@@ -46,11 +45,7 @@ def logits_along(
 def rows_along(
     logits: Shaped[Tensor, "n V"], sampling: SamplingParams, prompt: Sequence[int], text: Sequence[int], first: int = 0
 ) -> LogitRows:
-    """Returns the distributions that n tokens of one text are drawn from, beginning at position ``first`` of the text.
-
-    Args:
-        logits: of :func:`logits_along` at these positions.
-    """
+    """Returns the distributions of n tokens of one text, which begin at position ``first`` of the text."""
     n, device = len(logits), logits.device
     none = torch.zeros(n, dtype=torch.int64, device=device)
     length = torch.tensor([len(prompt)], device=device)

@@ -1,7 +1,5 @@
 """Requests, their completions and the log of their steps, on the host."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 
@@ -111,8 +109,6 @@ class Completion:
         stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
             or the length did, as in vLLM.
         hidden: complete characters at the end of the tokens' text that are not shown, if a stop string ended it.
-        tokenizer: decodes its tokens.
-        search: for its stop strings, if it has any.
         started: when the decoder admitted the request, in seconds of time.perf_counter(), as are the two below.
         first_token: when the host had read the step of the first token; None before.
         ended: when the host had read the step of the last token; None before.

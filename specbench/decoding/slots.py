@@ -22,9 +22,6 @@ class Slots:
         capacity: columns of Batch.tokens.
         stops: columns of Batch.stop_ids.
         fixed: see :class:`Batch`.
-
-    Attributes:
-        batch: all rows.
     """
 
     def __init__(self, rows: int, capacity: int, stops: int, device: torch.device, fixed: bool = True):
@@ -52,7 +49,6 @@ class Slots:
 
     @torch.inference_mode()
     def put(self, rows: Int64[Tensor, " m"], requests: Batch) -> None:
-        """Writes requests to these rows."""
         width = requests.tokens.shape[1]
         self.batch.tokens[rows, :width] = requests.tokens
         spare = self.batch.stop_ids.shape[1] - requests.stop_ids.shape[1]

@@ -158,7 +158,6 @@ def score(
 
     Args:
         masks: whether readers of the rows of a chain apply ``LogitRows.allowed``.
-        features: the hidden states to return.
     """
     fed, width = _fed(batch, draft), draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)
@@ -203,12 +202,7 @@ def _observation(batch: Batch, draft: Draft, verification: Verification, hidden:
 
 
 def _commit(
-    batch: Batch,
-    draft: Draft,
-    rows: LogitRows,
-    verification: Verification,
-    components: StepComponents,
-    stamps: Stamps,
+    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, components: StepComponents, stamps: Stamps
 ) -> tuple[Batch, StepResult]:
     """Returns the batch with the emitted tokens up to the first stop token, and what the step did."""
     emitted, accepted, differ = verification.token_ids, verification.num_accepted, None

@@ -32,9 +32,7 @@ class StepResult:
 
     Attributes:
         token_ids: accepted tokens, then the emitted one, then PADDING.
-        num_draft_tokens: drafted tokens of each request.
         draft_depth: the most tokens that a request could have accepted; fewer than it drafted if the draft is a tree.
-        num_accepted: accepted tokens of each request.
         num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
         finished: as in Batch, after the step.
         bad: BAD_TARGET or BAD_DRAFT for a request with NaN or +inf in its logits; RANKS_DIFFER; else FINITE.

@@ -5,8 +5,6 @@ tokens and blocks. So speculative and plain decoding end at the same place. The 
 if one token completes two stop strings, vLLM takes the first in the list, and here the first to end counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +17,6 @@ class StopMatch:
     """A complete stop string.
 
     Attributes:
-        text: the stop string.
         tokens: of the continuation, up to the token that completed it.
         hidden: complete characters at the end of the text of these tokens that are not shown.
     """
@@ -33,7 +30,6 @@ class StopSearch:
     """Searches one continuation for stop strings as it is read.
 
     Args:
-        stream: decodes the tokens.
         sampling: has ``stop`` and its settings. No stop string counts that is complete within the first ``min_tokens``
             tokens, though it may begin there.
     """

@@ -36,7 +36,6 @@ class Stamps:
         self._marked += 1
 
     def tensor(self) -> Int64[Tensor, " count"]:
-        """Returns the stamps, on the device."""
         return torch.tensor(self._host) if self._device is None else self._device
 
 

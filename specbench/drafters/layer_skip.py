@@ -49,12 +49,10 @@ class LayerSkipDrafter(ModelDrafter):
         self._exit = self.model = EarlyExit(target, layers_of(self.layers, target.model.config))
 
     def check(self, has_draft: bool | None = None, target_config: Any = None) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
         super().check(has_draft, target_config)
         if target_config is not None:
             check_layers(layers_of(self.layers, target_config), target_config)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         self._exit.follow()
         return super().propose(batch, limits, streams)

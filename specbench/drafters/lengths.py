@@ -39,7 +39,6 @@ def cut_behind(
 
     Args:
         q: the distributions that token i was drawn from.
-        tokens: token i of each request.
     """
     if policy.kind != "probability":
         return counts

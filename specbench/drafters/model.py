@@ -53,14 +53,12 @@ class ModelDrafter(Drafter):
         self.caches = (self.model,)
 
     def sampled_with(self, sampling: SamplingParams) -> SamplingParams:
-        """See :class:`specbench.drafters.Drafter`."""
         if self.temperature is None:
             return sampling
         untruncated = {name: DEFAULTS[name] for name in TRUNCATIONS} if sampling.greedy else {}
         return dataclasses.replace(sampling, temperature=self.temperature, **untruncated)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         device, most, policy = batch.lengths.device, streams.width - 1, self.policy
         if most == 0:
             return Draft.empty(len(batch), device)

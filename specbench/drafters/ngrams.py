@@ -61,12 +61,10 @@ class NgramIndex(RowCache):
 
     @property
     def state(self) -> tuple[Tensor, ...]:
-        """See :class:`specbench.models.RowCache`."""
         return self.tokens, self.lengths, self.table
 
     @torch.inference_mode()
     def reserve(self, rows: int, capacity: int) -> None:
-        """See :class:`specbench.models.RowCache`."""
         wanted = (max(rows, self.shape[0]), max(capacity, self.shape[1]))
         if wanted == self.shape:
             return
@@ -78,20 +76,17 @@ class NgramIndex(RowCache):
 
     @torch.inference_mode()
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
-        """Forgets the texts of these rows."""
         self.lengths[rows] = 0
         self.table[rows] = -1
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.models.RowCache`."""
         at, to = self._tensor(sources), self._tensor(targets)
         for part in (self.tokens, self.lengths, self.table):
             part[to] = part[at]
 
     @torch.inference_mode()
     def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """See :class:`specbench.models.RowCache`."""
         if not pieces:
             return
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]

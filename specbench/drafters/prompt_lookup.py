@@ -47,7 +47,6 @@ class PromptLookupDrafter(Drafter):
         self.caches = (self._index,)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         if isinstance(self._index, TextRows):
             return self._index.draft(batch, limits, self._continuation)
         rows = torch.arange(len(batch), device=batch.lengths.device)

@@ -55,18 +55,15 @@ class SuffixLookupDrafter(Drafter):
         self.forget()
 
     def forget(self) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
         self._older, self._ended = Texts(), Texts()
 
     def ended(self, texts: Sequence[Sequence[int]]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
         for text in texts if self.remembered else ():
             if self._ended.count >= self.remembered:
                 self._older, self._ended = self._ended, Texts()
             self._ended.extend([*text, BOUNDARY])
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         return self._texts.draft(batch, limits, self._continuation)
 
     def _continuation(self, text: Texts, limit: int) -> list[int]:

@@ -91,11 +91,7 @@ class Texts:
 
 
 class TextRows(RowCache):
-    """The text of each request, by its row.
-
-    Args:
-        sizes: see :class:`Texts`.
-    """
+    """The text of each request, by its row."""
 
     def __init__(self, sizes: Sequence[int] = KEYS):
         self._sizes = sizes
@@ -130,7 +126,6 @@ class TextRows(RowCache):
                 self._texts[row].extend(tokens[: length - count])
 
     def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """See :class:`specbench.models.RowCache`."""
         for piece, row, before in zip(pieces, rows, first, strict=True):
             if before == 0:
                 self._texts[row] = Texts(self._sizes)
@@ -142,7 +137,6 @@ class TextRows(RowCache):
             self._texts[target] = self._texts.pop(source, Texts(self._sizes))
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`specbench.models.RowCache`."""
         if rows == 0:
             self._texts.clear()
 

@@ -27,7 +27,6 @@ class SyntheticDrafter(Drafter):
         self._ids = torch.tensor(ids, device=target.device)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         width = streams.width - 1
         tokens = self._ids[(streams.uniform(Stream.DRAFT)[:, :width] * len(self._ids)).long()]
         return Draft(tokens.flatten(), None, limits, width, padded=True)

@@ -39,11 +39,9 @@ class TreeShape:
 
     Args:
         branches: the number of children of the text's end, of each token of the first level, and so on.
-        device: of the tensors.
 
     Attributes:
         first: the index of the first token of each level, then the number of tokens.
-        starts: the same as a tensor.
         parents: of one request, as in Draft.
         seen: the result of :func:`specbench.core.trees.ancestors`.
     """
@@ -103,7 +101,6 @@ class TreeDrafter(ModelDrafter):
         self._check_size(self.branches)
 
     def most_tokens(self, gamma: int) -> int:
-        """See :class:`specbench.drafters.Drafter`."""
         if 0 < gamma < len(self.branches):
             problem = f"{len(self.branches)} levels, but gamma={gamma} leaves room for {gamma} on a path"
             remedy = f"Use gamma={len(self.branches)} or more, or a list of {gamma} numbers."
@@ -111,7 +108,6 @@ class TreeDrafter(ModelDrafter):
         return self._check_size(self._levels(gamma))
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
         device, depth = batch.lengths.device, streams.width - 1
         if depth == 0:
             return Draft.empty(len(batch), device)

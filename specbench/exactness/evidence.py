@@ -1,7 +1,5 @@
 """All that a run of the suite leaves of one verifier, from which its verdict and certificate are made."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from specbench.exactness.habits import Habit
@@ -30,7 +28,6 @@ class Evidence:
         failure: the simplest request that shows a bias.
         calls: what the calls of small fixtures say that were compared request by request; None without one.
         batch: the largest batch of requests on small fixtures.
-        seconds: how long all took.
         cut: what the time was up for before all that was asked for was made.
         interrupted: how far the suite was when a signal ended it; None if none did.
         left_out: what D was drawn without, since the verifier does not take it.
@@ -63,7 +60,6 @@ class Evidence:
 
     @property
     def strata(self) -> list[StratumRow]:
-        """Calls of each stratum."""
         return [row for row in self.inputs if row.stratum not in (ALL, LARGE)]
 
     @property

@@ -23,7 +23,7 @@ from specbench.core.machine.signals import held_back
 from specbench.core.types import LogitRows, Verification
 from specbench.exactness.reference import VerifyCall
 from specbench.rules import RuleInfo
-from specbench.rules.verifier import DraftSampler, Limits, Verifier
+from specbench.rules.verifier import DraftSampler, Limits, Verifier, malformed, unlike
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
@@ -198,7 +198,7 @@ def _malformed_draft(drawn: object, rows: LogitRows) -> str:
     (tokens, stated), (count, vocabulary) = drawn, rows.logits.shape
     if not isinstance(stated, LogitRows) or stated.logits.shape != rows.logits.shape:
         return f"draft_tokens returned no LogitRows [{count}, {vocabulary}] beside its tokens. {DRAFT_RETURN}"
-    if problem := _unlike("tokens", tokens, (count,), rows.logits.device):
+    if problem := unlike("tokens", tokens, (count,), rows.logits.device):
         return f"draft_tokens returned {problem} {DRAFT_RETURN}"
     outside = bool(((tokens < 0) | (tokens >= vocabulary)).any())
     return f"draft_tokens returned a token outside of the vocabulary. {DRAFT_RETURN}" if outside else ""
@@ -231,33 +231,13 @@ def _problem(verifier: Verifier, call: VerifyCall) -> Verification | str:
         return f"verify ended the program (SystemExit: {error})."
     except Exception as error:
         return _raised("verify", error)
-    return malformed(result, len(call.counts), call.draft.max_draft_tokens + 1, device) or result
+    problem = malformed(result, len(call.counts), call.draft.max_draft_tokens + 1, device)
+    return f"verify returned {problem} {RETURN}" if problem else result
 
 
 def _raised(method: str, error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{method} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
-
-
-def malformed(result: object, batch: int, width: int, device: torch.device) -> str:
-    """What makes a result no Verification of the batch; values (a wrong id, a hole) are for steps.follow to find."""
-    if not isinstance(result, Verification):
-        return f"verify returned a {type(result).__name__}. {RETURN}"
-    for name, shape in (("token_ids", (batch, width)), ("num_accepted", (batch,))):
-        if problem := _unlike(name, getattr(result, name), shape, device):
-            return f"verify returned {problem} {RETURN}"
-    return ""
-
-
-def _unlike(name: str, tensor: object, shape: tuple[int, ...], device: torch.device) -> str:
-    """What makes a value no int64 tensor of a shape and device."""
-    if not isinstance(tensor, torch.Tensor):
-        return f"a {type(tensor).__name__} as {name}."
-    if tuple(tensor.shape) != shape:
-        return f"{name} {list(tensor.shape)}, expected {list(shape)}."
-    if tensor.dtype != torch.int64:
-        return f"{tensor.dtype} {name}, expected torch.int64. Return {name}.long()."
-    return "" if tensor.device == device else f"{name} on {tensor.device}, its arguments are on {device}."
 
 
 def _tick(*_: object) -> None:

@@ -1,7 +1,5 @@
 """Habits: what tokens of code were seen to depend on, other than its arguments and uniforms, each with its words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

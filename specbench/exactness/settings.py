@@ -1,7 +1,5 @@
 """How hard the suite looks: its settings, the suites that have names, and what fits into their limits of time."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, fields, replace
@@ -127,7 +125,6 @@ class RequestBudget:
     So the numbers of a certificate follow from verifier, suite and seeds alone, however busy the machine is.
 
     Args:
-        settings: with the limits in seconds.
         calls: Python calls that the verifier makes for a request; None if it refuses all small fixtures.
     """
 
@@ -158,7 +155,6 @@ class RequestBudget:
 
     @property
     def pairs(self) -> int:
-        """Pairs of successive steps."""
         fitting = max(FEWEST, self._fitting(self.settings.serial_seconds))
         return min(self.settings.serial_draws, fitting // _STEPS_A_PAIR)
 

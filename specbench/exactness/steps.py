@@ -61,7 +61,6 @@ class Steps:
     """B verified steps.
 
     Attributes:
-        drawn, verification: the requests and the verifier's result.
         rows: [B, gamma + 1], the table row that each emitted token should be distributed as.
         tokens: [B, gamma + 1], the emitted tokens, 0 where there is none.
         emitted: [B, gamma + 1], whether there is one.

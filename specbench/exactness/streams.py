@@ -52,11 +52,7 @@ def _shifted(bits: Int64[Tensor, " n"], by: int) -> Int64[Tensor, " n"]:
 
 @dataclass(frozen=True)
 class GivenStreams(Streams):
-    """Streams whose uniforms are given (``made``); remembers which were read.
-
-    Attributes:
-        read: the streams that were read.
-    """
+    """Streams whose uniforms are given (``made``); remembers which were read."""
 
     read: set[Stream] = field(default_factory=set, kw_only=True)
 
@@ -68,16 +64,13 @@ class GivenStreams(Streams):
         return GivenStreams(like.seeds, like.positions, given.shape[2], given)
 
     def uniform(self, stream: Stream) -> Float64[Tensor, "B width"]:
-        """The given uniforms of a stream."""
         self.read.add(stream)
         return super().uniform(stream)
 
     def select(self, requests: Int64[Tensor, " m"]) -> GivenStreams:
-        """The streams of some requests."""
         chosen = super().select(requests)
         return GivenStreams(chosen.seeds, chosen.positions, chosen.width, chosen.made, read=self.read)
 
 
 def uniforms(streams: Streams) -> Float64[Tensor, "streams B width"]:
-    """All uniforms of some streams."""
     return torch.stack([streams.uniform(stream) for stream in Stream])

@@ -3,8 +3,6 @@
 Tests of small fixtures look several times (draws/alpha_spending.py), all others, of calls of D too, once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable
@@ -20,12 +18,7 @@ from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier, drawn_on_each
-from specbench.exactness.enumeration.injection import (
-    Point,
-    calls_a_request,
-    extreme_failures,
-    takes_injected_uniforms,
-)
+from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, takes_injected_uniforms
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -55,7 +48,6 @@ class Examination:
         seed: of the run; request seeds follow from it. Runs whose seeds differ by a multiple of 2**22 share them.
         inputs_seed: of the calls drawn from D; with ``stop_when_caught`` none are drawn of what small fixtures refute.
         configured: the conditions of a run (trials.run.configured_stratum), from which calls are drawn as well.
-        report: receives what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.

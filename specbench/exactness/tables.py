@@ -1,7 +1,5 @@
 """The parquet tables that protocol=exactness leaves, made of evidence."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

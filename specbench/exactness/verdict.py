@@ -1,21 +1,9 @@
 """The verdict, from the evidence alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import (
-    ALL,
-    COUNTED,
-    HARD,
-    LARGE,
-    LOCATED,
-    Bound,
-    LongUseRow,
-    Row,
-    StratumRow,
-)
+from specbench.exactness.results import ALL, COUNTED, HARD, LARGE, LOCATED, Bound, LongUseRow, Row, StratumRow
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"
@@ -49,7 +37,6 @@ class Verdict:
 
 
 def verdict_of(evidence: Evidence) -> Verdict:
-    """Draws the conclusion."""
     biased = [bound for bound in evidence.bounds if bound.least > ROUNDING]
     located = max(biased, key=lambda bound: bound.least, default=None)
     row = strongest(evidence.rejected)

@@ -9,8 +9,6 @@ all of them, and its draft_depth the positions. So the acceptance rate, accepted
 however good it is; acceptance by position, and the acceptance length, mean the same for trees and chains.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +72,7 @@ def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
-    """Counts; tokens drafted a step, acceptance rate and acceptance length with their intervals: columns of a row.
-
-    Args:
-        totals: of :func:`totals_by_prompt`.
-    """
+    """Counts; tokens drafted a step, acceptance rate and acceptance length with their intervals: columns of a row."""
     steps, drafted, accepted = (totals[name].to_numpy() for name in ("steps", "drafted", "accepted"))
     return {
         "tokens": int(totals["emitted"].sum()),

@@ -8,8 +8,6 @@ A column that is misspelt, or that was renamed in the dataclass, fails in ``ty c
 a dataclass of its own, derived from this one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 

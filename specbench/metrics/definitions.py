@@ -14,8 +14,6 @@ engines:
   (ratios.py): a rate by drafted tokens is low for a tree, and one by position is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -7,8 +7,6 @@ GPU, whose other users do not show there; on other systems; in a sandbox that co
 nothing is said.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass
@@ -45,12 +43,7 @@ class _LoadReading:
 
 
 class DisturbanceWatch:
-    """Watches from its making until :meth:`ended`.
-
-    Args:
-        on_cpu: the timed work runs on the CPU.
-        threads: of the timed work.
-    """
+    """Watches from its making until :meth:`ended`; ``on_cpu`` says whether the timed work runs on the CPU."""
 
     def __init__(self, on_cpu: bool, threads: int):
         self.on_cpu, self.threads = on_cpu, threads

@@ -1,7 +1,5 @@
 """Empirical against exact distribution: the distance seen, and the distance that sampling noise alone would give."""
 
-from __future__ import annotations
-
 import numpy as np
 
 SIMULATIONS = 1000

@@ -1,7 +1,5 @@
 """The typed rows of protocol=exactness that reports read, and of its comparisons; reading them needs no PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CELLS, BOUNDS, BIAS, SENSITIVITY = "joint_cells.parquet", "bounds.parquet", "bias.parquet", "sensitivity.parquet"
@@ -57,7 +55,6 @@ class RuleBiasRow:
     """One fixture.
 
     Attributes:
-        fixture: its name.
         tv: total variation a step with the code's thresholds located; None where that says nothing.
         observed_tv: of the empirical joint; noise included, so an over-estimate of a small bias.
         noise_tv: about what an exact rule shows after as many draws.
@@ -79,7 +76,6 @@ class SensitivityRow:
 
     Attributes:
         fixture, test: as in exactness.results.Row; ``location`` is what was located of its thresholds.
-        draws: steps taken.
         p_value: 0 or 1 for what was located.
         rejected_at: steps after which it was caught; None if it was not.
         needed: steps after which it would be caught with the power asked for; None if nothing was seen.

@@ -118,7 +118,6 @@ def look(settings: Mapping[int, SettingTimes], among: int) -> Comparison:
 
     Args:
         settings: by job, that were not beaten at an earlier look; each knows the number of this one.
-        among: settings at the beginning.
     """
     level = FALSE_NAME / among
     beaten = _beaten(settings, level)
@@ -206,11 +205,7 @@ class SettingTimes:
 
     @staticmethod
     def shared(batches: np.ndarray, looks: int, rounds_of: int) -> SettingTimes:
-        """Of a setting in shared rounds.
-
-        Args:
-            batches: the columns BATCHES.
-        """
+        """Of a setting in shared rounds."""
         tokens, seconds, plain_tokens, plain_seconds = batches.sum(axis=1)
         gain = float(np.log(tokens / seconds / (plain_tokens / plain_seconds)))
         return SettingTimes(gain, batches, [], looks, rounds_of)

@@ -1,7 +1,5 @@
 """Latencies of single requests: time to first token and time per output token; definitions.py says whose they are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ protocols leave tables of their own. Each job writes its own, and the sweep's fo
 read from these.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing
@@ -61,8 +59,6 @@ class EmpiricalRow:
 
 @dataclass(frozen=True)
 class TextRow:
-    """One decoded text."""
-
     prompt: str
     text: str  # of the prompt
     completion: str
@@ -248,11 +244,7 @@ def collect(sweep: Path) -> int:
 
 
 def read_results(sweep: Path) -> pd.DataFrame:
-    """The rows of a sweep.
-
-    Raises:
-        ConfigError: a folder without results, or as read_rows.
-    """
+    """The rows of a sweep. Raises ConfigError for a folder without results, or as read_rows."""
     rows = read_rows(sweep)
     if rows is None:
         raise ConfigError(

@@ -4,8 +4,6 @@ Each column of a setting says which values of the configuration it stands for. W
 protocol leaves empty, and how a row is filled from the configuration are derived from that (run_settings.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -155,9 +153,8 @@ class RunRow:
     seconds_commit: float | None = None  # stop tokens, limits, what is cached of a block
     seconds_rest: float | None = None
     rounds: int | None = None  # how often all batches were decoded both ways
-    rounds_of: int | None = (
-        None  # the job whose file has the rounds, if several jobs shared them (protocols/together.py)
-    )
+    # The job whose file has the rounds, if several jobs shared them (protocols/together.py).
+    rounds_of: int | None = None
     looks: int | None = None  # in shared rounds: comparisons with the others, up to the look that ended this setting
     round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round
     plain_round_error: float | None = None  # the same of plain_tokens_per_second

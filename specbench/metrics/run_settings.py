@@ -5,8 +5,6 @@ for a difference between verifiers. So every value of the configuration counts: 
 its path in the column ``config``, such as ``protocol.check.draws``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -35,9 +33,6 @@ def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
 
     The text is empty where a row has no such value, or a parameter is off. It is None where nothing is known, since the
     row is older than the column ``config``.
-
-    Args:
-        rows: of RunRow.
     """
     runs = typed(rows, RunRow)
     by_row, unknown = [_values(run) for run in runs], [run.config is None for run in runs]
@@ -55,7 +50,6 @@ def distinguishing_columns(rows: pd.DataFrame, *shown: Column) -> list[str]:
     """The settings in which rows differ, as names of columns; ``job``, if these do not tell all rows apart.
 
     Args:
-        rows: of with_settings.
         shown: columns that are shown in any case.
     """
     names = [name for name in _columns(rows) if name not in shown and _differs(rows, name)]
@@ -67,7 +61,6 @@ def plain_work_columns(rows: pd.DataFrame, texts: bool = False) -> list[str]:
     """The settings on which the time of plain decoding depends.
 
     Args:
-        rows: of with_settings.
         texts: whether to add settings that decide its texts.
     """
     work = {SAMPLER + name for name in PLAIN_WORK}

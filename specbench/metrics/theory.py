@@ -7,8 +7,6 @@ Source: Leviathan, Kalman, Matias, "Fast inference from transformers via specula
 equation 1. For token verification alpha is the overlap sum min(p, q) (corollary 3.6).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Integral

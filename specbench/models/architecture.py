@@ -1,17 +1,10 @@
 """What config.json makes of a model, and whether specbench can run that: known before any weight is read."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    GenerationConfig,
-    PreTrainedConfig,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.machine.files import Origin, shown

@@ -6,8 +6,6 @@ it arrives whatever the family. Calls with any other mask (training, scoring wit
 generate) go to PyTorch's attention, as they would without us.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any

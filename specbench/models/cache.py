@@ -22,6 +22,8 @@ class RaggedLayer(CacheLayerMixin):
     """Keys and values [rows, kv_heads, capacity, head_dim] of one layer; finite everywhere, so that no NaN is read."""
 
     is_sliding = False
+    keys: Any  # a tensor, never None when it is read
+    values: Any
 
     def __init__(self, cache: RaggedCache):
         super().__init__()
@@ -44,24 +46,35 @@ class RaggedLayer(CacheLayerMixin):
         """Writes at the positions of ``cache.begin`` or ``cache.extend``; returns the keys and values to attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
         cache = self._cache
         if cache.source is not None:  # texts begin here, and attend to themselves alone
-            for stored, new in ((self.keys, key_states), (self.values, value_states)):
-                n = min(new.shape[2], cache.capacity)
-                stored[cache.at_rows, :, :n] = new[cache.source, :, :n]
-                stored[cache.at_rows, :, n:] = 0
+            self._begin(*(states[cache.source, :, : cache.capacity] for states in (key_states, value_states)))
             return key_states, value_states
-        self.keys[cache.at_rows, :, cache.write_at] = key_states.transpose(1, 2)
-        self.values[cache.at_rows, :, cache.write_at] = value_states.transpose(1, 2)
-        rows = cache.read_rows
-        return self.keys[rows, :, : cache.visible], self.values[rows, :, : cache.visible]
+        self._write(cache.at_rows, cache.write_at, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        return self._read(cache.read_rows, cache.visible)
+
+    def _begin(self, *new: Float[Tensor, "m heads n dim"]) -> None:
+        """Stores the keys and values of texts that begin in ``cache.at_rows``."""
+        for stored, states in zip((self.keys, self.values), new, strict=True):
+            stored[self._cache.at_rows, :, : states.shape[2]] = states
+            stored[self._cache.at_rows, :, states.shape[2] :] = 0
+
+    def _write(
+        self,
+        rows: Int64[Tensor, "B 1"],
+        positions: Int64[Tensor, "B n"],
+        keys: Float[Tensor, "B n heads dim"],
+        values: Float[Tensor, "B n heads dim"],
+    ) -> None:
+        self.keys[rows, :, positions], self.values[rows, :, positions] = keys, values
+
+    def _read(self, rows: slice | Int64[Tensor, " m"], visible: int) -> tuple[Tensor, Tensor]:
+        """Returns the keys and values of the first ``visible`` positions of rows."""
+        return self.keys[rows, :, :visible], self.values[rows, :, :visible]
 
     def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
         """Copies some positions of rows to others; all are read before any is written."""
         for states in (self.keys, self.values):
-            assert states is not None
             states[rows, :, goal] = states[rows, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -84,9 +97,6 @@ class PackedLayer(RaggedLayer):
         plain: the layer whose tokens are copied.
     """
 
-    keys: Any  # a tensor, never None
-    values: Any
-
     def __init__(self, cache: RaggedCache, plain: Any, columns: int):
         super().__init__(cache)
         self._columns, self._head_dim = columns, plain.keys.shape[-1]
@@ -100,22 +110,6 @@ class PackedLayer(RaggedLayer):
         layer.is_initialized = True
         return layer
 
-    def update(
-        self,
-        key_states: Float[Tensor, "B heads n dim"],
-        value_states: Float[Tensor, "B heads n dim"],
-        *_: object,
-        **__: object,
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`RaggedLayer`; a pass of PyTorch's, such as one over a long prompt, reads a copy."""
-        cache = self._cache
-        if cache.source is None:
-            self._write(cache.at_rows, cache.write_at, key_states.transpose(1, 2), value_states.transpose(1, 2))
-            return self._read(cache.read_rows, cache.visible)
-        new = (states[cache.source, :, : cache.capacity] for states in (key_states, value_states))
-        self.keys[cache.at_rows], self.values[cache.at_rows] = self._packed(*new)
-        return key_states, value_states
-
     def shift(self, rows: Int64[Tensor, "B 1"], source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
         """See :class:`RaggedLayer`. No goal is behind its source, and both ascend, as on a path of a tree.
 
@@ -126,6 +120,9 @@ class PackedLayer(RaggedLayer):
         if wrong >= 0:
             places = f"from {int(source.flatten()[wrong])} to {int(goal.flatten()[wrong])}"
             raise ArgumentError(f"path: a cached token cannot move {places} of {self.values.shape[3]}")
+
+    def _begin(self, *new: Float[Tensor, "m heads n dim"]) -> None:
+        self.keys[self._cache.at_rows], self.values[self._cache.at_rows] = self._packed(*new)
 
     def _packed(
         self, keys: Float[Tensor, "m heads n dim"], values: Float[Tensor, "m heads n dim"]
@@ -148,6 +145,7 @@ class PackedLayer(RaggedLayer):
         self.values[rows, :, :, positions] = padded.unflatten(3, (-1, self._columns))
 
     def _read(self, rows: slice | Int64[Tensor, " m"], visible: int) -> tuple[Tensor, Tensor]:
+        """See :class:`RaggedLayer`; a pass of PyTorch's, such as one over a long prompt, reads a copy."""
         keys = self.keys[rows].transpose(3, 4).flatten(2, 3)
         values = self.values[rows].transpose(2, 3).flatten(3)
         return keys[:, :, :visible], values[:, :, :visible, : self._head_dim]
@@ -155,10 +153,6 @@ class PackedLayer(RaggedLayer):
 
 class RaggedCache(Cache):
     """All layers, and the positions that the next forward pass writes.
-
-    Args:
-        num_layers: attention layers of the model.
-        device: of the rows and positions of passes.
 
     Attributes:
         rows, capacity: allocated requests, and positions of each.

@@ -88,7 +88,6 @@ class CachedModel(CausalModel, RowCache):
 
         Args:
             capacity: the longest sequence that will be extended to.
-            features: see :meth:`place`.
         """
         rows = len(prompts)
         if rows > self._cache.rows or capacity > self._cache.capacity:
@@ -121,9 +120,6 @@ class CachedModel(CausalModel, RowCache):
 
         The last token of a prompt is left for the first :meth:`extend`, so that decoding begins like any later step.
         Equal prompts are computed once and shared.
-
-        Args:
-            features: the hidden states to return.
 
         Returns:
             The hidden states of each prompt's tokens but the last, right-padded.

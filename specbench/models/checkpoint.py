@@ -65,7 +65,6 @@ class Checkpoint:
     """The facts of a model that are known before its weights are read. Made by ``opened``.
 
     Attributes:
-        source: the key and value that ask for it.
         remote: whether its weights are yet to be fetched from the hub.
         raw: what config.json holds.
     """
@@ -83,7 +82,6 @@ class Checkpoint:
 
         Args:
             key: of the configuration, such as "pair.target".
-            name: see ``locate``.
             download: whether a hub id may be fetched; otherwise the local hub cache has to have it.
 
         Raises:
@@ -113,7 +111,6 @@ class Checkpoint:
 
     @property
     def quantised(self) -> bool:
-        """Whether config.json says so."""
         return self.raw.get("quantization_config") is not None
 
     def complete(self) -> None:

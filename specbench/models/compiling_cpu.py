@@ -1,7 +1,5 @@
 """Prepares a cached model for compiled steps on a CPU: by C++ code of ours, or through torch.compile."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -82,9 +82,6 @@ class CpuModel:
     ) -> Float[Tensor, "B n V"]:
         """Feeds tokens behind those that are cached and returns the logits after each; lengths stay as they are.
 
-        Args:
-            ancestors: see :meth:`CachedModel.extend`.
-
         Raises:
             ArgumentError: a tree of more than 64 tokens.
         """
@@ -117,7 +114,6 @@ class CpuModel:
         Args:
             counts: tokens to draft, at most.
             uniforms: one for each token that is drawn.
-            policy: when a draft ends before.
 
         Returns:
             The numbers of drafted tokens, the tokens, the logits that they were drawn from and the normalisers of

@@ -7,8 +7,6 @@ its last token. What it writes of drafted tokens, the target's pass writes again
 of another shape. The layers behind the exit have never seen these tokens.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Broken files are found here as far as possible, where a message can name the fil
 (a generation_config.json that is no JSON) and wait for others (a named pipe).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

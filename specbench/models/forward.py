@@ -83,7 +83,6 @@ class CausalModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the logits."""
         return self._dtype or self.model.dtype
 
     def placed(self, model: Callable[..., Any]) -> Callable[..., Any]:

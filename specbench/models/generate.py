@@ -1,7 +1,5 @@
 """transformers' own ``generate`` with a pair's models: decoders to time ours against, on the very same requests."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -56,7 +54,6 @@ def generate(
         way: one of WAYS; see :func:`obstacle`.
         prompts: token ids; shorter ones are padded on the left, as generate wants them.
         sampling: at a temperature above 0 texts are of this distribution, but not those of other decoders.
-        gamma: tokens drafted a step, of assisted generation.
 
     Returns:
         The new tokens of each request, up to its first stop token.

@@ -1,7 +1,5 @@
 """The speculative methods of transformers' ``generate``, with what each step drafted and accepted."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +13,7 @@ from specbench.models.checkpoint import Checkpoint
 from specbench.models.generate import constant, run
 from specbench.models.loading import Pair
 
-ASSISTED, LOOKUP, EARLY_EXIT, TOKENIZERS = METHODS = (
-    "assisted",
-    "prompt_lookup",
-    "early_exit",
-    "different_tokenizers",
-)
+ASSISTED, LOOKUP, EARLY_EXIT, TOKENIZERS = METHODS = ("assisted", "prompt_lookup", "early_exit", "different_tokenizers")
 NEEDING_DRAFT = (ASSISTED, TOKENIZERS)
 
 
@@ -39,7 +32,6 @@ class Method:
 
     Attributes:
         name: one of METHODS.
-        gamma: tokens drafted a step.
         layers: of the target that draft, for early_exit.
         max_ngram_size: the longest match, for prompt_lookup.
         draft_tokenizer: for different_tokenizers.

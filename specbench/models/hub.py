@@ -4,8 +4,6 @@ One request asks the hub for a model's list of files, so that an unreachable hub
 that asks for terms to be accepted are told apart at once. Small files come first, weights once these are checked.
 """
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence

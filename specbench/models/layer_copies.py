@@ -4,8 +4,6 @@ The jobs of a sweep share their models, and transformers' own decoders are timed
 layers of a model itself: later jobs, whatever their engine is, would compute with what it left.
 """
 
-from __future__ import annotations
-
 import copy
 import weakref
 

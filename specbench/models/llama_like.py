@@ -1,7 +1,5 @@
 """Which models are plain enough for passes of our own: cpu_model.py on a CPU, extras/compiled on a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

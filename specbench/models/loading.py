@@ -1,7 +1,5 @@
 """Checkpoint folders, hub ids and shapes -> a pair of models ready to decode; the embedded pair takes the same path."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

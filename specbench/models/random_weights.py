@@ -27,7 +27,6 @@ class RandomModel:
     """A model of random weights, with the methods of a Checkpoint. Made by ``opened``.
 
     Attributes:
-        source: the key and value that ask for it.
         tokenizer: the embedded pair's; ids beyond its own stand for no text.
     """
 
@@ -40,7 +39,6 @@ class RandomModel:
         """The shape of that name.
 
         Args:
-            key: of the configuration, such as "pair.target".
             name: ``random:`` and a name of shapes.py.
 
         Raises:

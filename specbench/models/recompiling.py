@@ -1,7 +1,5 @@
 """torch.compile with a limit of its own: how many kinds of inputs a function may be compiled for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,6 @@ def compiled(function: Callable[..., Any], kinds: int, **options: Any) -> Callab
 
     Args:
         kinds: of inputs, at most, or PyTorch's limit if that is higher. A call beyond is an error.
-        options: of torch.compile.
     """
     call, limit = torch.compile(function, **options), max(kinds, torch._dynamo.config.recompile_limit)
 

@@ -6,8 +6,6 @@ cached keys would be of other positions than new ones, and a text would depend o
 changes, so the context ends there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

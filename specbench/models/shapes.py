@@ -3,8 +3,6 @@
 Numbers are those of each model's published config.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

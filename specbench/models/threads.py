@@ -4,8 +4,6 @@ More threads are not always faster: PyTorch's threads wait for one another at th
 busy machine all of them wait for the one whose core other work has.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from statistics import median

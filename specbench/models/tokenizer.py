@@ -1,7 +1,5 @@
 """Tokenizers of checkpoints, conversations as their token ids, and the tokens that begin and end thinking."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ tokenizers is written in Rust. It raises an exception for most of what is wrong 
 not survive: it asks for more memory than there is, or fails once more while it cleans up after a failure.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -5,8 +5,6 @@ biases in place of positions, attention to both sides) would decode text of anot
 few tokens both ways before it is used.
 """
 
-from __future__ import annotations
-
 import torch
 from transformers import PreTrainedModel
 

@@ -1,7 +1,5 @@
 """The safetensors of a checkpoint's folder: which files they are, and what their headers say. No weight is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -39,9 +37,6 @@ def named(names: Mapping[str, object] | list[str]) -> str:
 
 def read_headers(folder: Path, config: Mapping[str, Any], source: Origin) -> dict[str, TensorHeader]:
     """Returns the headers of the files that transformers will read, by tensor.
-
-    Args:
-        config: the contents of config.json.
 
     Raises:
         ConfigError: no safetensors; names that transformers does not look for; an index that cannot be right, or names

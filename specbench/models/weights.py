@@ -4,8 +4,6 @@ transformers initialises at random what the files lack and passes over what they
 Here its report decides: what is missing, has another shape or has no place is an error.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

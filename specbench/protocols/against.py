@@ -7,8 +7,6 @@ interval takes batches as independent; those that share a prompt count as one. A
 benchmark that would not notice a wrong result is none.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -97,12 +95,7 @@ def _speed(row: BaselineRow) -> str:
 
 
 def _timed(
-    context: ModelContext,
-    way: str,
-    batches: Sequence[Sequence[Request]],
-    plain: Texts,
-    rounds: int,
-    decoder: Decoder,
+    context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int, decoder: Decoder
 ) -> BaselineRow:
     row = BaselineRow(name=way, batch=max(map(len, batches)), texts=len(plain))
     why = _request_obstacle(context, way, batches) or obstacle(

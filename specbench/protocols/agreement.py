@@ -5,8 +5,6 @@ sampler, gamma, batch size and dtype. The first verifier's rule explains the dif
 formulas are counted only. A difference that rounding does not explain fails the run.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -5,8 +5,6 @@ gained there is not known, and the speedup is None. ``batch_size=1`` or ``protoc
 apart.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

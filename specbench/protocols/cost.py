@@ -5,8 +5,6 @@ a step takes the same time whether its tokens are accepted or not. The run's eng
 (replay/cost/model.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
@@ -26,13 +24,7 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
-from specbench.protocols.settings import (
-    NO_TEXTS,
-    check_chains,
-    check_counts,
-    check_fixed_lengths,
-    check_gammas,
-)
+from specbench.protocols.settings import NO_TEXTS, check_chains, check_counts, check_fixed_lengths, check_gammas
 from specbench.replay.cost.model import COST, PHASES, CostRow, fit
 from specbench.reports.plots import cost as plots
 

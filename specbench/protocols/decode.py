@@ -9,8 +9,6 @@ continuous batch, as serving engines have it: ``batch_size`` requests are side b
 Texts of one prompt, and the turns of a conversation, are in one group, which may be larger for that.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -220,11 +218,7 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
 
 
 def text_row(tokenizer: Tokenizer, completion: Completion) -> TextRow:
-    """The row of a text that has ended.
-
-    Args:
-        tokenizer: of the pair; the prompt is told with it.
-    """
+    """The row of a text that has ended; the pair's ``tokenizer`` tells its prompt."""
     request, reason = completion.request, completion.stop_reason
     labels: Any = request.labels
     return TextRow(

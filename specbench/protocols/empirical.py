@@ -4,8 +4,6 @@ A whole step is taken each time (all gamma tokens are drafted and verified), and
 shows a wrong first token; the joint distribution of a whole block is the exactness laboratory's business.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

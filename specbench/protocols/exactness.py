@@ -4,8 +4,6 @@ Its tables also say which test would catch the verifier, after how many draws: o
 this shows what each test is good for.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -4,8 +4,6 @@ It samples texts from ``source`` both ways, asks the questions of :mod:`specbenc
 certificate. The command fails if the engine is refuted.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Collection, Sequence
@@ -35,14 +33,7 @@ from specbench.reports.plots import comparisons as plots
 from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED
 
-SCHEMAS = {
-    BIAS: BiasRow,
-    POWER: PowerRow,
-    SHARES: ShareRow,
-    FORKS: EngineFork,
-    CHECKS: CheckRow,
-    SPEED: SpeedRow,
-}
+SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, SHARES: ShareRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
 USUAL_GAMMA = 4  # of an engine that does not say how many tokens it drafts
 # A source may be made of these; what it is made of stands in the column ``config``.
 OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")

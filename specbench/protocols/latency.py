@@ -9,8 +9,6 @@ Where the sampler penalises or bans tokens, that is part of the call, and the sa
 ban is timed right after it, on the rows that come of it: the same tokens are accepted and emitted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -154,10 +152,7 @@ class LatencyProtocol:
         return Outcome(
             _headline(rows),
             {},
-            {
-                LATENCY: ParquetTable(rows, LATENCY_SCHEMA),
-                LATENCY_SAMPLES: ParquetTable(samples, LatencySample),
-            },
+            {LATENCY: ParquetTable(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: ParquetTable(samples, LatencySample)},
             {"time_against_batch": plots.time_against_batch(pd.DataFrame(rows))},
         )
 

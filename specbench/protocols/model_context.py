@@ -1,7 +1,5 @@
 """What a protocol with models gets. It alone knows of models here, since importing transformers takes seconds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +20,6 @@ class ModelContext(RunContext):
     Attributes:
         drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
-        engine: how steps are taken.
         threads_reason: why PyTorch uses the number of CPU threads that it does.
     """
 

@@ -5,8 +5,6 @@ since it is the trace that a user of predictions has. What went into a predictio
 by term, so that a miss has an address: steps taken, seconds a step, seconds a plain step, seconds of the prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ Plain decoding, since its steps need no draft; the text of a decode run has the 
 trace as well. The trace is all that ``protocol=replay`` needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ What was replayed is kept beside the tables, in trace.json: the identity that th
 row's dtype is the trace's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ the tokens that it drafted, and the accepted tokens that it kept: what a verifie
 counted, since the text does not tell of it (replay/summary.py says which numbers equal a decode run's).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import ClassVar

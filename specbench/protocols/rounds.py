@@ -9,8 +9,6 @@ have to be the first round's. Further rounds follow while they scatter more than
 comes of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +91,6 @@ class TimedRounds:
 
     @cached_property
     def times(self) -> Rounds:
-        """The times of all rounds."""
         return times_of(self.rounds)
 
     @cached_property
@@ -215,7 +212,6 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
 
 
 def engine_columns(decoder: Decoder) -> dict[str, Any]:
-    """RunRow's columns of a decoder's engine."""
     engine = decoder.engine
     return {"engine": engine.name, "seconds_prepared": engine.preparation, "step_sizes": list(engine.batch_sizes)}
 

@@ -1,8 +1,6 @@
 """What protocols refuse: arguments out of range (such as rounds), what they would silently ignore, and runs that they
 cannot measure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

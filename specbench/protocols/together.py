@@ -10,8 +10,6 @@ Each round is a line of a file in the folder of the job that began, at once: its
 rounds are there reads them, be it a job that was killed and is resumed, or the next job of the sweep.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Generator, Sequence

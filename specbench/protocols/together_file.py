@@ -32,7 +32,6 @@ class Shared:
 
     Attributes:
         groups: what each round decodes.
-        tokenizer: of the pair.
         jobs: that take part, by number, with their labels and the columns of their engines; PLAIN is one of them.
         rounds: by job, what it decoded in each round.
         failed: why jobs take part no longer.
@@ -68,7 +67,6 @@ class Shared:
         return True
 
     def take(self, line: dict[str, Any]) -> None:
-        """Adds a line of the file."""
         self.jobs |= {int(job): facts for job, facts in line.get("jobs", {}).items()}
         self.failed |= {int(job): why for job, why in line.get("failed", {}).items()}
         for job, decoded in line.get("round", {}).items():

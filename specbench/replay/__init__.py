@@ -9,8 +9,6 @@ accept/reject noise is left.
 From Python, call ``specbench.replay(trace, rule, gammas)``: ``help(specbench.replay.call.replay)`` has its arguments.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from types import ModuleType
@@ -22,14 +20,12 @@ class _Room(ModuleType):
     room ``specbench/replay/`` binds that same name to the room."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See :func:`specbench.replay.call.replay`."""
         from specbench.replay.call import replay
 
         return replay(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The function's, for notebooks and editors."""
         from specbench.replay.call import replay
 
         return inspect.signature(replay)

@@ -5,8 +5,6 @@ Samples of a prompt, and turns of a conversation, are summed before anything is 
 conversations are independent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``specbench.replay``: what every gamma would have accepted, from a trace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -29,8 +29,6 @@ score the texts again with code that applies the sampler to all logits, as proto
 engine's own form under another sampler are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

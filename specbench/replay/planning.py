@@ -18,8 +18,6 @@ setting anew; its size is found by drawing runs from the trace (simulate.py). Te
 decoding too, unless their seeds make them equal, so the texts' part does not cancel there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

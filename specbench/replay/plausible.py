@@ -15,8 +15,6 @@ right traces, and -7.9 once, where a bootstrap at 1e-4 would warn. Texts that we
 as with an engine's prompt log-probabilities, therefore go unseen here; imports.py refuses them by their form.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import logsumexp
 

@@ -42,7 +42,6 @@ class Replayed:
         tested: of those, the ones that accepted i - 1, none of them the stop token (num_emitted >= i).
         steps: expected number of steps of each text.
         drafted, accepted: expected number of drafted and accepted tokens of each text.
-        tokens: tokens of each text.
     """
 
     rule: str

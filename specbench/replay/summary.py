@@ -15,8 +15,6 @@ num_draft_tokens, num_accepted, num_emitted, and N the steps), where accepted me
     variance                   of e
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -65,7 +65,6 @@ class Identity:
     """What the texts are samples of.
 
     Attributes:
-        target, draft: names of the models.
         sampler: temperature, top_k, top_p and min_p of both.
         dtype: the models' number format; in 16 bits, log-probabilities carry errors of about 1e-2.
         source: the command or engine that made the trace.
@@ -139,11 +138,7 @@ class Trace:
         return np.minimum(self.draft_limits, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
-        """A column that not every trace has.
-
-        Raises:
-            ConfigError: it is missing.
-        """
+        """A column that not every trace has. Raises ConfigError if it is missing."""
         if name not in self.columns:
             raise ConfigError(KEY, self.identity.source, f"no {name} in the trace, which {purpose} needs", _REMEDY)
         return self.columns[name]

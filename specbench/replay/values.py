@@ -1,7 +1,5 @@
 """What a trace's columns and its sampler may hold. Every refusal names the file, the line and the value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -3,8 +3,6 @@
 Whether verifiers that promise the same tokens keep to it, and which rule yields more tokens a step.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -84,7 +82,6 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
 
     Args:
         run_dir: the sweep's folder, whose jobs have step logs.
-        results: rows of results.RunRow.
         settings: columns that are equal in two runs that are compared, at least one; a run is called by their values.
     """
     comparisons = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
@@ -99,7 +96,6 @@ def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
     """The fewest prompts that a run's intervals are over; a conversation is one.
 
     Args:
-        run_dir: the sweep's folder.
         results: rows of results.RunRow, whose turns are counted if there is no step log.
     """
     steps = read_jobs(run_dir, STEPS)

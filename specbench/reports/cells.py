@@ -1,7 +1,5 @@
 """Numbers and settings as the tables and sentences of reports have them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

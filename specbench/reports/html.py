@@ -5,8 +5,6 @@ page's own policy (CSP) forbids it to load anything and to run any script but th
 known by its hash; so a text that got through would still do nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

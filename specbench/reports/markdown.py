@@ -4,8 +4,6 @@ The words of a report are Markdown. Whatever a name, a prompt or a number holds 
 that it is read as nothing more than its text. What a function here returns as Markup is Markdown already.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
@@ -37,7 +35,6 @@ def render(report: Report) -> str:
 
 
 def block(content: Block) -> str:
-    """One block."""
     if isinstance(content, str):
         return content
     if isinstance(content, Table):

@@ -5,8 +5,6 @@ or a name can hold anything. All other words are Markdown: paragraphs, lists, li
 emphasis, code and links (specbench/reports/markdown.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -67,8 +65,6 @@ Block = str | Table | Picture  # Markdown of a paragraph, a list or lines as the
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading."""
-
     heading: str
     blocks: tuple[Block, ...]
 
@@ -115,12 +111,10 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables, in their order."""
         return tuple(block for section in self.sections for block in section.blocks if isinstance(block, Table))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """All figures, in their order."""
         return tuple(block for section in self.sections for block in section.blocks if isinstance(block, Picture))
 
 

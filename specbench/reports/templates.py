@@ -4,8 +4,6 @@ A template is a file of macros, each a sentence, a section or a page. Whatever a
 (specbench/reports/markdown.py), unless it is Markup.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,12 +36,7 @@ ENVIRONMENT.globals.update(GLOBALS)
 
 
 def words(macro: str, *values: Any) -> Markup:
-    """What a macro says, as one paragraph of Markdown.
-
-    Args:
-        macro: ``FILE.MACRO``, such as ``ranking.fastest``.
-        values: its arguments.
-    """
+    """What a macro, ``FILE.MACRO`` such as ``ranking.fastest``, says, as one paragraph of Markdown."""
     return Markup(" ".join(text for _, _, blocks in parts(macro, *values) for text in blocks))
 
 

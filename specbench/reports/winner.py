@@ -1,7 +1,5 @@
 """What a table or a report says of the fastest setting, and of a machine on which that cannot be told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,12 +14,7 @@ from specbench.reports.templates import words
 
 
 def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Markup:
-    """Names the fastest setting if the data show that it is, and else says why it is not named.
-
-    Args:
-        rows: of results.RunRow, one a setting.
-        names: of the settings.
-    """
+    """Names the fastest setting if the data show that it is, and else says why it is not named."""
     outcome, looks = ranking(rows), rows.get(Run.looks, pd.Series()).dropna()
     rivals = [names[place] for place in outcome.rivals]
     most_looks = int(looks.max()) if len(names) > 1 and len(looks) else 0

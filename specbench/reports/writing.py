@@ -1,7 +1,5 @@
 """A report on disk: pages, tables and figures in one folder, each written as its reader needs it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -17,8 +17,6 @@ for it, in the folder's ``__init__``. That part, a :class:`RuleInfo`, needs no P
 ``law``, ``agreement``  what follows from formulas: probabilities of a step; whether rounding explains a difference
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 

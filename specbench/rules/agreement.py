@@ -69,8 +69,6 @@ def classify(
 
     Args:
         rule: the rule of both, or its name.
-        draft, target, streams: the arguments of both.
-        first, second: the outcomes.
 
     Raises:
         ArgumentError: a rule whose formulas are not known, or an outcome whose shapes do not fit the draft.
@@ -99,7 +97,6 @@ def excess(
 
     Args:
         rule: a rule whose formulas are known, or its name.
-        draft, target, streams: the arguments of the verifier.
     """
     rule = get_rule(rule)
     form = well_formed(draft, target, outcome)
@@ -157,12 +154,7 @@ def only(
 
 
 def _threshold_errors(
-    rule: Rule,
-    path: DraftPathBatch,
-    draft: Draft,
-    target: LogitRows,
-    streams: Streams,
-    accepted: Int64[Tensor, " B"],
+    rule: Rule, path: DraftPathBatch, draft: Draft, target: LogitRows, streams: Streams, accepted: Int64[Tensor, " B"]
 ) -> Float64[Tensor, " B"]:
     """The largest relative error of a threshold that the accepted lengths need, for any rule."""
     u, limits = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens], rule.limits(path)

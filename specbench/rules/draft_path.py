@@ -44,7 +44,6 @@ class DraftPathTables(DraftPath):
     Args:
         p, q: the tables.
         p_rows, q_rows: the row of each table at every offset of every draft.
-        tokens: the drafted tokens.
         counts: the number of tokens of each draft.
     """
 
@@ -61,7 +60,6 @@ class DraftPathTables(DraftPath):
         self.drafted_p, self.drafted_q = p[p_rows[:, :-1], tokens], q[q_rows, tokens]
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`DraftPath`."""
         p = self.p[self.p_rows.gather(1, num_tokens[:, None])[:, 0]]
         gamma = self.q_rows.shape[1]
         if gamma == 0:

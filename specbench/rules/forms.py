@@ -1,7 +1,5 @@
 """What the formulas of a step return: tensors of a known shape, whose numbers lie in a known range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

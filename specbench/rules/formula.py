@@ -1,7 +1,5 @@
 """The formulas of a rule are functions of a user's module: what one does wrong is named by rule and formula."""
 
-from __future__ import annotations
-
 import numbers
 import traceback
 from collections.abc import Callable, Mapping
@@ -39,7 +37,6 @@ class Formula:
 
     Attributes:
         rule, name: of the rule, and of its field that holds the formula.
-        function: the formula.
         form: what it has to return.
     """
 
@@ -49,11 +46,7 @@ class Formula:
     form: Form
 
     def __call__(self, *arguments: Any) -> Any:
-        """Returns the result of the formula.
-
-        Raises:
-            ConfigError: the formula raised, or returned something else.
-        """
+        """Returns the result of the formula. Raises ConfigError if it raised, or returned something else."""
         try:
             result = self.function(*arguments)
         except (SpecbenchError, UnknownRowsError):

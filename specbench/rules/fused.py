@@ -1,7 +1,5 @@
 """Token and block verification in one Triton launch, from raw logits to tokens (kernels/verify.py)."""
 
-from __future__ import annotations
-
 import os
 
 from specbench.core import arguments
@@ -35,7 +33,6 @@ class FusedVerifier:
         self._workspace = launch.Workspace()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier` and :func:`specbench.kernels.launch.verify`."""
         if self.debug:
             arguments.check(draft, target, streams, finite=True)
         return launch.verify(draft, target, streams, block=self.block, workspace=self._workspace)

@@ -5,8 +5,6 @@ rule is plain data: its title, its papers, and its verifiers with their looks. E
 The formulas stay in the module.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -29,11 +27,7 @@ def recorded_rules() -> str:
 
 
 def recall_rules(folder: Path) -> None:
-    """Registers the rules that the jobs of a sweep recorded. A rule that this process has registered stays as it is.
-
-    Args:
-        folder: the sweep's.
-    """
+    """Registers the rules that the jobs of a sweep recorded. A rule that this process has registered stays as it is."""
     for path in sorted(folder.glob(f"*/{RECORDED}")):
         for record in _records(read_json(path)):
             try:

@@ -98,11 +98,7 @@ class Rule(RuleInfo):
         return self.thresholds is not None
 
     def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
-        """The thresholds, 0 behind each draft.
-
-        Raises:
-            ArgumentError: a rule whose formulas are not known.
-        """
+        """The thresholds, 0 behind each draft. Raises ArgumentError for a rule whose formulas are not known."""
         if self.thresholds is None:
             raise ArgumentError(f"rule={self.name}: its formulas are not known here. Give it thresholds.")
         thresholds = self.thresholds(path)
@@ -153,16 +149,12 @@ class ReferenceVerifier:
     """A verifier made of a rule's formulas: batched PyTorch in float64. Other verifiers of the rule are held to it.
 
     Waits for the device once, to check its arguments.
-
-    Args:
-        rule: a rule whose formulas are known.
     """
 
     def __init__(self, rule: Rule):
         self.rule, self.lossless = rule, rule.lossless
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         path = DraftPathBatch(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
@@ -172,11 +164,7 @@ class ReferenceVerifier:
 
 
 def rule_of(verifier: Verifier) -> Rule:
-    """The rule that a verifier follows; see :func:`get_rule`.
-
-    Raises:
-        ArgumentError: a verifier that names none.
-    """
+    """The rule that a verifier follows; see :func:`get_rule`. Raises ArgumentError for a verifier that names none."""
     rule = getattr(verifier, "rule", None)
     if rule is None:
         name = config_name("verifier", verifier)

@@ -59,7 +59,6 @@ class SyntheticVerifier:
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         width = draft.max_draft_tokens
         rates = self._table(width, draft.token_ids.device)[draft.num_draft_tokens]

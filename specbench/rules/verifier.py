@@ -85,7 +85,6 @@ class Capabilities:
     """The optional attributes of a verifier, and the default of each.
 
     Attributes:
-        limits: what it cannot do.
         interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times mean nothing;
             None if it has no kernels.
         takes_padded: whether it accepts drafts whose rows are padded (``Draft.padded``).
@@ -120,28 +119,41 @@ def verify(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams
         ArgumentError: it returned no Verification of the draft, or refused its arguments.
     """
     result = verifier.verify(draft, target, streams)
-    if problem := _problem(result, draft, target.logits.shape[1]):
+    problem = malformed(result, len(draft.num_draft_tokens), draft.longest + 1, target.logits.device)
+    if problem := problem or _impossible(result, draft, target.logits.shape[1]):
         name = config_name("verifier", verifier)
-        raise ArgumentError(f"verifier={name}: it returned {problem}. Return a specbench.core.Verification.")
+        raise ArgumentError(f"verifier={name}: it returned {problem} Return a specbench.core.Verification.")
     return result
 
 
-def _problem(result: object, draft: Draft, vocabulary: int) -> str:
-    """What makes a result no Verification of the draft; "" if nothing does."""
+def malformed(result: object, batch: int, width: int, device: torch.device) -> str:
+    """What makes a result no Verification of a batch, whatever its values are; "" if nothing does."""
     if not isinstance(result, Verification):
-        return f"a {type(result).__name__}"
-    requests = len(draft.num_draft_tokens)
-    for name, shape in (("token_ids", (requests, draft.longest + 1)), ("num_accepted", (requests,))):
-        tensor = getattr(result, name)
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape != shape:
-            form = f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
-            return f"{form} as {name}; torch.int64 {shape} needed"
-    if not result.token_ids.is_cpu or not requests:
+        return f"a {type(result).__name__}."
+    shapes = {"token_ids": (batch, width), "num_accepted": (batch,)}
+    problems = (unlike(name, getattr(result, name), shape, device) for name, shape in shapes.items())
+    return next(filter(None, problems), "")
+
+
+def unlike(name: str, tensor: object, shape: tuple[int, ...], device: torch.device) -> str:
+    """What makes a value no int64 tensor of a shape and device; "" if nothing does."""
+    if not isinstance(tensor, Tensor):
+        return f"a {type(tensor).__name__} as {name}."
+    if tuple(tensor.shape) != shape:
+        return f"{name} {list(tensor.shape)}, expected {list(shape)}."
+    if tensor.dtype != torch.int64:
+        return f"{tensor.dtype} {name}, expected torch.int64. Return {name}.long()."
+    return "" if tensor.device == device else f"{name} on {tensor.device}, its arguments are on {device}."
+
+
+def _impossible(result: Verification, draft: Draft, vocabulary: int) -> str:
+    """Which values on the CPU no verification of the draft has; "" for none."""
+    if not result.token_ids.is_cpu or not len(draft.num_draft_tokens):
         return ""
     # Of few numbers lists take 3 us, and tensors' operations 8, in steps of 1 ms.
     ids, accepted, drafted = result.token_ids.flatten().tolist(), result.num_accepted.tolist(), draft.num_draft_tokens
     if min(ids) < PADDING or max(ids) >= vocabulary:
-        return f"token_ids from {min(ids)} to {max(ids)}; -1 (padding) to {vocabulary - 1} needed"
+        return f"token_ids from {min(ids)} to {max(ids)}; -1 (padding) to {vocabulary - 1} needed."
     if any(not 0 <= count <= most for count, most in zip(accepted, drafted.tolist(), strict=True)):
-        return f"num_accepted {accepted} of {drafted.tolist()} drafted tokens"
+        return f"num_accepted {accepted} of {drafted.tolist()} drafted tokens."
     return ""

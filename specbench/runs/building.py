@@ -1,7 +1,5 @@
 """Configuration -> objects of a job with models: the pair, the drafter, the requests. Imports transformers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

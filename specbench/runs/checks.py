@@ -3,8 +3,6 @@
 What a protocol would ignore, the protocol says itself once it is built (``specbench.protocols.settings``).
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
@@ -21,15 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
 from specbench.core.sampling_params import LARGEST_SEED, SamplingParams
-from specbench.runs.config import (
-    EMBEDDED,
-    GROUPS,
-    OPEN_GROUPS,
-    WORKLOAD_FILES,
-    Config,
-    WorkloadConfig,
-    is_category,
-)
+from specbench.runs.config import EMBEDDED, GROUPS, OPEN_GROUPS, WORKLOAD_FILES, Config, WorkloadConfig, is_category
 from specbench.runs.launchers import LAUNCHER, check_installed, check_launcher, launcher_of, shares_machine
 
 # Hydra's keys that would take jobs out of the folders of their plan.
@@ -182,7 +172,6 @@ def check_times(config: Config, hydra: DictConfig) -> None:
 
     Args:
         config: of a job, as ``check_job`` has found it sound.
-        hydra: Hydra's part of the configuration.
     """
     protocol = config.protocol["_target_"]
     if not config.share_machine and shares_machine(hydra) and getattr(get_class(protocol), "times", False):

@@ -1,7 +1,5 @@
 """The choices of conf as objects: what a configuration names, and what ``verifier=block`` stands for by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 python -m specbench pages [FOLDER ...] [--to FOLDER]
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

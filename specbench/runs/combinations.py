@@ -1,7 +1,5 @@
 """The jobs that the overrides of a command line make: all combinations of their values, each with the keys it has."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

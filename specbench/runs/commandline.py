@@ -1,7 +1,5 @@
 """The command line as Hydra's own parsers read it, and what Hydra finds wrong with it, in one message."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -142,15 +140,7 @@ class NotComposedError(SpecbenchError):
 
 @contextmanager
 def composing(overrides: Sequence[str], arguments: Sequence[str]) -> Generator[None]:
-    """Inside Hydra composes a command.
-
-    Args:
-        overrides: of the command.
-        arguments: all its words.
-
-    Raises:
-        NotComposedError: what Hydra or OmegaConf finds wrong with it.
-    """
+    """Inside Hydra composes a command. Raises NotComposedError: what Hydra or OmegaConf finds wrong with it."""
     traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         yield

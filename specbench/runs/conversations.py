@@ -9,8 +9,6 @@ A request holds the whole conversation, and its time the time to feed that, as i
 turn to turn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """What is said at the end of a sweep, or of ``python -m specbench report FOLDER``: table, report, what went wrong."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """One job: configuration -> objects -> protocol -> rows -> tracking, in whichever process a launcher starts it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import traceback

@@ -4,8 +4,6 @@ A process that runs several jobs, one after the other, stays with its GPU: the m
 memory that PyTorch does not give back. So there are never more such processes than GPUs.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -25,7 +23,6 @@ def jobs_at_once(jobs: int, device: str) -> int:
 
     Args:
         jobs: as in joblib: -1 is one a core, -2 one less, and so on.
-        device: as configured.
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus < 2:
@@ -41,7 +38,6 @@ def pinned(device: str, sweep: Path, beside: bool) -> Generator[str]:
     to choose.
 
     Args:
-        device: as configured.
         sweep: where the locks are.
         beside: whether other jobs of the sweep may run on this machine at the same time.
     """

@@ -1,7 +1,5 @@
 """What determines a job's numbers, as a short name: the same question has the same name, wherever it is asked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -24,7 +22,6 @@ def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict
     Neither the job's place in its sweep, nor threads, nor tracking matters.
 
     Args:
-        resolved: its configuration.
         choices: of the configuration groups, by which rows name what ran; returned under "choices".
     """
     unnamed = () if resolved.get("source") else ("source",)  # as in plans that are older than this key

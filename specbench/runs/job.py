@@ -1,7 +1,5 @@
 """The job that runs in this process: what its launcher knows of it, and which rules it knows."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

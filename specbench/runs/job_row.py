@@ -1,7 +1,5 @@
 """A job's row and the files beside it: what its settings are called in rows, and the tables that it leaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -79,7 +77,6 @@ def component_name(group: str, node: Mapping[str, Any], job: JobInfo | PlannedJo
 
     Args:
         group: of conf, such as "verifier".
-        node: its configuration, with everything filled in.
     """
     keys = (key_of(override).partition(".") for override in job.overrides)
     changed = {key for of_group, dot, key in keys if dot and of_group == group}

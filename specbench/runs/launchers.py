@@ -7,8 +7,6 @@ a cloud library and an old pickle, and writes a token into the user's home; one 
 and write the sweep's folder, so that a cluster needs a shared one.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

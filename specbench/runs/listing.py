@@ -1,7 +1,5 @@
 """What a command line can choose: the commands, and the choices of each group of conf with a line each."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Overrides of a command line, ``key=value`` each: what they are of, and what tells two jobs apart."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``python -m specbench paper RUN... --out FOLDER``: tables, figures and numbers of runs, for a LaTeX document."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

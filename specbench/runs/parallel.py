@@ -4,8 +4,6 @@ Ranks go on with a sweep only if all of them ended a job alike: done, or failed 
 wait for others in the middle of a layer, and the run ends; torchrun then ends what is left of it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -33,7 +31,6 @@ class Parted(Interrupted):
 
     @property
     def status(self) -> int:
-        """The exit status."""
         return 1
 
 

@@ -73,7 +73,6 @@ class Plan:
 
     @staticmethod
     def new(exp: str, config_dir: str | None) -> Plan:
-        """A plan without jobs."""
         return Plan(exp, datetime.now(UTC).isoformat(), os.getcwd(), config_dir, [])
 
     def widened(self, wanted: Iterable[PlannedJob]) -> Plan:
@@ -172,9 +171,6 @@ def _check_free(folder: Path) -> None:
 
 def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     """The folder of an earlier sweep: as named, or the newest under ./outputs (of an experiment) for ``latest``.
-
-    Args:
-        key: what an error calls the folder.
 
     Raises:
         ConfigError: there is none.

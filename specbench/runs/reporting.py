@@ -1,7 +1,5 @@
 """The analysis of a run: its experiment's by name, and of a sweep of one's own by what it measured and varied."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from pathlib import Path
@@ -55,9 +53,6 @@ def analysis_module(exp: str) -> ModuleType | None:
 
 def analysis_of(exp: str, rows: pa.Table | None) -> ModuleType | None:
     """The experiment's own analysis, or the one that fits the rows of a sweep of one's own.
-
-    Args:
-        rows: of results.read_rows.
 
     Returns:
         None where neither is there: nothing reports on rows of several protocols, or of protocol=cost.

@@ -1,7 +1,5 @@
 """Configuration -> the sampling parameters of a run and of each prompt, which need no model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +19,6 @@ def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParam
     """The sampling parameters of each prompt, checked.
 
     Args:
-        sampling: the run's.
         mixed: whether the protocol goes by each request's own.
 
     Raises:

@@ -74,7 +74,6 @@ class JobState:
         )
 
     def ending(self, status: Status, reason: str | None = None, **more: object) -> JobState:
-        """The same attempt, ended."""
         return dataclasses.replace(self, status=status, reason=reason, ended=_now(), **more)
 
 

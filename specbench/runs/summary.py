@@ -1,7 +1,5 @@
 """The table at the end of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -33,7 +31,6 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     """One line a run and category of its workload (results.CATEGORIES): how much was accepted, and what it gained.
 
     Args:
-        rows: of the runs, with a column ``job``.
         categories: of all of them; nothing is printed if there are none.
     """
     if categories.empty:
@@ -64,7 +61,6 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     and what disturbed the machine.
 
     Args:
-        rows: of results.RunRow.
         folder: the sweep's, whose step logs compare verifiers; None compares none.
     """
     # None among numbers makes them floats.

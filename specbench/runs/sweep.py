@@ -4,8 +4,6 @@ Hydra's sweepers are not used: they start at once, and know nothing of jobs that
 the jobs, and its launchers run them, in this process or in others. A single run is a sweep of one.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import os

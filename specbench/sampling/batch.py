@@ -32,12 +32,9 @@ class Batch:
     Attributes:
         tokens: prompt and continuation of each request; any ids of the vocabulary beyond its length. There are columns
             for one block beyond the largest of the limits.
-        prompt_lengths: tokens of each prompt.
         lengths: tokens of each text; the last one is not yet fed to the target.
         limits: the length at which each text is full.
         gammas: the most tokens that each request drafts a step, on each path of a tree.
-        seeds: of the requests.
-        params: sampling parameters, a row a request.
         finished: RUNNING, STOPPED, FULL or FAILED.
         stop_ids: the ids that end each text, then PADDING.
         fixed: whether shapes may not depend on values of tensors, as a captured CUDA graph requires.
@@ -111,11 +108,7 @@ class Batch:
         return bound if self.fixed else known_max(values, bound)
 
     def rows_of_tree(
-        self,
-        logits: Shaped[Tensor, "n V"],
-        drafted: Int64[Tensor, "B m"],
-        seen: Bool[Tensor, "B places m"],
-        depth: int,
+        self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B m"], seen: Bool[Tensor, "B places m"], depth: int
     ) -> LogitRows:
         """Returns the distributions at places of a tree, as :meth:`rows_of_paths` does; paths only if they are needed.
 

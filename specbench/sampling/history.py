@@ -44,8 +44,6 @@ class History:
 
     Attributes:
         texts: prompt and continuation of each request; columns at or beyond its length are not read.
-        prompt_lengths: tokens of each prompt.
-        text_lengths: tokens of each text.
         drafted: the draft tokens after each text.
         request: the request of each position. Kernels need the positions of a request to be consecutive, in the order
             of the requests, and the same number for each.

@@ -21,7 +21,6 @@ def shape_in_place(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: His
         logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; the rows of a request are
             consecutive, and every request has the same number.
         shaping: one row a row of logits, equal for all rows of a request, or one row a request.
-        history: of the rows.
 
     Raises:
         ArgumentError: logits in a dtype or with strides that no kernel can take; not the same number of rows for every

@@ -51,7 +51,6 @@ def apply_processors(
 
     Args:
         chains: with the rows that each changes; None stands for all rows.
-        history: the tokens before each row.
 
     Raises:
         ArgumentError: processors without a history, or one that does not return logits of the same kind.

@@ -1,7 +1,5 @@
 """Sampling parameters in the ids of one vocabulary: bad words, ids that end a text, ids that begin and end thinking."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ def resolve(
     Args:
         encode: returns the ids of a text, without special ids at its beginning or end.
         stop_ids: the model's own.
-        vocabulary: the number of ids.
         thinking_ids: the ids that begin and end thinking; None if the model has no tokens for that.
 
     Raises:

@@ -64,11 +64,7 @@ class RowParams:
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
-        """Returns one row a request.
-
-        Raises:
-            ConfigError: a truncation whose cutoffs no kernel finds, on a GPU.
-        """
+        """Returns one row a request. Raises ConfigError for a truncation whose cutoffs no kernel finds, on a GPU."""
         further = {name: value for request in params for name, value in request.further_truncations.items()}
         if further and where.by_kernels(torch.empty(0, device=device)):
             name, value = next(iter(further.items()))

@@ -40,7 +40,6 @@ class Shaping:
     """The parameters of n rows that change logits.
 
     Attributes:
-        presence, frequency, repetition: the penalties.
         bias_ids, bias: ids, each once in a row, and the numbers added to their logits; ids of -1 after a row's last.
         restricted: whether only the ids of ``allowed`` may come.
         allowed: one bit an id: id 32 * i + j is bit j of word i. Ids beyond the words are banned.

@@ -1,7 +1,5 @@
 """The choice between kernels and their plain twins."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

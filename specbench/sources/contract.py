@@ -1,7 +1,5 @@
 """What an engine under test is given and what it returns: the contract that every source of texts keeps."""
 
-from __future__ import annotations
-
 import math
 import operator
 import reprlib
@@ -34,7 +32,6 @@ class TextRequest:
         token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
         sampling: ``ignore_eos`` in it keeps texts going behind the model's own stop tokens, where the source can.
         seed: given to engines that take one.
-        max_new_tokens: the limit of tokens.
     """
 
     prompt_id: str
@@ -50,8 +47,6 @@ class TextCompletion:
     """A text that a source returned.
 
     Attributes:
-        request: what it answers.
-        mode: how it was decoded.
         text: without the prompt.
         token_ids: of the whole text; None if the engine does not return them all.
         finish_reason: "stop", "length", or the engine's own word; None if it does not tell.

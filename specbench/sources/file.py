@@ -6,8 +6,6 @@ may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_rea
 sampled the text. Lines are read in their order. Without temperature or sampling the run's are taken for granted.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -168,7 +166,6 @@ class FileSource:
         self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
 
     def open(self) -> None:
-        """Reads the file."""
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
         prompts: dict[str, set[str]] = defaultdict(set)
         lines = read_lines(self.path)

@@ -1,7 +1,5 @@
 """One HTTP server that a configuration names: replies of bounded size, no redirects, retries of what may pass."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

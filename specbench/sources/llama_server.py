@@ -1,7 +1,5 @@
 """llama.cpp's server by its own protocol, POST /completion: token ids in and out, and counters for each text."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from typing import Any
 
@@ -73,10 +71,8 @@ class LlamaServerSource(ServedSource):
         request = reply.request
         if reply.get("truncated", bool, _OLD):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
-        if request.token_ids is not None and reply.get("tokens_evaluated", is_count, _OLD) < len(request.token_ids):
-            raise reply.server.error(
-                f"it read a part of prompt {request.prompt_id!r}", "Start it with a longer context."
-            )
+        if request.token_ids is not None:
+            reply.check_prompt(reply.get("tokens_evaluated", is_count, _OLD))
         stop = reply.get("stop_type", str, _OLD)
         return TextCompletion(
             request=request,

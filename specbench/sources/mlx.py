@@ -1,7 +1,5 @@
 """``mlx_lm.server`` (mlx-lm, on Apple silicon and on CPUs): text in, text and token ids out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specbench.sources.contract import Mode, TextCompletion, TextRequest

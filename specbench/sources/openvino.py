@@ -1,7 +1,5 @@
 """OpenVINO GenAI in this process, plain and with a draft model or prompt lookup, one text after another."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping, Sequence
@@ -92,7 +90,6 @@ class OpenVinoSource:
         return [self._one(request, mode) for request in requests]
 
     def encode(self, text: str) -> tuple[int, ...] | None:
-        """Token ids of a prompt."""
         inputs = self.pipelines[Mode.PLAIN].get_tokenizer().encode(text)
         return tuple(map(int, inputs.input_ids.data.ravel()))
 

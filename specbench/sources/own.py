@@ -1,7 +1,5 @@
 """Our own decoder as an engine under test, so that a verifier, sound or flawed, can be judged by its texts alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -61,7 +59,6 @@ class OwnSource:
         self.decoders: dict[Mode, Decoder] = {}
 
     def open(self) -> None:
-        """Loads the pair."""
         self.drafter.check(self.draft is not None)
         self.pair = pair = load_pair(
             self.target, self.draft, device=self.device, dtype=self.dtype, download=self.download, chat=False
@@ -86,7 +83,6 @@ class OwnSource:
         return [self._completion(*both, mode, seconds) for both in zip(requests, decoded, strict=True)]
 
     def encode(self, text: str) -> tuple[int, ...] | None:
-        """Token ids of a prompt."""
         return None if self.pair is None else tuple(self.pair.encode(text))
 
     def close(self) -> None:

@@ -1,7 +1,5 @@
 """Counters in the text that servers offer to Prometheus at /metrics."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

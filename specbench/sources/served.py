@@ -189,7 +189,6 @@ class Reply:
     Args:
         server: whose reply it is, for messages.
         part: the decoded JSON.
-        request: what it answers.
         place: of the part in the reply, for messages.
     """
 
@@ -216,6 +215,13 @@ class Reply:
         """The log-probabilities of a list of objects, one for each token, each in its field ``logprob``."""
         tokens = self.get(name, list, remedy)
         return tuple(Reply(self.server, token, self.request).get("logprob", is_logprob, remedy) for token in tokens)
+
+    def check_prompt(self, tokens: int) -> None:
+        """Raises ConfigError if the engine read fewer tokens of the prompt than it was sent."""
+        ids = self.request.token_ids
+        if ids is not None and tokens < len(ids):
+            problem = f"it read {tokens} of the {len(ids)} tokens of prompt {self.request.prompt_id!r}"
+            raise self.server.error(problem, "Start it with a longer context, or shorten the prompt.")
 
     def _value(self, name: str) -> Any:
         return self.part.get(name) if isinstance(self.part, dict) else None

@@ -1,7 +1,5 @@
 """SGLang's server by its own protocol, POST /generate: token ids in and out, and counters for each text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
@@ -17,11 +15,7 @@ _NAMES = {  # of sampling parameters that it calls by another name, or by the sa
 # Always sent: what is left out it takes from the model's generation_config.json.
 _ALWAYS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _PROTOCOL = "Is it SGLang's server? Update it, or use source=openai source.dialect=sglang."
-_COUNTERS = {
-    "drafted": "spec_num_proposed_drafts",
-    "accepted": "spec_num_correct_drafts",
-    "steps": "spec_verify_ct",
-}
+_COUNTERS = {"drafted": "spec_num_proposed_drafts", "accepted": "spec_num_correct_drafts", "steps": "spec_verify_ct"}
 
 
 class SglangSource(ServedSource):
@@ -73,10 +67,7 @@ class SglangSource(ServedSource):
         finish = meta.within("finish_reason", _PROTOCOL).get("type", str, _PROTOCOL)
         if finish == "abort":
             raise reply.server.error(f"it ended the text of prompt {request.prompt_id!r}", "See the server's own log.")
-        read = meta.get("prompt_tokens", is_count, _PROTOCOL)
-        if request.token_ids is not None and read < len(request.token_ids):
-            problem = f"it read {read} of the {len(request.token_ids)} tokens of prompt {request.prompt_id!r}"
-            raise reply.server.error(problem, "Start it with a longer context, or shorten the prompt.")
+        reply.check_prompt(meta.get("prompt_tokens", is_count, _PROTOCOL))
         return TextCompletion(
             request=request,
             mode=mode,

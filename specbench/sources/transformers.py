@@ -1,7 +1,5 @@
 """transformers' own ``generate``, plain and with one of its speculative methods, one text after another."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import time
@@ -74,7 +72,6 @@ class TransformersSource:
         self.greedy_pair: Pair | None = None
 
     def open(self) -> None:
-        """Loads the models."""
         differ = self.method == TOKENIZERS
         self.pair = load_pair(
             self.target,
@@ -100,7 +97,6 @@ class TransformersSource:
         return [self._one(request, mode) for request in requests]
 
     def encode(self, text: str) -> tuple[int, ...] | None:
-        """Token ids of a prompt."""
         return tuple(self._opened().encode(text))
 
     def close(self) -> None:

@@ -1,7 +1,5 @@
 """What a value of JSON is, where a server or a file may hold anything in its place."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

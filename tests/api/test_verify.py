@@ -259,12 +259,12 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     (
         "a verifier that returns too few columns",
         changed(verifier=returning(lambda ids, accepted: (ids[:, :2], accepted))),
-        "verifier=FunctionVerifier: it returned torch.int64 (4, 2) as token_ids; torch.int64 (4, 4) needed",
+        "verifier=FunctionVerifier: it returned token_ids [4, 2], expected [4, 4]. Return a",
     ),
     (
         "a verifier that returns another dtype",
         changed(verifier=returning(lambda ids, accepted: (ids, accepted.int()))),
-        "verifier=FunctionVerifier: it returned torch.int32 (4,) as num_accepted; torch.int64 (4,) needed",
+        "verifier=FunctionVerifier: it returned torch.int32 num_accepted, expected torch.int64",
     ),
     (
         "a verifier that emits no token of the vocabulary",

@@ -1,6 +1,7 @@
 """The typed rows on disk: what is written is what is read, and a crash never leaves half a file."""
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 
@@ -24,7 +25,7 @@ ARROW["list[float] | None"] = pa.list_(pa.float64())
 
 
 def example_row(**changes: object) -> RunRow:
-    values = {field.name: EXAMPLES[str(field.type)] for field in dataclasses.fields(RunRow)}
+    values = {field.name: EXAMPLES[inspect.formatannotation(field.type)] for field in dataclasses.fields(RunRow)}
     return RunRow(**(values | changes))
 
 
@@ -37,7 +38,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_schema_is_the_dataclass():
-    expected = [(field.name, ARROW[str(field.type)]) for field in dataclasses.fields(RunRow)]
+    expected = [(field.name, ARROW[inspect.formatannotation(field.type)]) for field in dataclasses.fields(RunRow)]
     assert [(column.name, column.type) for column in RESULT_SCHEMA] == expected
 
 

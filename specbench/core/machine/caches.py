@@ -5,8 +5,6 @@ fonts there, which takes it a third of a second to make. PyTorch leaves an empty
 touched: ``pair.download=true`` needs a home folder, or HF_HOME.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Devices, number formats and threads by their names in the configuration; nothing here knows of models."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Generator
 
@@ -41,7 +39,6 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, key: str = "dty
 
     Args:
         dtype: its name, or itself.
-        key: of the configuration, which asks for it.
 
     Raises:
         ConfigError: anything else.

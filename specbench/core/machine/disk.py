@@ -1,7 +1,5 @@
 """Small files that are whole or absent, even if their writer is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -23,9 +21,7 @@ class WriteError(SpecbenchError):
     """A file that could not be written: a full disk, a folder that is read-only or has gone.
 
     Args:
-        place: the folder or file.
         reason: of the system, such as "No space left on device".
-        remedy: a sentence.
     """
 
     def __init__(self, place: Path, reason: str, remedy: str = OF_JOBS):

@@ -3,8 +3,6 @@
 A named pipe would be waited for, a device such as /dev/zero has no end: only regular files are opened.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import reprlib
@@ -101,7 +99,6 @@ class Origin:
 
     Args:
         key, value: as they are on the command line.
-        remedy: a sentence.
     """
 
     key: str
@@ -214,7 +211,6 @@ def wrap_library_errors(key: str, value: object, problem: str, remedy: str) -> G
     Args:
         key, value: as they are on the command line.
         problem: what could not be done ("its tokenizer cannot be read").
-        remedy: what to do.
 
     Raises:
         ConfigError: names the exception's type and what it says.

@@ -4,8 +4,6 @@
 while a clock runs: a line costs some microseconds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -28,11 +26,7 @@ AXES = {
 
 
 class Journal:
-    """Writes lines; without a folder it keeps silent.
-
-    Args:
-        folder: the job's.
-    """
+    """Writes lines; without a folder it keeps silent."""
 
     def __init__(self, folder: Path | None = None):
         self._path = None if folder is None else folder / PROGRESS

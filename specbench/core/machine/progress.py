@@ -51,11 +51,7 @@ class _Lines:
             self.tell(lambda: 0)
 
     def tell(self, more: Callable[[], int]) -> None:
-        """Says a line if it is time to.
-
-        Args:
-            more: returns the tokens of what is not counted yet.
-        """
+        """Says a line if it is time to; ``more`` returns the tokens of what is not counted yet."""
         now = time.monotonic()
         if now - self.last_line < LINE_SECONDS or console.is_terminal:
             return

@@ -1,7 +1,5 @@
 """Where a run's numbers come from: commit, machine, versions."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -7,8 +7,6 @@ the store that torchrun keeps, so that they need no GPU. Without torchrun there 
 anything.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -32,7 +30,6 @@ def launched() -> bool:
 
 
 def size() -> int:
-    """How many ranks there are."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 

@@ -1,7 +1,5 @@
 """Signals that end a sweep in order: what is done is kept and reported, and the exit status says what happened."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading
@@ -21,7 +19,6 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def status(self) -> int:
-        """The exit status that shells expect."""
         return 128 + self.number
 
 

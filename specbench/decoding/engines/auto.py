@@ -1,7 +1,5 @@
 """Chooses the engine: graph on a GPU and compiled on a CPU, where they can run and pay, and eager elsewhere."""
 
-from __future__ import annotations
-
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say_once
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
@@ -20,9 +18,6 @@ class AutoEngine(DecodingEngine):
 
     On a CPU it takes compiled steps for a sweep of 10,000 tokens or more, of one request at a time.
     A decoder outside of a sweep takes eager steps, because nothing says how many tokens it will decode.
-
-    Args:
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     def _choose(self, required: Requirements) -> DecodingEngine:

@@ -32,7 +32,6 @@ class CompiledCpuEngine(StaticEngine):
 
     Args:
         batch_sizes: numbers of rows; None stands for the largest number of requests together alone.
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "compiled"

@@ -1,7 +1,5 @@
 """Steps as PyTorch runs them, operation by operation: the reference for other engines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,9 +13,6 @@ class EagerEngine(DecodingEngine):
     """A batch has one row for each request, and attention reads as far as the longest of them.
 
     The host waits for each step before it begins the next.
-
-    Args:
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "eager"

@@ -60,7 +60,6 @@ class DecodingEngine:
             it is.
         preparation: seconds spent on preparing steps, such as capturing CUDA graphs.
         batch_sizes: numbers of rows that its steps are made for; empty for any.
-        prompt_chunk: the argument.
     """
 
     name: ClassVar[str] = ""
@@ -115,7 +114,6 @@ class DecodingEngine:
 
         Args:
             capacity: tokens of a text and of a block behind it.
-            stops: ids that end a text.
 
         Raises:
             ConfigError: more requests than steps are made for.

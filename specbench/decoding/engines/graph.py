@@ -38,11 +38,7 @@ Captured = tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]  # a step, and the t
 
 
 class GraphEngine(StaticEngine):
-    """Captures its steps when the first request comes, the largest first; see StaticEngine.
-
-    Args:
-        batch_sizes, prompt_chunk: see StaticEngine.
-    """
+    """Captures its steps when the first request comes, the largest first; see StaticEngine."""
 
     name: ClassVar[str] = "graph"
 

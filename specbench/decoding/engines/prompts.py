@@ -5,8 +5,6 @@ Sarathi-Serve", arXiv 2403.02310), with one difference: there a piece is part of
 pass of its own between two steps, so that steps keep their shapes and their CUDA graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
@@ -29,7 +27,6 @@ class Pieces:
     """The pieces that are fed in one pass, one for each row.
 
     Attributes:
-        rows: of the prompts.
         tokens: of each piece; none for a prompt of a single token.
         first: the number of tokens of each prompt that were fed before.
         last: whether each prompt is complete afterwards.
@@ -76,13 +73,8 @@ class PromptQueue:
         return Pieces(list(taken), tokens, first, [not prompt.left for prompt in taken.values()])
 
     def move(self, moved: Mapping[int, int]) -> None:
-        """Changes the rows of requests.
-
-        Args:
-            moved: the new row by the old one.
-        """
+        """Changes the rows of requests; ``moved`` has the new row by the old one."""
         self._prompts = {moved.get(row, row): prompt for row, prompt in self._prompts.items()}
 
     def clear(self) -> None:
-        """Forgets all prompts."""
         self._prompts.clear()

@@ -38,7 +38,6 @@ class StaticEngine(DecodingEngine):
 
     Args:
         batch_sizes: None stands for the largest number of requests together and the powers of two below it.
-        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "static"

@@ -1,7 +1,5 @@
 """All that one run can say about one verifier: as a value, as JSON, and as a page of Markdown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,12 +79,7 @@ class Certificate:
 
 
 def certificate_of(examination: Examination, verifier: str, suite: str, command: str) -> Certificate:
-    """What follows from the evidence that an examination has left so far.
-
-    Args:
-        verifier, suite: the names of the verifier and of the settings.
-        command: what repeats the run.
-    """
+    """What follows from the evidence that an examination has left so far; ``command`` repeats the run."""
     examined = examination.verifier
     return certify(
         examination.evidence,

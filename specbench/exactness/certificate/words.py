@@ -4,8 +4,6 @@ words.md has what is said, in lists, page.md the page with its tables. White spa
 for none before a punctuation mark. What a value holds is kept as it is.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

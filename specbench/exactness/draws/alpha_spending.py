@@ -5,8 +5,6 @@ at all draws has most of the false alarm, and the look at everything, calls of D
 and from below, hold on all small fixtures together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,26 +34,14 @@ def last_alarm(settings: Settings, rows: Sequence[Row]) -> float:
 
 
 class Looks:
-    """The looks of one run.
-
-    Args:
-        settings: with the allowed false alarm.
-        evidence: whose ``rows`` each look replaces.
-        journal: gets the smallest p-value of each look.
-        fixtures: how many small fixtures there are.
-    """
+    """The looks of one run, each of which replaces the ``rows`` of the evidence."""
 
     def __init__(self, settings: Settings, evidence: Evidence, journal: Journal, fixtures: int):
         self.settings, self.evidence, self.journal, self.fixtures = settings, evidence, journal, fixtures
         self._caught: dict[tuple[str, str], int] = {}
 
     def look(self, rows: Sequence[Row], part: float, drawn: int) -> None:
-        """Takes all tests so far.
-
-        Args:
-            part: of the false alarm.
-            drawn: requests on each small fixture.
-        """
+        """Takes all tests so far; ``part`` is of the false alarm."""
         gate = {row.key: row.p_value for row in rows if row.gates and row.test not in HARD}
         least = min(gate.values(), default=1.0)
         self.journal.note(draws=drawn, log10_p_value=math.log10(least) if least > 0 else None)

@@ -49,14 +49,12 @@ class Probe:
     """What is known of a verifier on one fixture.
 
     Args:
-        fixture: on the device.
         effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
             it is handed, or is too slow.
         deadline: of ``time.perf_counter``, after which no search begins.
 
     Attributes:
         late: whether the deadline came before all thresholds were looked for.
-        tally: the counts of all steps.
         method: LOCATED (against boxes of its own), RULE (against the rule that it names), COUNTED (against nothing:
             there is neither, and what is known is what counts of its tokens say).
         draws, surprises: requests since the model was made, and those on which the code did something else.
@@ -122,11 +120,6 @@ class Probe:
             self._proved = self.method == LOCATED and all(proved(self.verifier, model) for model in self.models)
         return self._proved
 
-    @property
-    def boxes(self) -> int | None:
-        """Of the model."""
-        return sum(len(model.tokens) for model in self.models) if self.method == LOCATED else None
-
     def hidden(self, alpha: float) -> float | None:
         """Upper bound on the probability that the code does something else, with false alarm alpha at any model.
 
@@ -151,7 +144,7 @@ class Probe:
         if tally.draws == 0:
             return rows
         joint, acceptance = tally.joint(), tally.acceptance()
-        rows.append(Row.of_failures(name, FORM, tally.draws, tally.num_malformed() + joint.forbidden))
+        rows.append(Row.of_failures(name, FORM, tally.draws, int(tally.malformed) + joint.forbidden))
         if joint.dof:
             counts = (tally.draws, joint.statistic, joint.dof, joint.p_value)
             rows.append(Row(name, JOINT, *counts, untested=joint.untested))
@@ -273,7 +266,7 @@ class Probe:
             method=self.method,
             rule_error=self.rule_error,
             located=located,
-            boxes=self.boxes,
+            boxes=sum(len(model.tokens) for model in self.models) if self.method == LOCATED else None,
             proved=self.proved,
             draws=self.draws if hidden is not None else self.tally.draws,
             differing=self.surprises,

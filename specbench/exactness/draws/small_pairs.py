@@ -1,7 +1,5 @@
 """Steps drawn on small fixtures: counted, and held against what a model of the code foresees."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +38,6 @@ class SmallTier:
     No two fixtures share a request, and each has sizes of calls of its own: what is said of the calls of all fixtures
     together (calls.call_bound) takes them to be independent, which a fault of some seeds or sizes would not be else.
 
-    Args:
-        probes: by fixture, of the verifier.
-
     Attributes:
         late: whether the time was up before all steps were drawn.
     """
@@ -61,9 +56,7 @@ class SmallTier:
         What code did otherwise than its models foresee is followed up between two looks; AGAIN is yielded after that.
 
         Args:
-            draws: steps on each fixture.
             seconds: limit for all of them; 0 is no limit.
-            report: told what is being done.
         """
         deadline = deadline_of(seconds)
         for share, part in LOOKS:

@@ -46,7 +46,6 @@ class IntervalTree:
     """Every draft of a class of requests.
 
     Attributes:
-        paths: the drafts.
         ends: for each drafted token, [nodes, most]: where the intervals of each node end, but for its last one.
         children: likewise, [nodes]: the node behind its first interval, and behind the next the next one. Those of the
             last token are the paths' numbers.
@@ -110,7 +109,6 @@ class Grid:
     """The boxes of every draft of a class of requests, numbered draft after draft.
 
     Attributes:
-        tree: the drafts.
         cuts: of each draft, by axis.
         axes: that any draft has cuts on, in the order in which boxes are numbered, the last one fastest.
     """
@@ -145,7 +143,6 @@ class Grid:
         return [_padded([cuts.get(axis, []) for cuts in self.cuts]) for axis in self.axes]
 
     def boxes(self, width: int) -> Boxes:
-        """All of them."""
         low, high, owner, weight = zip(*(self._boxes(i, width) for i in range(len(self.cuts))), strict=True)
         return Boxes(torch.cat(low, dim=1), torch.cat(high, dim=1), torch.cat(owner), torch.cat(weight))
 
@@ -183,7 +180,6 @@ class Model:
 
     Attributes:
         fixture: of this class.
-        grid: the boxes.
         tokens: [boxes, gamma + 1], what is emitted in each, PADDING behind it; PADDING alone where no rule could.
         tv: total variation of a step's joint from the target's, if the code does in each box what its middle does.
     """
@@ -195,7 +191,6 @@ class Model:
 
     @property
     def boxes(self) -> Boxes:
-        """The boxes, in the order of ``tokens``; not kept, since they can be many."""
         return self.grid.boxes(self.fixture.gamma + 1)
 
     def predict(self, given: Float64[Tensor, "s n offsets"]) -> Int64[Tensor, "n width"]:

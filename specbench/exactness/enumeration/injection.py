@@ -43,7 +43,6 @@ class Example:
 
     Attributes:
         point: the request with its uniforms.
-        seed, position: its own.
         emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
     """
 

@@ -22,12 +22,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from specbench.core.rng import Stream, Streams
-from specbench.exactness import guard
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
 from specbench.exactness.steps import draw, follow
 from specbench.exactness.streams import GivenStreams
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.rules.verifier import Verifier, capabilities, malformed
 
 # Operations that move elements about, or combine each with other numbers monotonously.
 _MOVES = {
@@ -111,11 +110,9 @@ class IntervalStreams(Streams):
     high: Float64[Tensor, "streams B width"] = dataclasses.field(kw_only=True)
 
     def uniform(self, stream: Stream) -> Any:
-        """A stream's intervals."""
         return Interval(self.low[stream].contiguous(), self.high[stream].contiguous())
 
     def select(self, requests: Int64[Tensor, " m"]) -> IntervalStreams:
-        """The streams of some requests."""
         low, high = self.low[:, requests], self.high[:, requests]
         return IntervalStreams(self.seeds[requests], self.positions[requests], self.width, low=low, high=high)
 
@@ -138,6 +135,6 @@ def proved(verifier: Verifier, model: Model) -> bool:
         result = verifier.verify(drawn.draft, drawn.target, streams)
     except Exception:  # whatever code does with numbers that are none; the other parts say what is wrong with it
         return False
-    if isinstance(result.token_ids, Interval) or guard.malformed(result, len(boxes.owner), fixture.gamma + 1, device):
+    if isinstance(result.token_ids, Interval) or malformed(result, len(boxes.owner), fixture.gamma + 1, device):
         return False
     return torch.equal(follow(drawn, result).visible.cpu(), model.tokens)

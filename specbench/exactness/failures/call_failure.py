@@ -1,7 +1,5 @@
 """The simplest request of D that shows what is wrong, shrunk and in words."""
 
-from __future__ import annotations
-
 import contextlib
 
 import torch

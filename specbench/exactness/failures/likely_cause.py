@@ -53,7 +53,6 @@ class _Batch:
     """Requests of a fixture, and the tokens that code emits for them.
 
     Attributes:
-        streams: of the requests.
         emitted: [B, gamma + 1], PADDING behind the tokens.
         wrong: the number of requests without the tokens of the rule that the code names.
     """

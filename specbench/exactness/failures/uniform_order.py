@@ -81,7 +81,6 @@ class OtherUniforms:
         return f"Uniforms are read elsewhere than by the {self.rule.title}: {', and '.join(parts)}."
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         path = DraftPathBatch(draft, target)
         u = _TESTS[self.tests](streams)[:, : draft.max_draft_tokens]
         num_accepted = self.rule.num_accepted(self.rule.limits(path), u)

@@ -68,8 +68,6 @@ class Call(TabledCall):
     """One call of D.
 
     Attributes:
-        name: what messages call it.
-        draft, target, streams: the verifier's arguments.
         seed, number: of the certificate's inputs, and of the call among them: ``draw_call`` makes it again from these.
         stratum: that it was drawn from.
         options: what was drawn for the call, and for each request, by the name of the choice.

@@ -23,7 +23,6 @@ class CensusRow:
         property: a choice of D (distribution.CHOICES), or a number of tokens or requests.
         value: the option, or the range of the number.
         calls: with a request in the cell.
-        requests: in the cell.
     """
 
     property: str
@@ -34,13 +33,10 @@ class CensusRow:
 
 @dataclass
 class Census:
-    """Counts by cell."""
-
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, call: Call) -> None:
-        """Counts one call."""
         size = len(call.counts)
         cells = {
             "tokens of the vocabulary": whole(call.vocabulary, VOCABULARIES),
@@ -53,7 +49,6 @@ class Census:
                 self.requests[name, value] += count
 
     def merge(self, other: Census) -> None:
-        """Counts what another census counted."""
         self.calls.update(other.calls)
         self.requests.update(other.requests)
 

@@ -6,8 +6,6 @@ certificate print them. One call is one batch of requests. What a call's request
 once a request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +20,6 @@ class Choice:
     """One choice: its options with their probabilities, which sum to 1.
 
     Attributes:
-        name: of the choice.
         per: "call" if the requests of a call share it, else "request".
         options: probability by option.
         text: what the options mean.
@@ -43,7 +40,6 @@ class Choice:
         return list(self.options), np.cumsum(list(self.options.values()))[:-1]
 
     def one(self, rng: np.random.Generator) -> str:
-        """One option."""
         return self.draw(rng, 1)[0]
 
 
@@ -53,7 +49,6 @@ class Stratum:
 
     Attributes:
         name, reason: of the stratum, and which mistakes show there.
-        probability: of the stratum.
         vocabulary: smallest and largest number of tokens.
         gamma: ranges of draft lengths, uniform within one, with their probabilities.
         batch: likewise of requests in a call.

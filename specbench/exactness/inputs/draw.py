@@ -30,18 +30,12 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def draw_call(
-    seed: int,
-    number: int,
-    device: torch.device,
-    takes: Takes = EVERYTHING,
-    stratum: Stratum | None = None,
+    seed: int, number: int, device: torch.device, takes: Takes = EVERYTHING, stratum: Stratum | None = None
 ) -> Call:
     """Draws a call from D.
 
     Args:
         seed: of a certificate's inputs, 0 to 2^63 - 1.
-        number: of the call.
-        takes: what the verifier takes.
         stratum: to draw from; None draws one by its probability.
 
     Raises:

@@ -108,9 +108,6 @@ def same_in_batch(rule: Rule, call: Call, request: int) -> bool:
 
     :func:`law_error` judges a request alone, which says nothing of formulas that read other requests or the batch's
     width.
-
-    Args:
-        request: its place in the call.
     """
     batch, path = call.path, _Path(*_rows(call, request))
     count = int(batch.counts[request])

@@ -1,7 +1,5 @@
 """Whether a call of verify alters its arguments, or what an earlier call returned."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Generator
 

@@ -1,7 +1,5 @@
 """The verifier under test as examples run it: in new objects, which owe nothing to earlier calls."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ do not meet what such a memory does later. Here requests are recorded at the beg
 requests are made again: with the object, with a copy that was never used, and by the rule.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
@@ -118,11 +116,7 @@ class LongUse:
 
     @one_thread()
     def compare(self) -> LongUseRow:
-        """Verifies what was recorded again.
-
-        Raises:
-            VerifierFault: the verifier did what no verifier may.
-        """
+        """Verifies what was recorded again. Raises VerifierFault: the verifier did what no verifier may."""
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
         again = (self._batch(batch.drawn.fixture, len(batch), recorded=False) for batch in recorded)
         unmet = [batch for batch in again if batch]

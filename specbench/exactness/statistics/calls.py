@@ -27,7 +27,6 @@ def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = OF_COMPARED)
     A verifier may go wrong in few calls as a whole, so that calls have to be many, or in large calls alone.
 
     Args:
-        requests: of all calls.
         sizes: OF_COMPARED, or OF_COUNTED where requests are counted and compared with nothing.
     """
     chance, sizes_drawn, (most, share) = random.Random(seed), [], sizes
@@ -42,7 +41,6 @@ class CallCounts:
     """Calls of one fixture since its model was made.
 
     Attributes:
-        calls: of the verifier.
         shares: of the requests of a call that came out otherwise, with the number of calls; for calls with any.
         phase: how many models there have been.
     """
@@ -52,12 +50,7 @@ class CallCounts:
     phase: int = 1
 
     def add(self, differ: Bool[Tensor, " B"], sizes: Sequence[int]) -> None:
-        """Counts calls.
-
-        Args:
-            differ: which of their requests, in order, came out otherwise.
-            sizes: requests of each call.
-        """
+        """Counts calls; ``differ`` says which of their requests, in order, came out otherwise."""
         self.calls += len(sizes)
         if not bool(differ.any()):
             return
@@ -90,7 +83,6 @@ def call_bound(counts: Iterable[CallCounts], alpha: float, seed: int) -> CallBou
 
     Args:
         alpha: how often it may be wrong, with any models.
-        seed: of the run.
     """
     shares, calls = Counter[float](), 0
     for tally in counts:

@@ -34,7 +34,6 @@ def transforms(
 
     Args:
         result: well formed, every token inside the vocabulary.
-        requests: that are looked at.
     """
     accepted, width = result.num_accepted[requests], result.token_ids.shape[1]
     places = torch.arange(width, device=accepted.device)
@@ -125,7 +124,6 @@ class CellCounts:
         self._bets = DifferenceBets(NUMBERS, 1.0, torch.device("cpu"))
 
     def add(self, cells: TokenCells) -> None:
-        """Counts the tokens of a call."""
         self.counts += cells.counts
         self._bets.add(torch.from_numpy(cells.numbers))
 

@@ -1,7 +1,5 @@
 """The statistics: from counts or values to p-values, with what is needed to say what a test could have seen."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar

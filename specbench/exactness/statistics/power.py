@@ -7,8 +7,6 @@ and Pinsker's its total variation TV from the target's joint satisfies KL >= 2 T
 N (2 TV)^2: a lower bound whatever the mistake looks like.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

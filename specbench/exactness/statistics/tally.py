@@ -1,7 +1,5 @@
 """Counts of one verifier on one fixture, and the tests of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy import stats
@@ -30,18 +28,14 @@ class Tally:
         classes, device = fixture.gamma + 1, fixture.p.device
         self._nodes = torch.zeros((classes, *fixture.p.shape), dtype=torch.int64, device=device)
         self._lengths = torch.zeros((classes, classes), dtype=torch.int64, device=device)
-        self._malformed = torch.zeros((), dtype=torch.int64, device=device)
+        self.malformed = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(self, steps: Steps) -> None:
         """Counts the steps; nothing is copied to the host."""
         self.draws += len(steps.malformed)
         self._nodes = self._nodes + node_counts(steps)
         self._lengths = self._lengths + length_counts(steps)
-        self._malformed = self._malformed + steps.malformed.sum()
-
-    def num_malformed(self) -> int:
-        """Steps that no rule can give."""
-        return int(self._malformed)
+        self.malformed = self.malformed + steps.malformed.sum()
 
     def nodes(self) -> np.ndarray:
         """[classes, rows, V], emitted tokens by num_draft_tokens and row."""

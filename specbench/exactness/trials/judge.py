@@ -40,7 +40,6 @@ class CallJudgement:
     """What one call showed.
 
     Attributes:
-        seen: its counts.
         census: its arguments' properties.
         refusal: the verifier's reason for refusing it; empty if it did not.
         request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
@@ -67,7 +66,6 @@ class CallsToDraw:
     """Which calls are put before a verifier: of D, and among them a twentieth as many under the conditions of a run.
 
     Attributes:
-        seed: of the inputs.
         of_d: how many of D.
         configured: the conditions of the run (run.configured_stratum); None for none.
         strata: in the place of D, in turn; None for D.
@@ -93,7 +91,6 @@ class CallsToDraw:
             return draw_call(self.seed, number, self.device, takes, stratum)
 
     def stratum(self, i: int) -> Stratum:
-        """The stratum of that call."""
         number, stratum = self._at(i)
         return stratum or drawn_stratum(choices_of(self.seed, number))
 
@@ -127,7 +124,6 @@ class Judge:
         return Judge, (self.verifier, self.calls, self.counted)
 
     def drawn(self, i: int) -> Call:
-        """The call at a place."""
         return self.calls.draw(i, self._takes)
 
     def law(self, call: Call) -> LawError | None:

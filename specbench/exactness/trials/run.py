@@ -93,8 +93,6 @@ class Trials:
 
     Attributes:
         rows: by stratum, and of several together.
-        tests: rows of the tests.
-        census: what was drawn.
         example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding, and
             these tokens.
         refusals: the verifier's reasons for refusing calls, with how often.

@@ -36,7 +36,6 @@ class Seen:
     largest_error: float = 0.0
 
     def add(self, other: Seen) -> None:
-        """Counts what another one counted."""
         for key, value in vars(other).items():
             if key == "largest_error":
                 self.largest_error = max(self.largest_error, value)
@@ -50,7 +49,6 @@ class Seen:
             rule: that calls were compared with; None if with none.
             own_rule: whether it is not one of this tree.
             along: bound by counts of cells, where there is one.
-            seed: of the inputs.
         """
         alpha = 1 - CONFIDENCE
         compared = rule is not None and self.calls > 0

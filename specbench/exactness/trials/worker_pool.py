@@ -6,8 +6,6 @@ process that dies or hangs loses nothing but time: its share is done by the firs
 wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -59,8 +57,6 @@ def in_order(
 
     Args:
         work: its results can be pickled.
-        pieces: of work.
-        share: processes.
         patience: seconds without a result after which a process counts as hanging; 0 is no limit.
         spawned: the work of the other processes if they are to be spawned; it can be pickled, or there are none.
 

@@ -17,8 +17,6 @@ that was seen a times in speculative and b times in plain texts, in a context wi
 that a text which has it is speculative are those of a beta distribution with mean r and strength 2c, over r / (1 - r).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise

@@ -6,8 +6,6 @@ pair before it was seen, in the mean over pairs. The total variation between the
 lower bound of the bias a token: what moves probability within a class, it does not see.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -28,7 +26,6 @@ class BiasRow:
     Attributes:
         prompt: its name, or "all".
         position: of the token in the text, from 1; None for all positions.
-        pairs: of texts.
         classified: the share of tokens whose class is known, because enough earlier texts begin likewise.
         entropy: nats a token, of both ways together, where enough texts begin likewise; None where none do.
         observed: total variation between the shares of the classes, noise included; None of too few tokens.

@@ -5,8 +5,6 @@ nearly tie. Rounding is shown if the plain engine itself takes the other token w
 ruled out if the plain engine gives its own token so much probability that no other comes near.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,13 +29,11 @@ class EngineFork:
     """Where the greedy texts of a prompt part; all but the first three are None if they do not.
 
     Attributes:
-        prompt: its name.
         way: the text that is compared with the plain one, such as "speculative" or "plain again".
         tokens: up to the fork and with it, or all if there is none.
         position: of the first token that differs, from 1.
         least_margin: nats by which the plain token leads the other at least, from its log-probability alone, or by the
             checkpoint if the cause says so.
-        cause: one of the constants above.
     """
 
     prompt: str

@@ -1,7 +1,5 @@
 """Texts as arrays of numbers: pairs of a plain and a speculative text of one prompt, and what precedes each token."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

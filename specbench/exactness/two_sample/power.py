@@ -33,7 +33,6 @@ class PowerRow:
         direction: where probability moves.
         bias: total variation a token; None if not even 1/2 is found.
         power: with which it is found.
-        false_alarm: of the bets.
     """
 
     direction: str

@@ -1,7 +1,5 @@
 """Bugs of the accept test."""
 
-from __future__ import annotations
-
 import torch
 
 from specbench.core.rng import Stream

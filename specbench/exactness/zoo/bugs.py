@@ -6,8 +6,6 @@ other means than in its source, it says how. What no verifier can express (wrong
 another text, a stop token that is not the end) is not here.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

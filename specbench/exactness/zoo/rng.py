@@ -1,7 +1,5 @@
 """Bugs of the random numbers: each draw looks right by itself, the draws are not independent."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

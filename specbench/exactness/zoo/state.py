@@ -1,7 +1,5 @@
 """Bugs of what surrounds the rule: indices, rows of other requests, counters, the draft's own state."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

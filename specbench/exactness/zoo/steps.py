@@ -21,7 +21,6 @@ class TokenSteps:
     lossless = False
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         draft, target, streams = self.read(draft, target, streams)
         p, q = self.drafted(draft, target)
@@ -39,13 +38,11 @@ class TokenSteps:
         return batched.drafted_probs(draft, target)
 
     def accept_uniforms(self, draft: Draft, streams: Streams) -> Float64[Tensor, " n"]:
-        """The uniform of each accept test."""
         return streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft)]
 
     def accepts(
         self, p: Float64[Tensor, " n"], q: Float64[Tensor, " n"], u: Float64[Tensor, " n"]
     ) -> Bool[Tensor, " n"]:
-        """The accept test."""
         return u * q < p
 
     def count(self, mask: Bool[Tensor, "B gamma"]) -> Int64[Tensor, " B"]:
@@ -84,7 +81,6 @@ class BlockSteps:
     lossless = False
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         weights = self.prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]

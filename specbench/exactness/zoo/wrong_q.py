@@ -1,7 +1,5 @@
 """Bugs that test against other distributions than were sampled from."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

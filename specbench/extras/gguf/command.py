@@ -1,7 +1,5 @@
 """``python -m specbench convert FILE --out FOLDER``: a GGUF file, as llama.cpp keeps models, to a checkpoint folder."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

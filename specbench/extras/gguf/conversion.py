@@ -4,8 +4,6 @@ transformers reads the file: configuration, tokenizer, chat template and weights
 one dtype if they are quantised. What is lost by quantising stays lost.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

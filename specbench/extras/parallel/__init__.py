@@ -4,8 +4,6 @@ sharding.py has what is known of transformers' tensor parallelism; compiled step
 (extras/compiled/products.py). runs/parallel.py keeps the processes of a sweep in step.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import partial
 
@@ -16,7 +14,7 @@ from transformers import PreTrainedModel
 
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.core.machine import ranks
-from specbench.extras.parallel import random_shard, sharding
+from specbench.extras.parallel import sharding
 from specbench.models import hub
 from specbench.models.cached_model import COMPARE_RANKS
 from specbench.models.checkpoint import Checkpoint
@@ -69,7 +67,7 @@ def load(model: Checkpoint | RandomModel, dtype: torch.dtype, device: torch.devi
         ModelError: an architecture that a cached model cannot run.
     """
     if isinstance(model, RandomModel):
-        read = partial(random_shard.make_shard, model, dtype)
+        read = partial(sharding.make_shard, model, dtype)
     else:
         read = partial(model.read, dtype, device, sharding.loading())
     with hub.offline():

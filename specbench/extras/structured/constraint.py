@@ -126,8 +126,6 @@ def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_id
 
     Args:
         tokenizer: of transformers; the texts of its tokens are needed.
-        vocabulary: tokens of the logits.
-        stop_ids: the ids that end a text.
 
     Raises:
         ConfigError: a structure that cannot be compiled, or no stop token, so that no token could follow its end.

@@ -3,8 +3,6 @@
 A grammar needs no vocabulary, so a grammar that cannot be compiled is refused before any model is loaded.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -33,9 +33,7 @@ class IntersectionModel(CachedModel):
     """A cached model whose tokens, lengths and logits are the target's. It returns no features.
 
     Args:
-        model: the draft.
         translation: between the target's vocabulary and its own.
-        dtype: see CachedModel.
 
     Raises:
         ModelError: no text is shared; the message has examples of both vocabularies.
@@ -73,7 +71,6 @@ class IntersectionModel(CachedModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the logits."""
         return self._inner.dtype
 
     @property
@@ -94,7 +91,6 @@ class IntersectionModel(CachedModel):
         self._inner.fixed_forward = forward
 
     def placed(self, model: Callable[..., Any]) -> Callable[..., Any]:
-        """See :class:`specbench.models.forward.CausalModel`."""
         return self._inner.placed(model)
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:

@@ -1,7 +1,5 @@
 """A target's text as it grows, in the tokens of a draft, and what the draft writes in the tokens of the target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specbench.extras.vocabularies.spelling import BEFORE

@@ -6,8 +6,6 @@ for no text; it is spelled by its role (the end of a text, its beginning) or, wi
 bytes that no UTF-8 text has. So a text with its special tokens is one string of bytes, in any vocabulary.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator

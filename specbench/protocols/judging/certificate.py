@@ -1,7 +1,5 @@
 """The certificate of an engine: the verdict first, then what it rests on, its scope, and how to repeat it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -63,9 +61,7 @@ class Judgement:
     """All that one run says of an engine.
 
     Attributes:
-        engine: its name and version.
         method: how it speculates; None if that is unknown.
-        sampling: parameters of the texts.
         texts: sampled, those of all questions.
         empty: of them, how many were empty without the model's having ended them.
         scope: what was sampled, in short lines.
@@ -110,7 +106,6 @@ class Judgement:
         return [*NOT_TESTED, *([] if scored else [UNSCORED])]
 
     def json(self) -> str:
-        """For machines."""
         findings = [
             {**asdict(finding), "rows": {name: list(map(asdict, rows)) for name, rows in finding.rows.items()}}
             for finding in self.findings
@@ -128,7 +123,6 @@ class Judgement:
         return json.dumps(content, indent=1, default=str)
 
     def report(self, figure: Figure | None) -> Report:
-        """For people."""
         answers: list[Block] = []
         for finding in self.findings:
             verdict = markdown.strong(f"{finding.question} {finding.verdict.capitalize()}.")

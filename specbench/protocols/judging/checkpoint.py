@@ -10,8 +10,6 @@ decoding writes the next text with such a token: a speculative one multiplies th
 Texts are bet on, since what lets in one such token in a text lets in others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +54,6 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
 
     Args:
         false_alarm: chance that a sound engine is refuted, if the checkpoint is its model.
-        confidence: of bounds.
     """
     if not any(checkpoint.texts.values()):
         return not_asked(QUESTION, "No texts were sampled.")

@@ -1,7 +1,5 @@
 """Seeds, batches, ends of texts, texts of one request and log-probabilities: checks of both modes, a row each."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

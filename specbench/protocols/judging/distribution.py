@@ -1,7 +1,5 @@
 """T > 0: are speculative texts distributed as plain ones? Pairs of texts with seeds of their own, and bets on them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
@@ -150,12 +148,7 @@ def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, 
 
 
 def _finding(
-    sampled: Sampled,
-    pairs: TextPairs,
-    bets: BetResults,
-    prompts: list[str],
-    limits: SampleLimits,
-    seed: int,
+    sampled: Sampled, pairs: TextPairs, bets: BetResults, prompts: list[str], limits: SampleLimits, seed: int
 ) -> Finding:
     bias = bias_rows(pairs, bets, prompts, limits.power)
     rejected, whole, unit = bets.rejected_at(limits.false_alarm), bias[0], sampled.unit

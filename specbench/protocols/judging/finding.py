@@ -1,7 +1,5 @@
 """The answer to one question about an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Samples texts from an engine, and writes each to texts.jsonl at once, from where a resumed job takes it again."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -53,7 +51,6 @@ class Sampler:
     """Asks a source for texts.
 
     Args:
-        source: opened.
         sampling: of texts whose question does not say otherwise.
         seed: of the run, from which each text's seed is made.
         folder: where SAMPLED is written; None keeps nothing.

@@ -1,8 +1,6 @@
 """Acceptance by the engine's own counters, beside what replay predicts for the same prompts, and tokens a second with
 and without speculation in paired rounds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ import numpy as np
 
 from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.machine.progress import say
+from specbench.core.rounding import interval
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
@@ -189,11 +188,7 @@ def _row(name: str, definition: str, estimate: Estimate | None) -> list[SpeedRow
 def _finding(rows: Sequence[SpeedRow]) -> Finding:
     if not rows:
         return not_asked(QUESTION, "The engine counts nothing, and returned no tokens.")
-    values = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
+    values = [f"{row.name} {interval(row.value, row.low, row.high, '.3g')}" for row in rows]
     numbers = {row.name: asdict(row) for row in rows}
     answer = f"{'; '.join(values)}."
     return Finding(question=QUESTION, verdict=MEASURED, answer=answer, numbers=numbers, rows={SPEED: list(rows)})
-
-
-def _interval(row: SpeedRow) -> str:
-    return "" if row.low is None or row.high is None else f" [{row.low:.3g}, {row.high:.3g}]"

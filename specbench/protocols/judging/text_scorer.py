@@ -1,7 +1,5 @@
 """Scores texts of an engine with a checkpoint: evidence for each token, and the sets of tokens that it belongs to."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -84,7 +82,6 @@ class TextScorer:
         self._scores: dict[tuple[tuple[int, ...], tuple[int, ...]], ScoredText] = {}
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The token ids of a prompt."""
         return tuple(self.pair.encode(text))
 
     def add(self, completions: Sequence[TextCompletion], mode: Mode) -> None:

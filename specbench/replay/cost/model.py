@@ -13,8 +13,6 @@ What the lines leave over is kept as a ratio, measured / fitted, of each measure
 measured points the model says what was measured, between and beyond them it has the roofline's shape.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np

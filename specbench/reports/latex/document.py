@@ -3,8 +3,6 @@
 The files are Jinja templates of templates/: LaTeX with ``<< value >>`` and ``<% if ... %>``.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ becomes the command that prints it. Letters with accents become commands as well
 code, such as U+4E2D, since a font that lacks a character would leave it out in silence.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

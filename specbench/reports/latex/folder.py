@@ -1,7 +1,5 @@
 """A paper's folder: what is in it, and how it is written again without harm to what others put there."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Mapping, Sequence

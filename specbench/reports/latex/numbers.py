@@ -6,8 +6,6 @@ Of an interval, such as 1.60 [1.59, 1.61], ``/value``, ``/low`` and ``/high`` be
 that does not exist is an error of LaTeX that says the name.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -32,8 +30,6 @@ _MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")
 
 
 class Numbers:
-    """The numbers of a paper."""
-
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._short: dict[str, str] = {}
@@ -62,7 +58,6 @@ class Numbers:
                     self._short[f"{name}{part.capitalize()}"] = rf"\specbench{{{experiment}/{name}/{part}}}"
 
     def render(self) -> str:
-        """numbers.tex."""
         short = [rf"\def\specbench{name}{{{macro}}}" for name, macro in self._short.items()]
         every = [rf"\specbenchnumber{{{key}}}{{{text}}}" for key, text in self._texts.items()]
         return "\n".join([DEFINITION, *short, *every]) + "\n"

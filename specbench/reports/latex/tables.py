@@ -1,7 +1,5 @@
 """Tables as LaTeX, in the style of the package booktabs."""
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

@@ -3,8 +3,6 @@
 The last ones are of engines under test: how far their two ways of decoding are apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

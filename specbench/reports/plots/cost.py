@@ -1,7 +1,5 @@
 """Figures of cost models and predicted speedups."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure

@@ -4,8 +4,6 @@ Rows without a column ``series`` are told apart by their verifiers. Series are d
 since verifiers of one rule have the same acceptance and would hide each other.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figure of the empirical-against-target check: shares of drawn tokens beside the target's probabilities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Figures of the exactness laboratory. Rows have the columns of exactness/tables.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

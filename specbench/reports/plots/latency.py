@@ -1,7 +1,5 @@
 """Figures of verifier timings. ``rows`` has the columns of benchmark.tables.LatencyRow; skipped cases are left out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

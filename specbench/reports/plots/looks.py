@@ -4,8 +4,6 @@ A look is a colour, a marker and a dash pattern. Colours are told apart with any
 same. Lines of flawed verifiers are dashed.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Figures of replayed traces. Tables have the columns of replay/summary.py."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd

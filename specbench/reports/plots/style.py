@@ -5,8 +5,6 @@ the report's own unless :func:`drawn_for` says another: at that page's width and
 since a figure that is scaled afterwards has letters of another size than the text around it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager

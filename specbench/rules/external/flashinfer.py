@@ -66,7 +66,6 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         self._kept: adapter.Memo[Tensor] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         sources = [draft.token_ids, streams.seeds, streams.positions, *adapter.RowFacts.sources(target, draft.rows)]
         batch = self._batch(sources, lambda: _describe(draft, target, streams))

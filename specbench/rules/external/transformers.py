@@ -59,7 +59,6 @@ class TransformersVerifier(adapter.ExternalVerifier):
         self._batch: adapter.Memo[_TransformersBatch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         sources = [draft.num_draft_tokens, streams.seeds, streams.positions]
         sources += adapter.RowFacts.sources(target, draft.rows)

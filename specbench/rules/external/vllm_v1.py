@@ -81,7 +81,6 @@ class VllmV1Verifier(adapter.ExternalVerifier):
         self._kept: adapter.Memo[list[Tensor]] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         most = self._rejection.MAX_SPEC_LEN
         if draft.max_draft_tokens > most:

@@ -77,7 +77,6 @@ class VllmV2Verifier(adapter.ExternalVerifier):
         self._batch: adapter.Memo[_VllmV2Batch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
         sources += adapter.RowFacts.sources(target, draft.rows)

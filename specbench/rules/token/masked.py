@@ -35,7 +35,6 @@ class MaskedVerifier:
     takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         if cpu_rows.takes_rule(draft, target):
             return cpu_rows.token_rule(draft, target, streams)
         arguments.check(draft, target, streams)

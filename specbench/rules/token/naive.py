@@ -56,7 +56,6 @@ class NaiveVerifier:
     limits = Limits(capturable=False)
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         p_rows = target.probs()
         q_rows = draft.probs(p_rows.shape[1])

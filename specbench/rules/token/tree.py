@@ -5,8 +5,6 @@ after its earlier siblings, so one pass over them tries every child in its turn.
 tokens are those of the token rule.
 """
 
-from __future__ import annotations
-
 import torch
 
 from specbench.core import arguments

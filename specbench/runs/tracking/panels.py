@@ -4,8 +4,6 @@ Keys of tables begin with ``tables/``, those of histograms with ``charts/``, and
 makes a section of each.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

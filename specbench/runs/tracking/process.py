@@ -1,7 +1,5 @@
 """Starts W&B's process (wandb_process.py), and says what became of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

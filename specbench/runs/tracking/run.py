@@ -1,7 +1,5 @@
 """A W&B run: made of its folder when a job or a sweep has ended, however it ended; live if that disturbs nothing."""
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile
@@ -40,9 +38,7 @@ class TrackedRun:
     """The run of one attempt at a job, or of a sweep.
 
     Attributes:
-        settings: where it goes.
         group: the sweep, whose runs W&B then shows together.
-        folder: of the job or the sweep.
         name: what tells it from the others of its sweep.
         kind: W&B's job type: the verifier, or the protocol; ``sweep`` of a sweep.
         tags: see :func:`tags_of`; further ones can be added until the run begins.

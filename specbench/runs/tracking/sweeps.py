@@ -1,7 +1,5 @@
 """What W&B is told of the jobs of a sweep, and of the sweep: also of jobs whose process was killed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -35,7 +33,6 @@ def describe(run: TrackedRun, job: JobInfo, context: Any, ignored: Container[str
     """Says of a run what the job came to: its rule, its device, what its verifier promises.
 
     Args:
-        context: the RunContext.
         ignored: keys that the protocol makes no use of, whose tags would mislead.
     """
     from specbench.rules.rule import rule_name
@@ -62,7 +59,6 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     A resumed sweep replaces its earlier run.
 
     Args:
-        status: the sweep.
         ended: whether this process ran it. Otherwise it is only looked at, and the sweep itself has its run already.
         online: whether anything may be sent now; otherwise it is kept in the folder, whatever tracking.mode says.
 

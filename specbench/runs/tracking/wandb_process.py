@@ -56,8 +56,6 @@ def run(folder: str, init: dict[str, Any], live: bool, texts: int) -> None:
     """Logs the run of a job or a sweep, and waits until W&B has written or sent all of it.
 
     Args:
-        folder: of the job or the sweep.
-        init: arguments of ``wandb.init``.
         live: whether the job still runs.
         texts: how many sample texts of a job are logged.
 

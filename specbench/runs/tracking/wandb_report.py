@@ -4,8 +4,6 @@ Its words are those of report.md. A figure is a panel that shows the sweep's own
 extra ``wandb-workspaces``) in W&B's own process.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

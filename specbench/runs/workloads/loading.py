@@ -1,7 +1,5 @@
 """From a path to the prompts of a run, and the sentence that says how the file was read."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

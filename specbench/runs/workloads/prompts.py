@@ -1,7 +1,5 @@
 """A row of a workload's file as a prompt, with errors that name the line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +27,6 @@ class Prompt:
     """A text to continue, or the first question of a conversation, and its line in the file.
 
     Attributes:
-        name: in logs and tables.
         text: the text; in a conversation, what the user says first.
         place: its line in the file or row in the table, as messages name it, such as "line 3".
         gamma, max_new_tokens, seed: of this text alone; None takes the run's.

@@ -5,8 +5,6 @@ files, which hold the request under "body"; and SGLang's own requests, with its 
 What a parameter means, and its range, specbench/core/sampling_params.py knows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Set
 from typing import Any

@@ -1,7 +1,5 @@
 """Which rows of a workload are used: filters by column, pooled categories, the first of each, and a shuffle."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections import Counter

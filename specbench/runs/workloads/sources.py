@@ -5,8 +5,6 @@ folder of parquet, arrow or JSON-lines files. pyarrow reads them; the package ``
 fetched.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +58,6 @@ def rows(place: Path, source: Origin, format_: Origin, split: str | None = None)
     """All rows, in their order, read as they are asked for.
 
     Args:
-        place: a file or a folder.
         source: says what to do if there is no such file.
         format_: says what to do if a line cannot be read.
         split: which part of a folder, such as "test"; None if it has only one.
