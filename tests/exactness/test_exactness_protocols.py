@@ -122,6 +122,8 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure
+    other = "not rejected, but its tokens are not those of the rule that it names"
+    assert certificate["headline"].startswith(other)
     page, words = outcome.documents["certificate.md"], certificate["words"]
     assert "Name the rule 'block'." in certificate["failure"]["cause"]
     assert re.search(r"accept uniform 0\.\d+, threshold [01]", page)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
 from specbench.exactness.draws import serial
@@ -35,6 +34,7 @@ from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_verifiers import EmitsAt, refusing
 
 # --- Tests, power, bounds ---
 
@@ -198,14 +198,6 @@ def test_batches_do_not_change_what_is_drawn():
 # --- Successive steps, neighbours, twins ---
 
 
-class SharesNoise(TokenSteps):
-    """A request draws with the uniform of the one 4 places before."""
-
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, u[torch.arange(len(u)) & ~4])
-
-
 class ReadsAhead(TokenSteps):
     """Draws with the uniform that tests the first drafted token of the next step."""
 
@@ -234,7 +226,7 @@ class FewerBits(TokenSteps):
         (MaskedVerifier(), set()),
         (ReseededSteps(), {SUCCESSIVE}),
         (ReadsAhead(), {LAST_FIRST}),
-        (SharesNoise(), {NEIGHBOURS}),
+        (EmitsAt(lambda u, _: u[torch.arange(len(u)) & ~4]), {NEIGHBOURS}),  # of the request 4 places before
         (FewerBits("positions", 16), {TWINS}),
         (FewerBits("seeds", 32), {TWINS}),
     ],
@@ -249,13 +241,8 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_verifier_that_refuses_one_of_the_fixtures_is_tested_on_the_other():
-    class TakesNoEmptyDraft(ReseededSteps):
-        def verify(self, draft, target, streams):
-            if (draft.num_draft_tokens == 0).any():
-                raise ArgumentError("draft: empty")
-            return super().verify(draft, target, streams)
-
-    rows, refused, _ = serial_rows(TakesNoEmptyDraft(), 40_000, 0, CPU, 0)
+    verifier = refusing(ReseededSteps, lambda draft: (draft.num_draft_tokens == 0).any(), "draft: empty")
+    rows, refused, _ = serial_rows(verifier, 40_000, 0, CPU, 0)
     assert refused == {"serial idle": "draft: empty"}
     assert SUCCESSIVE in {row.test for row in rows if row.p_value < 1e-9}
 

@@ -27,6 +27,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
 from tests.helpers.made_up_evidence import certificate_of
+from tests.helpers.made_up_verifiers import refusing
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, call_seconds=2)
 
@@ -101,16 +102,12 @@ def test_an_exception_is_named_with_the_request_that_raises_it_alone():
 
 
 def test_refusals_are_no_faults_and_the_program_is_not_ended():
-    class Refuses(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            raise ArgumentError("draft.rows: not supported")
-
     class Exits(MaskedVerifier):
         def verify(self, draft, target, streams):
             raise SystemExit(3)
 
     with pytest.raises(ArgumentError, match="not supported"):
-        verify_on(Refuses())
+        verify_on(refusing(says="draft.rows: not supported"))
     with pytest.raises(guard.VerifierFault, match="ended the program"):
         verify_on(Exits())
 

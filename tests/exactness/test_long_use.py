@@ -20,9 +20,9 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import FIXTURES
+from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_verifiers import refusing
 
-CPU = torch.device("cpu")
 CALLS = 400
 SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
@@ -192,11 +192,7 @@ def test_refusals_of_its_own_sampler_are_left_out():
 
 
 def test_a_verifier_that_refuses_everything_makes_no_calls():
-    class Refuses(TokenSteps):
-        def verify(self, draft, target, streams):
-            raise ArgumentError("draft: never")
-
-    row = used(Refuses())
+    row = used(refusing(TokenSteps))
     assert (row.calls, row.requests, row.changed) == (0, 0, 0)
 
 

@@ -29,6 +29,7 @@ from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
+from tests.helpers.made_up_verifiers import EmitsAt
 
 CHAIN = FIXTURES["chain"]
 LOW = 0.41237
@@ -250,13 +251,9 @@ def test_surprises_are_bet_on(sound):
     biased = put(probe_of(Strip(0.3), sound), 10_000, 0)
     assert biased.surprises > 1000
     assert biased.paired_p_value < 1e-9
-
-    class Mirrored(TokenSteps):
-        def emit(self, weights, draft, streams, num_accepted):
-            return inverse_cdf(weights, 1 - streams.uniform(Stream.EMIT)[:, 0])
-
-    balanced = put(probe_of(Mirrored(), sound), 10_000, 0)
+    balanced = put(probe_of(EmitsAt(lambda u, _: 1 - u), sound), 10_000, 0)
     assert balanced.surprises > 1000
+    assert balanced.structural > 1000  # tokens that are not the rule's, beyond rounding
     assert balanced.paired_p_value > 1e-4  # a false alarm of 1e-4, by Ville's inequality
     assert put(probe_of(TokenSteps(), sound), 1000, 0).paired_p_value is None
 

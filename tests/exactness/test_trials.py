@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
@@ -30,6 +29,7 @@ from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
+from tests.helpers.made_up_verifiers import refusing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
@@ -119,13 +119,8 @@ def test_the_mean_over_strata_knows_nothing_of_strata_without_calls():
 
 
 def test_refusals_are_kept_and_the_rest_goes_on():
-    class NoOneHot(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            if draft.rows is None:
-                raise ArgumentError("draft.rows: None is not supported")
-            return super().verify(draft, target, streams)
-
-    outcome, rows, _ = trials(NoOneHot(), 60, "tiny")
+    verifier = refusing(when=lambda draft: draft.rows is None, says="draft.rows: None is not supported")
+    outcome, rows, _ = trials(verifier, 60, "tiny")
     assert outcome.refusals == {"draft.rows: None is not supported": rows["tiny"].refused}
     assert 5 < rows["tiny"].refused < 30
     assert rows["tiny"].calls + rows["tiny"].refused == 60
