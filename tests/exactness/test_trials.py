@@ -7,17 +7,14 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.words import say
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
+from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials
-from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
@@ -277,13 +274,6 @@ def test_code_is_no_better_than_a_rule_of_its_own():
     failure = failure_of(Subject(Follows(DROPS)), outcome)
     assert failure is not None
     assert any("by the formulas of the rule that drops the first token" in line for line in failure.lines)
-
-
-def test_the_headline_of_a_wrong_rule_says_on_how_many_requests():
-    rows = [Row("D", LAW, 40, 9.0, 0, 0.0, 40), Row("tiny of D", FORM, 40, 0.0, 0, 1.0)]
-    evidence = Evidence(rows=rows)
-    sentence = say("headline", verdict_of(evidence), evidence)[0]
-    assert sentence == "not lossless: its rule's formulas are not the target's on 9 of 40 requests of D"
 
 
 def test_a_sound_rule_of_ones_own_adds_its_own_bound():
