@@ -49,29 +49,16 @@ class Ends(MaskedVerifier):
         return super().verify(draft, target, streams)
 
 
-def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
-    return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
-
-
-def ignored(key: str, value: str) -> Case:
-    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for calls drawn from D")
-    return Case(f"zoo {key}", ("+exp=flawed_zoo", "verifier=flawed/lenient", f"{key}={value}"), says)
-
-
 REFUSED = [
-    refused("protocol.suite", "thorough", "no such suite. Use quick, default, deep."),
-    refused("protocol.draws", "many", "Use a whole number from 1 to"),
-    refused("protocol.draws", str(10**30), "Use a whole number from 1 to 100000000000."),
-    refused("protocol.seconds", "-1", "Use 0 for no limit, or more."),
-    refused("protocol.false_alarm", "2.0", "outside (0, 1)"),
-    refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),
-    refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
-    ignored("gamma", "7"),
-    ignored("sampler", "chat"),
-    ignored("sampler.top_p", "0.9"),
-    ignored("batch_size", "8"),
-    ignored("dtype", "bfloat16"),
-]
+    Case("no such suite", ("protocol=exactness", "protocol.suite=all"), ("suite=all: no such suite. Use quick,",)),
+    Case("no setting", ("protocol=exactness", "+protocol.patience=3"), ("protocol.patience=3: no setting of a suite",)),
+    *(
+        Case(f"zoo {override}", ("+exp=flawed_zoo", "verifier=flawed/lenient", override), (
+            f"{override}: ", "protocol=exactness would ignore it. It is for calls drawn from D",
+        ))
+        for override in ("gamma=7", "sampler=chat", "sampler.top_p=0.9", "batch_size=8", "dtype=bfloat16")
+    ),
+]  # fmt: skip
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
 ENDS = Case("ended", (*FEW, f"verifier._target_={HERE}.Ends", "protocol.calls=9", "protocol.inputs_seed=4"), ())
@@ -121,18 +108,21 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
 
 
 @pytest.mark.parametrize(
-    ("overrides", "name"),
+    ("choice", "overrides", "name"),
     [
-        (["verifier=block", "gamma=2"], "block"),
-        (["verifier=block", "+verifier.bits=8"], "block[bits=8]"),
-        (["verifier=block", "verifier._target_=mine.Mine"], "mine.Mine"),
-        (["verifier._target_=mine.Mine", "+verifier.bits=8", "++verifier.a=x"], "mine.Mine[a=x,bits=8]"),
-        (["verifier@protocol.other=naive", "protocol.other.bits=8"], "block"),
+        ("block", ["gamma=2"], "block"),
+        ("block", ["+verifier.bits=8"], "block[bits=8]"),
+        ("block", ["verifier._target_=mine.Mine"], "mine.Mine"),
+        ("block", ["verifier._target_=mine.Mine", "+verifier.bits=8", "++verifier.a=x"], "mine.Mine[a=x,bits=8]"),
+        ("flawed", ["verifier.bug=lenient"], "flawed/lenient"),
+        ("flawed", ["verifier.bug=lenient", "+verifier.lenience=0.7"], "flawed/lenient[lenience=0.7]"),
+        ("flawed", ["verifier.bug=lenient", "verifier._target_=mine.Mine"], "mine.Mine[bug=lenient]"),
     ],
 )
-def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
-    node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
-    job = PlannedJob(0, "", "", overrides, choices={"verifier": "block"})
+def test_a_verifier_is_named_by_what_the_command_line_made_of_it(choice, overrides, name):
+    node = {"_target_": "mine.Mine", "bits": 8, "a": "x", "bug": "lenient", "lenience": 0.7}
+    overrides = [f"verifier={choice}", *overrides, "verifier@protocol.other=naive", "protocol.other.bits=8"]
+    job = PlannedJob(0, "", "", overrides, choices={"verifier": choice})
     assert component_name("verifier", node, job) == name
 
 
@@ -150,22 +140,6 @@ def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran
     assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in got.ended.text
     assert got.certificate["verifier"] == got.rows.iloc[0]["verifier"] == "flawed/target_residual"
     assert "failed: it" not in got.ended.text  # it does not claim to be lossless
-
-
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
-        ([], "flawed/lenient"),
-        (["+verifier.lenience=0.7"], "flawed/lenient[lenience=0.7]"),
-        (["verifier._target_=mine.Mine"], "mine.Mine[bug=lenient]"),
-    ],
-    ids=["by its bug", "with a setting", "other code"],
-)
-def test_a_flawed_verifier_is_named_by_its_bug(more, name):
-    node = {"_target_": "mine.Mine", "bug": "lenient", "lenience": 0.7}
-    overrides = ["verifier=flawed", "verifier.bug=lenient", *more]
-    job = PlannedJob(0, "", "", overrides, choices={"verifier": "flawed"})
-    assert component_name("verifier", node, job) == name
 
 
 @pytest.mark.parametrize(

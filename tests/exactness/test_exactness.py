@@ -62,8 +62,8 @@ HUNT = Settings(
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("draws", 0), ("draws", "many"), ("draws", True), ("calls", 1.5), ("calls", -1), ("seconds", -1),
-     ("false_alarm", 2.0), ("power", 1.0), ("call_seconds", -1), ("stop_when_caught", 1)],
+    [("draws", 0), ("draws", 10**30), ("draws", "many"), ("draws", True), ("calls", 1.5), ("calls", -1),
+     ("seconds", -1), ("false_alarm", 2.0), ("power", 1.0), ("call_seconds", -1), ("stop_when_caught", 1)],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_however_they_are_made(name, value):
     for make in (Settings, partial(dataclasses.replace, SHORT), partial(settings_of, "quick")):

@@ -133,7 +133,7 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
 
 
 def test_bad_settings_are_named():
-    for key, value in (("draws", 2.5), ("patience", 3)):
+    for key, value in (("draws", 2.5), ("patience", 3), ("inputs_seed", -1)):
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
     for suite in ("thorough", {"draws": 5}):
