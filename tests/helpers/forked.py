@@ -39,6 +39,14 @@ class Ended:
     status: int
     text: str
 
+    def check(self, status: int, *says: str) -> "Ended":
+        """Asserts how it ended and what it printed, without a traceback."""
+        assert self.status == status, self.text
+        for words in says:
+            assert words in self.text, f"{words!r} is not in:\n{self.text}"
+        assert "Traceback" not in self.text, self.text
+        return self
+
 
 def load_once() -> None:
     """Loads the embedded pair as a job does, for all children to come, and sets the threads that they begin with.
