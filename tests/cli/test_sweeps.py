@@ -22,8 +22,8 @@ TOGETHER = (
 LAUNCHERS = TOGETHER[2:4]
 NEEDS_RAY = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray: pip install 'specbench[ray]'")
 MARKS = {
-    **dict.fromkeys((*TOGETHER[1], *TOGETHER[2]), [pytest.mark.thorough]),
-    **dict.fromkeys((*TOGETHER[3], *TOGETHER[4]), [pytest.mark.long]),
+    **{name: [pytest.mark.thorough] for name in (*TOGETHER[1], *TOGETHER[2])},
+    **{name: [pytest.mark.long] for name in (*TOGETHER[3], *TOGETHER[4])},
     "lost": [pytest.mark.thorough, NEEDS_RAY],
     "ray": [pytest.mark.long, NEEDS_RAY],
 }

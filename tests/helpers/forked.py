@@ -118,3 +118,15 @@ class Child:
 
 def run(folder: Path, *arguments: str, before: Callable[[], object] | None = None) -> Ended:
     return Child(folder, *arguments, before=before).ended()
+
+
+def put_through(folder: Path, *scenarios: Callable[[Path], object]) -> None:
+    """Runs scenarios, each in a folder of its name, and leaves NAME.txt of each: what was wrong, or nothing."""
+    for scenario in scenarios:
+        (place := folder / scenario.__name__).mkdir()
+        wrong = ""
+        try:
+            scenario(place)
+        except Exception:
+            wrong = traceback.format_exc()
+        place.with_suffix(".txt").write_text(wrong)

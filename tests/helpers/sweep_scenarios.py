@@ -11,7 +11,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from specbench.runs import execute, status
 from specbench.runs.plan import read_plan
 from specbench.runs.state import JobState, Status
 from tests.helpers import launcher_scenarios, sweep_troubles
-from tests.helpers.forked import Child, load_once, run
+from tests.helpers.forked import Child, load_once, put_through, run
 from tests.helpers.small_sweeps import ONE, SWEEP, TWO, numbers, sweeps
 
 MOMENTS = (
@@ -185,17 +184,9 @@ SCENARIOS = {
 
 
 def _main(at: str, *names: str) -> None:
-    folder = Path(at)
     load_once()
     execute.draw_figures = lambda *_: None  # a sixth of the time; the smoke sweep of tests/cli/test_smoke.py has them
-    for name in names:
-        (folder / name).mkdir()
-        wrong = ""
-        try:
-            SCENARIOS[name](folder / name)
-        except Exception:
-            wrong = traceback.format_exc()
-        (folder / f"{name}.txt").write_text(wrong)
+    put_through(Path(at), *(SCENARIOS[name] for name in names))
 
 
 if __name__ == "__main__":
