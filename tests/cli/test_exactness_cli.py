@@ -1,4 +1,4 @@
-"""The laboratory's command lines: whose verifier it is, what is refused, exit statuses, and code that never returns."""
+"""The laboratory's command lines: whose verifier it is, what is refused, and exit statuses."""
 
 import json
 import os
@@ -28,18 +28,6 @@ class Claims(PreviousRowBonus):
     lossless = True
 
 
-class Hangs(MaskedVerifier):
-    """Never returns where there are two tokens, and is deaf to the usual exceptions."""
-
-    def verify(self, draft, target, streams):
-        while target.logits.shape[1] == 2:
-            try:
-                sum(range(1000))
-            except Exception:
-                continue
-        return super().verify(draft, target, streams)
-
-
 class Ends(MaskedVerifier):
     """Ends its process in a call of D: small fixtures have four tokens and fewer."""
 
@@ -60,7 +48,6 @@ REFUSED = [
     ),
 ]  # fmt: skip
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
-HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
 ENDS = Case("ended", (*FEW, f"verifier._target_={HERE}.Ends", "protocol.calls=9", "protocol.inputs_seed=4"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
 OTHER = ("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual")
@@ -74,7 +61,7 @@ def ran(tmp_path_factory, request) -> dict[str, Ran]:
     """Every command line of the tests that are run, in one process, by its reason."""
     chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
     refused_ones = [case for case in [*REFUSED, NO_MODULE] if case in chosen]
-    cases = [*refused_ones, CLAIMS, HANGS, ENDS, BUGS, COMPARED, NAMELESS]
+    cases = [*refused_ones, CLAIMS, ENDS, BUGS, COMPARED, NAMELESS]
     lines = {case.reason: (untracked(case.arguments), False) for case in cases}
     return run_once(tmp_path_factory, "exactness_cli", lines, anew=True)
 
@@ -154,18 +141,6 @@ def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran
 )
 def test_the_name_in_results_is_a_choice_on_the_command_line(override, spelled):
     assert spelled_out(override) == spelled
-
-
-def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):
-    got = ran[HANGS.reason]
-    assert got.ended.status == 1
-    written = got.certificate
-    assert written["verdict"] == "broken"
-    stopped = "verify never returned: it was stopped after 1 seconds"
-    assert written["headline"] == f"broken: On the fixture 'deep': {stopped}"  # the one of two tokens
-    assert written["headline"] in got.ended.text
-    assert "Raise protocol.call_seconds if it is only slow." in got.ended.text
-    assert "never returned" in got.page
 
 
 def test_an_ended_process_leaves_the_certificate_of_what_was_done_and_no_row(ran):

@@ -26,6 +26,7 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import ReferenceVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.contexts import run_context
+from tests.helpers.made_up_verifiers import changed
 
 ZOO = (SENSITIVITY, BOUNDS, BIAS)  # what the zoo's report is made of
 SMALL = {"draws": 10_000, "serial_draws": 2000, "false_alarm": 1e-7, "power": 0.99}
@@ -111,14 +112,10 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     assert "## The simplest failing example" in outcome.documents["certificate.md"]
 
 
-class AnotherRule(BlockVerifier):
-    rule = "token"
-
-
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     """The block rule is named; the example has the thresholds and the tokens of the rule that the verifier names."""
-    outcome = exactness().run(context(AnotherRule()))
+    outcome = exactness().run(context(changed(BlockVerifier, rule="token")))
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure

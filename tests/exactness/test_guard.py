@@ -12,7 +12,7 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import LogitRows, Verification
-from specbench.exactness import guard
+from specbench.exactness import guard, suite
 from specbench.exactness.results import ALL
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
@@ -122,9 +122,13 @@ class Hangs(MaskedVerifier):
         return super().verify(draft, target, streams)
 
 
-def test_a_call_that_never_returns_is_stopped():
+def test_a_call_that_never_returns_is_stopped(monkeypatch):
     with guard.call_limit(0.3), pytest.raises(guard.VerifierFault, match=r"never returned: it was stopped after 0\.3"):
         verify_on(Hangs(), "one_hot")
+    monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["one_hot"],))
+    fault = examined(Hangs(), dataclasses.replace(SETTINGS, call_seconds=1)).fault
+    assert fault.startswith("On the fixture 'one_hot': verify never returned: it was stopped after 1 seconds")
+    assert "Raise protocol.call_seconds if it is only slow." in fault
 
 
 def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monkeypatch):

@@ -21,7 +21,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
-from tests.helpers.made_up_verifiers import refusing
+from tests.helpers.made_up_verifiers import changed, refusing
 
 CALLS = 400
 SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
@@ -135,11 +135,10 @@ def test_a_memory_by_shape_is_seen(kind):
 
 
 def test_noise_of_ones_own_is_seen_at_the_beginning():
-    class Noisy(TokenSteps):
-        def accept_uniforms(self, draft, streams):
-            return torch.rand(len(draft.token_ids), dtype=torch.float64)
+    def noise(_, draft, streams):
+        return torch.rand(len(draft.token_ids), dtype=torch.float64)
 
-    row = used(Noisy(), calls=20)
+    row = used(changed(accept_uniforms=noise), calls=20)
     assert row.unsteady > 50
 
 
@@ -154,10 +153,7 @@ def test_what_cannot_be_copied_has_no_fresh_object():
 
 
 def test_a_rule_without_formulas_is_compared_with_itself_alone():
-    class Own(TokenSteps):
-        rule = "a rule of one's own"
-
-    row = used(Own(), calls=20)
+    row = used(changed(rule="a rule of one's own"), calls=20)
     assert row.unlike_rule is None
     assert row.changed == row.unlike_fresh == 0
 

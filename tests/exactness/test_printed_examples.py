@@ -16,6 +16,7 @@ from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
+from tests.helpers.made_up_verifiers import changed
 
 
 def of_points(verifier) -> CauseSearch:
@@ -34,18 +35,10 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
 
 
-class OwnRule(accept.Lenient):
-    rule = "a rule of one's own"
-
-
-class OwnDrafts(wrong_q.ArgmaxDraft):
-    rule = "a rule of one's own"
-
-
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("verifier", "draws_itself"), [(OwnRule(), False), (OwnDrafts(), True)])
-def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(verifier, draws_itself):
-    fixture = FIXTURES["chain"]
+@pytest.mark.parametrize(("kind", "draws_itself"), [(accept.Lenient, False), (wrong_q.ArgmaxDraft, True)])
+def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(kind, draws_itself):
+    verifier, fixture = changed(kind, rule="a rule of one's own"), FIXTURES["chain"]
     probe = Probe(verifier, fixture, 0.02)
     failure = fixture_failure.simplest_failure(
         Subject(verifier), Evidence(), {"chain": probe}, [], None, of_points(verifier)

@@ -29,7 +29,7 @@ from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
-from tests.helpers.made_up_verifiers import EmitsAt
+from tests.helpers.made_up_verifiers import EmitsAt, changed
 
 CHAIN = FIXTURES["chain"]
 LOW = 0.41237
@@ -259,10 +259,7 @@ def test_surprises_are_bet_on(sound):
 
 
 def test_what_is_held_against_nothing_has_no_bound_of_this_kind():
-    class OwnRule(TokenSteps):
-        rule = "mine"
-
-    probe = put(probe_of(OwnRule(), None), 100, 0)
+    probe = put(probe_of(changed(rule="mine"), None), 100, 0)
     assert (probe.method, probe.draws, probe.hidden(ALPHA), probe.located) == (COUNTED, 0, None, None)
     assert probe.bound(ALPHA, ALPHA, 0.3).tv == 0.3
     assert not probe.follow_up(seed=5)

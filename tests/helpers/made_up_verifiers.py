@@ -1,4 +1,4 @@
-"""Made-up verifiers: code that refuses requests, and code that draws the emitted token at other uniforms."""
+"""Made-up verifiers: sound code of which a method or an attribute is another one, and code that refuses requests."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,11 @@ from specbench.core.types import Draft
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
+
+
+def changed(kind: type = TokenSteps, **members: object):
+    """A verifier of a kind, with other methods or attributes."""
+    return type(f"Changed{kind.__name__}", (kind,), members)()
 
 
 def refusing(kind: type = MaskedVerifier, when: Callable[[Draft], object] = lambda _: True, says: str = "draft: never"):

@@ -184,7 +184,7 @@ def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(ser
     assert [view["id"] for view in server.views] == [None, "VIEW", None]
 
 
-def test_a_report_is_published_after_its_runs_were_synced(server, tmp_path, monkeypatch):
+def test_a_report_is_published_after_its_runs_were_synced(server, tmp_path):
     """The configuration says offline, where the runs were kept at first."""
     status = sweep_of(tmp_path)
     assert publish(status) == "e/p"
