@@ -17,7 +17,7 @@ TOGETHER = (
      "file_named_latest", "exits"),
     ("joblib", "lost"),
     ("submitit_local", "ray"),
-    ("killed_at_each", "killed_often"),
+    ("killed_often",),
 )  # fmt: skip
 LAUNCHERS = TOGETHER[2:4]
 NEEDS_RAY = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray: pip install 'specbench[ray]'")

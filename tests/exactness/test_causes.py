@@ -29,6 +29,8 @@ from tests.exactness.test_probes import Strip
 from tests.helpers.cases import FIXTURES, examined
 from tests.helpers.made_up_verifiers import changed
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) -> str:
     """The cause that these points show, of code that is too slow for other requests."""
@@ -131,7 +133,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
+@pytest.mark.usefixtures("few_enumerated", "little_effort")
 @pytest.mark.parametrize("verifier", KNOWN)
 def test_a_certificate_names_well_known_bugs(verifier):
     settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0)
@@ -143,7 +145,6 @@ def test_a_certificate_names_well_known_bugs(verifier):
 
 
 @pytest.mark.cases(8)
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bug", bugs())
 def test_no_bug_is_taken_for_another(bug):
     """Not even late_draft_row for first_unverified, which emits the same tokens wherever one pair of models differs."""
@@ -151,7 +152,6 @@ def test_no_bug_is_taken_for_another(bug):
     assert not cause or f"flawed/{bug} " in cause
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_unknown_bugs_sound_code_and_ambiguous_requests_have_no_cause():
     rolled = BlockSteps.accepted_length  # whose order of uniforms is not looked for
     of_rolled = changed(BlockSteps, accepted_length=lambda *rest: rolled(*rest[:-1], rest[-1].roll(1, dims=1)))
@@ -163,7 +163,6 @@ def test_unknown_bugs_sound_code_and_ambiguous_requests_have_no_cause():
     assert cause_of(SHIFTED_TESTS, "processed") == ""  # of two offsets the next one is the one before, too
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("verifier", [wrong_q.LateDraftRow(), SHIFTED_TESTS], ids=["zoo", "uniforms"])
 def test_requests_show_a_cause_if_enough_are_wrong(verifier, monkeypatch):
     search = CauseSearch(verifier, list(FIXTURES.values()), 0, REQUESTS)

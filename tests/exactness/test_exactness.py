@@ -42,6 +42,7 @@ from tests.helpers.made_up_evidence import certificate_of
 from tests.helpers.made_up_verifiers import refusing
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 CONF = Path(__file__).parents[2] / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
 # What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into ten seconds
@@ -59,7 +60,6 @@ HUNT = Settings(
 )
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "value"),
     [("draws", 0), ("draws", 10**30), ("draws", "many"), ("draws", True), ("calls", 1.5), ("calls", -1),
@@ -73,7 +73,6 @@ def test_settings_that_cannot_work_are_refused_however_they_are_made(name, value
 
 
 @pytest.mark.cases(6)
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", SOUND)
 def test_lossless_verifiers_pass_the_suite(name, thorough, request):
     """Held against a model of known bias: 20,000 steps leave 5e-4 for what may hide; and calls of D.
@@ -111,7 +110,6 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
         assert not any(habit.differing for habit in evidence.habits)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["masked", pytest.param("naive", marks=pytest.mark.thorough)])
 def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
@@ -139,7 +137,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
 
 
 @pytest.mark.cases(4)
-@pytest.mark.usefixtures("unchecked", "little_effort")
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
@@ -248,7 +246,7 @@ class LastTileLost(Lossless):
 
 
 @pytest.mark.cases(2)
-@pytest.mark.usefixtures("unchecked", "little_effort", "few_inputs")
+@pytest.mark.usefixtures("little_effort", "few_inputs")
 @pytest.mark.parametrize(
     ("verifier", "verdict", "words"),
     [

@@ -18,13 +18,14 @@ from specbench.exactness.zoo.steps import TokenSteps
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 from tests.helpers.made_up_verifiers import changed
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def of_points(verifier) -> CauseSearch:
     """The search for code that is too slow for other requests."""
     return CauseSearch(verifier, [], 0, 0)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
@@ -35,7 +36,6 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("kind", "draws_itself"), [(accept.Lenient, False), (wrong_q.ArgmaxDraft, True)])
 def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(kind, draws_itself):
     verifier, fixture = changed(kind, rule="a rule of one's own"), FIXTURES["chain"]
@@ -87,7 +87,6 @@ def printed(failure: Failure, lead: str) -> str:
     return tokens
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bug", SHOWN)
 def test_printed_examples_fail_as_they_are_printed(bug):
     """What the thresholds of code show it emits alone; what it emitted in its batch it may not emit alone."""
@@ -108,7 +107,6 @@ def test_printed_examples_fail_as_they_are_printed(bug):
     assert (alone == printed(failure, "foreseen")) == ("So other requests of its batch" in failure.lines[-1])
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_an_example_that_fails_in_company_alone_says_so():
     failure, _ = example_of(WrongBeyond(), "chain", 0.0)
     assert printed(failure, "emitted") != printed(failure, "foreseen") == printed(failure, "alone, by a new object")

@@ -128,6 +128,9 @@ BAD_INPUT = [
             ("exactness", "workload.limit=3"),
         )
     ),
+    Case(
+        "several texts judged", ("protocol=judge", "source=llama_server", "sampler.n=2"), ("Each text is a request of",)
+    ),
     Case("replay of specbench's verifier", (*REPLAY, "verifier=block"), ("verifier=block: ",), files=TRACE),
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
     Case("gamma without calls", ("protocol=exactness", "protocol.calls=0", "gamma=3"), ("gamma=3: ",)),
