@@ -102,7 +102,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 LONGEST = (
     *("test_judge_checkpoint", "test_sweeps", "test_smoke", "test_analysis", "test_trials", "test_exactness"),
     *("test_exactness_cli", "test_judge", "test_cli", "test_compiled_cpu", "test_vocabularies", "test_transformers"),
-    *("test_exactness_mutants", "test_shaped_rows", "test_kernels", "test_latency_cli", "test_tracking_report"),
+    *("test_shaped_rows", "test_kernels", "test_latency_cli", "test_tracking_report"),
     *("test_tracking_errors", "test_jobs_in_turn", "test_own_rule", "test_packaging", "test_golden", "test_conf"),
     *("test_ways", "test_exactness_protocols", "test_causes", "test_ranking", "test_shard_layers"),
     *("test_cpu_model", "test_api_texts", "test_own_verifier", "test_fuzz", "test_exactness_statistics"),

@@ -119,6 +119,7 @@ def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:
         "PyTorch 2.13.0",
         "0123abc-dirty",
         "transformers 5.23.0",
+        "- timed in 3 rounds of plain and speculative decoding",
     ):
         assert text in report
 
@@ -145,20 +146,6 @@ def test_rates_by_position_have_intervals_where_the_step_log_is_there(tmp_path: 
     assert [estimate.value for estimate in joint] == pytest.approx([10 / 15, 5 / 15])
     assert [estimate.value for estimate in conditional] == pytest.approx([10 / 15, 5 / 10])
     assert all(estimate.low < estimate.value < estimate.high for estimate in (*joint, *conditional))
-
-
-def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
-    rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
-    text = markdown_report(gamma_sweep, write_run(tmp_path, rows))
-    assert "## Result\n\nThe highest speedup is that of **gamma 3 with masked**: 1.60" in text
-    assert "; **which is the fastest cannot be told**, since the machine was disturbed." in text
-    assert "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
-    assert "2 texts of later rounds, in 1 of 6 runs, are not those of the first round" in text
-    assert "- timed in 3 rounds of plain and speculative decoding" in text
-
-
-def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> None:
-    assert "later rounds" not in (folder / "report.md").read_text(encoding="utf-8")
 
 
 ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
@@ -326,28 +313,29 @@ def test_agreement_is_asked_of_runs_of_the_same_sampling(tmp_path: Path) -> None
     assert "identical in all 2 settings" in report
 
 
-def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
-    samplings = [{"frequency_penalty": 0.5, "stop": ["def "]}, {"frequency_penalty": 0.5}]
-    rows = [make_row(job=i, gamma=1 + i, sampling=json.dumps(sampling)) for i, sampling in enumerate(samplings)]
-    report = markdown_report(gamma_sweep, write_run(tmp_path, rows))
-    assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
+def two(**columns: tuple[Any, Any]) -> list[RunRow]:
+    return [make_row(job=i, gamma=1 + i, **{name: values[i] for name, values in columns.items()}) for i in range(2)]
 
 
-@pytest.mark.parametrize(("column", "words"), [("commit", "different commits"), ("hardware", "different hardware")])
-def test_rows_that_do_not_go_together_are_spoken_of(tmp_path: Path, column: str, words: str) -> None:
-    """A sweep may be gone on with after the code has changed, and on another machine."""
-    for run, last in (("same", "a"), ("mixed", "b")):
-        rows = [make_row(job=i, gamma=1 + i, **{column: value}) for i, value in enumerate(("a", last))]
-        report = markdown_report(gamma_sweep, write_run(tmp_path / run, rows))
-        assert (f"**Rows come from {words}: " in report) == (last == "b")
+SAMPLING = tuple(json.dumps({"frequency_penalty": 0.5, **stop}) for stop in ({"stop": ["def "]}, {}))
+DISTURBED = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
+SAID = {  # of some rows, and not of others
+    "; **which is the fastest cannot be told**, since the machine was disturbed.": (DISTURBED, gamma_rows()),
+    "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs": (DISTURBED, gamma_rows()),
+    "2 texts of later rounds, in 1 of 6 runs, are not those of the first round": (DISTURBED, gamma_rows()),
+    'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0': (two(sampling=SAMPLING), two()),
+    # A sweep may be gone on with after the code has changed, and on another machine.
+    "**Rows come from different commits: ": (two(commit=("a", "b")), two(commit=("a", "a"))),
+    "**Rows come from different hardware: ": (two(hardware=("a", "b")), two(hardware=("a", "a"))),
+    "gamma 4; 6 of the prompts have sampling parameters of": ([make_row(own_sampling=6)], [make_row(own_sampling=0)]),
+    "of their own": ([make_row(own_sampling=6)], [make_row(own_sampling=None)]),  # an older row
+}
 
 
-def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
-    report = markdown_report(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
-    assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report
-    for run, count in (("none", 0), ("older", None)):
-        report = markdown_report(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
-        assert "of their own" not in report
+@pytest.mark.parametrize("phrase", SAID)
+def test_what_rows_give_reason_to_say_is_said_of_them_alone(phrase: str, tmp_path: Path) -> None:
+    texts = [markdown_report(gamma_sweep, write_run(tmp_path / str(i), rows)) for i, rows in enumerate(SAID[phrase])]
+    assert [phrase in text.replace("\\", "") for text in texts] == [True, False]
 
 
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:

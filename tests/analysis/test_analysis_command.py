@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench.analysis import exactness, gamma_sweep
+from specbench.analysis import (
+    engines,
+    exactness,
+    gamma_sweep,
+    metrics,
+    predicted_speedup,
+    replay_sweep,
+    verifier_agreement,
+    verifier_latency,
+)
 from specbench.analysis.command import main
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
@@ -92,6 +101,22 @@ def test_a_damaged_file_of_a_job_is_named(analysis: types.ModuleType, name: str,
     (run / "0" / name).write_bytes(b"cut off")
     with pytest.raises(ConfigError, match=rf"RUN_DIR=.*/0/{name}: .*damaged"):
         analysis.build(run)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "message"),
+    [
+        (replay_sweep, r"no points\.parquet in its jobs"),
+        (predicted_speedup, r"no predicted\.parquet in its jobs"),
+        (verifier_latency, r"no verifier was timed in it"),
+        (verifier_agreement, r"no agreement\.parquet in its jobs"),
+        (metrics, r"no steps\.parquet"),
+        (engines, r"0/certificate\.json: no certificate of an engine .*of protocol=judge"),
+    ],
+)
+def test_a_run_of_another_experiment_is_named(analysis: types.ModuleType, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"RUN_DIR=.*{message}"):
+        analysis.build(write_run(tmp_path, [make_row(source="openvino")], empirical=False))
 
 
 def test_a_certificate_of_an_engine_is_not_read_as_a_verifiers(tmp_path: Path) -> None:

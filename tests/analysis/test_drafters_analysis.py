@@ -57,12 +57,6 @@ def test_without_categories_there_is_one_table(tmp_path):
     assert len(report.tables) == 1
 
 
-def test_synthetic_rows_are_called_so_first(tmp_path):
-    report = drafters.build(folder(tmp_path, synthetic=True, lossless=False))
-    assert report.warning.startswith("2 of 2 runs are synthetic")
-    assert "synthetic" not in str(report.sections[0].blocks[0])  # which an index quotes
-
-
 def test_runs_of_one_drafter_are_told_apart(tmp_path):
     """Two draft lengths had one name in the tables, the sentences and the figure."""
     rows = [make_row(job=job, gamma=gamma, temperature=0.0, drafted_per_step=2.0) for job, gamma in enumerate((2, 4))]

@@ -84,9 +84,3 @@ def test_files_that_are_no_certificates_are_refused(tmp_path):
         engines.build(tmp_path / "a.json")
     with pytest.raises(ConfigError, match="a file beside folders"):
         engines.build(tmp_path, tmp_path / "a.json")
-
-
-def test_a_folder_of_another_protocol_is_refused(tmp_path):
-    write_run(tmp_path, [make_row(job=0, source="openvino")], empirical=False)
-    with pytest.raises(ConfigError, match=r"0/certificate\.json: no certificate of an engine .*of protocol=judge"):
-        engines.build(tmp_path)

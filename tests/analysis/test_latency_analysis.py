@@ -132,15 +132,6 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     assert "30.00 [29.92, 30.08] (not comparable)" in text
 
 
-def test_a_run_without_timings_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    write_rows(tmp_path / "0" / RESULTS, [run_row(0, "masked", "decode")], RESULT_SCHEMA)
-    results.collect(tmp_path)
-    for read in (verifier_latency.build, verifier_agreement.build):
-        with pytest.raises(ConfigError, match="RUN_DIR"):
-            read(tmp_path)
-
-
 def test_a_table_of_an_older_version_is_named(tmp_path: Path) -> None:
     write_run(tmp_path)
     for job in range(len(TIMES)):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from specbench.analysis import metrics, predicted_speedup, replay_sweep
-from specbench.core.errors import ConfigError
+from specbench.analysis.replay_sweep import width_ratios
 from specbench.metrics.definitions import all_metrics
 from specbench.metrics.results import STEPS, StepRow, write_rows
+from specbench.replay.agreement import agreement
 from specbench.replay.cost.forecast import MeasuredRow
+from specbench.replay.renewal import replay
+from specbench.replay.summary import replay_rows
 from specbench.reports.cells import few_units
+from specbench.reports.plots.looks import looks
+from specbench.reports.plots.replay import draw_lengths
+from specbench.reports.plots.style import style
 from specbench.reports.templates import words
 from tests.helpers.made_up_rows import make_row, markdown_report, write_run
+from tests.helpers.markov_pair import markov_pair, trace_of_tokens
 
 
 def recommended(both: pd.DataFrame) -> str:
@@ -146,13 +155,6 @@ def test_time_is_added_up():
     assert "replaying 3 settings 0.50 s, against 35.0 s of decoding 2 of them: a share of 0.100" in text
 
 
-def test_a_folder_of_another_experiment_is_named(tmp_path):
-    run = write_run(tmp_path / "run", [make_row()])
-    for build in (replay_sweep.build, predicted_speedup.build):
-        with pytest.raises(ConfigError, match=r"no (points|predicted)\.parquet in its jobs"):
-            build(run)
-
-
 def test_the_page_of_definitions(tmp_path):
     """Two runs that pooled and per-request rates rank oppositely; the page says so, and shows each run's numbers.
 
@@ -181,6 +183,40 @@ def test_the_page_of_definitions(tmp_path):
     one, two = (all_metrics(pd.read_parquet(run / job / STEPS), 2) for job in "01")
     ((_, _, against),) = metrics._opposed([("a", one), ("b", two), ("c", one)])
     assert against == "a against b; c against b"
-    empty = write_run(tmp_path / "empty", [make_row()])
-    with pytest.raises(ConfigError, match=r"no steps\.parquet"):
-        metrics.build(empty)
+
+
+# --- Intervals of the replay sweep ---
+
+
+def test_the_block_rules_gamma_1_is_not_counted_again():
+    rules = ["token", "token", "block", "block"]
+    points = pd.DataFrame({"rule": rules, "gamma": [1, 4, 1, 4], "width_ratio": [1.0, 1.3, 9.0, 1.5]})
+
+    def widths(points):
+        return words("replay_sweep.widths", width_ratios(points))
+
+    assert "is 1.30 times" in widths(points)
+    assert "1.00 to 1.50" in widths(points)
+    assert "is 5.25 times" in widths(points[points["rule"] == "block"])  # alone, it is no copy
+    assert widths(points.assign(width_ratio=float("nan"))) == "One prompt gives no intervals to compare."
+
+
+def test_one_prompt_has_lengths_and_neither_intervals_nor_tests():
+    """It had intervals of width 0, and p-values of NaN after warnings of numpy."""
+    columns = {"gamma": 2, "prompt": "a", "tokens": 9, "steps": [4, 5], "expected_steps": 4.5}
+    result = agreement(pd.DataFrame(columns), (np.array([9.0, 9.0]), np.array([4.5, 4.5])))
+    assert (result.decoded.value, result.same_text.value) == (2.0, 2.0)
+    assert math.isnan(result.decoded.low)
+    assert (result.difference_p, result.same_text_p) == (None, None)
+    assert math.isnan(result.width_ratio)
+
+
+def test_lengths_of_one_prompt_are_drawn_and_have_no_ends():
+    p, q = markov_pair(4)
+    trace = trace_of_tokens(p, q, [[1, 2, 3, 1]])
+    rows = replay_rows(trace, replay(trace, "token", [1, 2]))
+    assert {row[f"acceptance_length_{end}"] for row in rows for end in ("low", "high")} == {None}
+    with style():
+        axes = Figure().subplots()
+        draw_lengths(axes, pd.DataFrame(rows), looks(["token"]))
+    assert axes.lines[0].get_ydata().tolist() == [row["acceptance_length"] for row in rows]

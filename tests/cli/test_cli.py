@@ -15,9 +15,8 @@ from specbench.metrics.run_row import COLUMNS_OF
 from specbench.runs import listing
 from specbench.runs.choices import names
 from specbench.runs.config import GROUPS, SamplerConfig
-from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
+from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, SWEEP
 from tests.helpers.command_lines import Ran, clean_environment, run_once, untracked
 
 LONGEST_MESSAGE = 6  # lines of a refusal
@@ -28,7 +27,7 @@ def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
     """Every command line of the tests that are run which needs no process of its own, by its reason."""
     chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
     cases = [case for case in [*BAD_INPUT, *GOOD_INPUT, *FLAGS] if case in chosen or case.reason == "a target alone"]
-    cases += [SWEEP, HELP, *([BUG, JUDGED] if thorough else [])]
+    cases += [SWEEP, HELP, *([BUG] if thorough else [])]
 
     def prepare(folder: Path) -> None:
         for number, case in enumerate(cases):
@@ -172,23 +171,6 @@ def test_list_says_in_a_line_what_each_choice_is():
         assert shown[1:] == [line for line in listing.overview().splitlines() if line in shown[1:]]
     with pytest.raises(ConfigError, match=r"^list=verifiers: no such group\. Did you mean verifier\? There are exp, "):
         listing.listing("verifiers")
-
-
-@pytest.mark.thorough
-def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
-    """Its yaml alone: the bonus is taken from the row before. It does not say that it is lossless: exit status 0."""
-    got = ran[JUDGED.reason]
-    assert got.ended.status == 0, got.ended.text
-    for part in JUDGED.says:
-        assert part in got.ended.text
-    assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
-
-
-def test_unicode_line_separators_do_not_end_a_line(tmp_path):
-    """json.dumps(ensure_ascii=False) writes U+2028 as it is, and texts from the web hold it."""
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
-    assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
 
 
 def test_help_may_be_cut_short(tmp_path):

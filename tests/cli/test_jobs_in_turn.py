@@ -20,9 +20,6 @@ ALONE = ("protocol.together=false", "protocol.rounds=1", "protocol.max_rounds=1"
 LINES = {
     "together": SMALL,
     "alone": (*SMALL, *ALONE),
-    "too short": (*SMALL, "protocol.seconds=0.001"),
-    "against": (*SMALL, "protocol.against=[transformers]"),
-    "no flag": (*SMALL, "gamma=1", "protocol.together=2"),
     "greedy and hot": (*SMALL, "verifier=masked", "gamma=1", "sampler.temperature=0,1"),
 }
 
@@ -72,17 +69,3 @@ def test_a_job_alone_shares_no_rounds(ended):
 def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(ended):
     assert ended["greedy and hot"].ended.status == 0, ended["greedy and hot"].ended.text
     assert results.read_results(sweep_of(ended, "greedy and hot"))["rounds_of"].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("too short", "protocol.seconds=0.001: too short: a round of 2 settings takes"),
-        ("against", "protocol.against=['transformers']: not timed in rounds that jobs share"),
-        ("no flag", "protocol.together=2: neither true nor false. Use true or false."),
-    ],
-)
-def test_what_cannot_be_is_refused_with_a_remedy(ended, name, words):
-    assert ended[name].ended.status == 1
-    assert words in ended[name].ended.text
-    assert "Traceback" not in ended[name].ended.text

@@ -18,7 +18,6 @@ from tests.helpers.text_servers import llama_of, serving
 
 ENGINES = {"sound": engines.Engine(), "flawed": engines.AlwaysGreedy(), "repeats": engines.IgnoresSeeds()}
 FEW = ("protocol.texts=240", "protocol.prompts=4", "protocol.length=3", "protocol.greedy_length=8", "protocol.rounds=0")
-SEVERAL = ("protocol=judge", "source=llama_server", "sampler.n=2", "tracking.mode=disabled")
 
 
 def step() -> list[str]:
@@ -32,8 +31,8 @@ def step() -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """The step with each engine behind two servers, whose ports are free ones, and fewer texts; and what is refused."""
-    lines: dict[str, tuple[list[str], bool]] = {"several": ([*SEVERAL], False)}
+    """The step with each engine behind two servers, whose ports are free ones, and fewer texts."""
+    lines: dict[str, tuple[list[str], bool]] = {}
     with contextlib.ExitStack() as servers:
         for name, engine in ENGINES.items():
             fast, plain = (servers.enter_context(serving(llama_of(engine, mode))).url for mode in reversed(Mode))
@@ -72,9 +71,3 @@ def test_the_table_of_what_texts_find_names_bugs_of_the_zoo_and_adds_up():
     assert counted is not None
     assert [int(counted[1]), int(counted[3])] == refuted
     assert others == [str(int(counted[2]) - len(rows))] * 2
-
-
-def test_several_continuations_of_a_request_are_refused(runs):
-    run = runs["several"].ended
-    assert run.status == 1
-    assert "sampler.n=2: protocol=judge would ignore it. Each text is a request of its own; leave it out." in run.text

@@ -50,6 +50,8 @@ def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
     assert (texts["tokens"].sum() == rows["tokens"]).all()
     assert (steps["num_accepted"].sum() == rows["accepted"]).all()
     assert (steps.size() == rows["acceptance_histogram"].map(sum)).all()
+    whole = results.read_jobs(smoke.sweep, results.STEPS).query("num_draft_tokens == 3").groupby("job")["num_accepted"]
+    assert rows["joint_rates"].map(lambda rates: rates[-1]).tolist() == whole.agg(lambda n: (n == 3).mean()).tolist()
     drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
     assert (drawn["count"].sum() == 64).all()
     assert drawn.ngroups == 2 * 2
@@ -62,9 +64,6 @@ def test_smoke_speeds_add_up(smoke: SmokeRun):
         assert row.speedup == pytest.approx(row.tokens_per_second / row.plain_tokens_per_second)
         assert sum(row.batch_seconds) == pytest.approx(row.seconds)
         assert sum(row.batch_plain_seconds) == pytest.approx(row.plain_seconds)
-        phases = [getattr(row, f"seconds_{phase}") for phase in ("draft", "target", "verify", "commit", "rest")]
-        assert sum(phases) == pytest.approx(row.seconds)
-        assert min(phases) > 0
         job_times = times[times["job"] == row.job]
         assert len(job_times) == 2 * 2 * 2  # rounds, batches, ways
         for way, name in (("plain", "batch_plain_seconds"), ("speculative", "batch_seconds")):
@@ -81,19 +80,6 @@ def test_smoke_verifiers_of_one_rule_agree(smoke: SmokeRun):
     assert first.tolist() == second.tolist()
     texts = results.read_jobs(smoke.sweep, results.TEXTS)
     assert (texts.groupby("prompt")["completion"].nunique() == 1).all()
-
-
-def test_smoke_joint_rates_are_products_of_conditional_ones(smoke: SmokeRun):
-    """Exactly so for blocks of full length, which are counted again here."""
-    steps = results.read_jobs(smoke.sweep, results.STEPS)
-    for row in read_results(smoke.sweep).itertuples():
-        full = steps[(steps["job"] == row.job) & (steps["num_draft_tokens"] == row.gamma)]["num_accepted"].to_numpy()
-        every = steps[steps["job"] == row.job]
-        assert row.joint_rates[0] == row.conditional_rates[0]
-        assert row.joint_rates[-1] == pytest.approx((full == row.gamma).mean())
-        for i, (joint, conditional) in enumerate(zip(row.joint_rates, row.conditional_rates, strict=True)):
-            reached = every[every["num_draft_tokens"] > i]["num_accepted"]
-            assert joint == pytest.approx(conditional * (reached >= i).mean())
 
 
 def test_smoke_leaves_everything_in_each_job_folder(smoke: SmokeRun):

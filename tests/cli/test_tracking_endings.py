@@ -143,7 +143,7 @@ def test_who_only_looks_sends_nothing(tmp_path, monkeypatch):
     assert modes == ["offline", "online"]
 
 
-def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
+def test_a_report_goes_where_the_runs_went(tmp_path):
     """And what fails of it is a warning."""
     sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
     status = SweepStatus.of(sweep)

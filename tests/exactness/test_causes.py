@@ -13,9 +13,8 @@ from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures import fixture_failure
 from specbench.exactness.failures import likely_cause as causes
-from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch, _Batch
+from specbench.exactness.failures.likely_cause import REQUESTS, CauseSearch
 from specbench.exactness.settings import Settings
-from specbench.exactness.steps import draw
 from specbench.exactness.streams import uniforms
 from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual, wrong_q
@@ -28,6 +27,9 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.exactness.test_probes import Strip
 from tests.helpers.cases import FIXTURES, examined
+from tests.helpers.made_up_verifiers import changed
+
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def at_points(verifier, wrong: list[Point], right: list[Point] | None = None) -> str:
@@ -44,10 +46,8 @@ def wrong_points(verifier, name: str) -> list[Point]:
 
 
 def test_code_with_a_known_bug_is_told_which():
-    class Mine(accept.Lenient):
-        """User code with that bug."""
-
-    cause = at_points(Mine(), wrong_points(Mine(), "chain"))
+    mine = changed(accept.Lenient)  # user code with that bug
+    cause = at_points(mine, wrong_points(mine, "chain"))
     assert "lenience" in cause
     assert "flawed/lenient does in 100 of 100" in cause
     other = residual.TargetResidual()
@@ -72,47 +72,23 @@ def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
     assert at_points(verifier, points[:10]) != ""
 
 
-class SlightlyKind(TokenSteps):
-    """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
-
-    def accepts(self, p, q, u):
-        return u * q < p * (1 + 1e-4)
+# Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more.
+SLIGHTLY_KIND = changed(accepts=lambda _, p, q, u: u * q < p * (1 + 1e-4))
 
 
 def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
     """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
-    probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
-    samples = sorted(fixture_failure._in_models(SlightlyKind(), probes), key=lambda sample: -sample.share)
+    probes = {"chain": Probe(SLIGHTLY_KIND, FIXTURES["chain"], 1.0)}
+    samples = sorted(fixture_failure._in_models(SLIGHTLY_KIND, probes), key=lambda sample: -sample.share)
     wrong, beside = [sample.point for sample in samples], [point for sample in samples for point in sample.beside]
     assert len(beside) > len(wrong) > 10
-    assert "coarse_uniform" in at_points(SlightlyKind(), wrong)
-    assert at_points(SlightlyKind(), wrong, beside) == ""
+    assert "coarse_uniform" in at_points(SLIGHTLY_KIND, wrong)
+    assert at_points(SLIGHTLY_KIND, wrong, beside) == ""
 
 
 def cause_of(verifier, *names: str) -> str:
     fixtures = [FIXTURES[name] for name in names] or list(FIXTURES.values())
     return CauseSearch(verifier, fixtures, 0, REQUESTS).cause()
-
-
-class SwappedRatio(TokenSteps):
-    """Tests u against q / p."""
-
-    def accepts(self, p, q, u):
-        return u < q / p
-
-
-class ShiftedTests(TokenSteps):
-    """Reads the accept uniforms from offset 1 on: sound, of another order."""
-
-    def accept_uniforms(self, draft, streams):
-        return streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft) + 1]
-
-
-class RefusalDraws(TokenSteps):
-    """Draws the recovered or bonus token with the accept uniform at its place."""
-
-    def emit(self, weights, draft, streams, num_accepted):
-        return inverse_cdf(weights, streams.uniform(Stream.ACCEPT).gather(1, num_accepted[:, None])[:, 0])
 
 
 class ShiftedBlock(BlockVerifier):
@@ -124,13 +100,6 @@ class ShiftedBlock(BlockVerifier):
         return super().verify(draft, target, dataclasses.replace(streams, made=made))
 
 
-class RolledInside(BlockSteps):
-    """Block verification with the accept uniforms of the drafted tokens in another order, which is not looked for."""
-
-    def accepted_length(self, draft, target, weights, u):
-        return super().accepted_length(draft, target, weights, u.roll(1, dims=1))
-
-
 class OftenPlain(TokenSteps):
     """Replaces a refused token by a plain draw, as target_residual does, for half of the requests."""
 
@@ -140,35 +109,42 @@ class OftenPlain(TokenSteps):
         return Verification(torch.where(chosen, plain.token_ids, sound.token_ids), sound.num_accepted)
 
 
-class OfBlock(BlockVerifier):
-    """Follows the block rule and names another."""
+def shifted_uniforms(_, draft, streams):
+    """The accept uniforms from offset 1 on: sound, of another order."""
+    return streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft) + 1]
 
-    rule = "token"
+
+def drawn_at_accept(_, weights, draft, streams, num_accepted):
+    """The recovered or bonus token, drawn with the accept uniform at its place."""
+    return inverse_cdf(weights, streams.uniform(Stream.ACCEPT).gather(1, num_accepted[:, None])[:, 0])
 
 
+SWAPPED_RATIO = changed(accepts=lambda _, p, q, u: u < q / p)
+SHIFTED_TESTS = changed(accept_uniforms=shifted_uniforms)
+SOUND = {  # which follow a rule, and not the one that they name or not with its uniforms
+    changed(BlockVerifier, rule="token"): "It follows the block rule: it has all tokens of that rule in 768 requests",
+    ShiftedBlock(): "by the block rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
+    SHIFTED_TESTS: "by the token rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
+}
 KNOWN = {
-    OfBlock: "It follows the block rule: it has all tokens of that rule in 768 requests on small pairs, and other",
-    SwappedRatio: "p and q have changed places in the accept test",
-    ShiftedBlock: "by the block rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
-    ShiftedTests: "by the token rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
-    RefusalDraws: "is drawn with ACCEPT at offset num_accepted, which also refused the drafted token. (With these",
+    **SOUND,
+    SWAPPED_RATIO: "p and q have changed places in the accept test",
+    changed(emit=drawn_at_accept): "is drawn with ACCEPT at offset num_accepted, which also refused the drafted token.",
 }
 
 
-@pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
-@pytest.mark.parametrize("kind", KNOWN)
-def test_a_certificate_names_well_known_bugs(kind):
+@pytest.mark.usefixtures("few_enumerated", "little_effort")
+@pytest.mark.parametrize("verifier", KNOWN)
+def test_a_certificate_names_well_known_bugs(verifier):
     settings = Settings(draws=2000, seconds=0, serial_draws=0, calls=12, use_calls=0)
-    evidence = examined(kind(), settings, inputs_seed=1)
-    assert KNOWN[kind] in evidence.failure.cause
+    evidence = examined(verifier, settings, inputs_seed=1)
+    assert KNOWN[verifier] in evidence.failure.cause
     assert "in 768 requests on small pairs" in evidence.failure.cause
     words = say("sentences", verdict_of(evidence), evidence, settings)
-    sound = kind in (OfBlock, ShiftedBlock, ShiftedTests)
-    assert ("The simplest failing example names the likely cause." in words) == sound
+    assert ("The simplest failing example names the likely cause." in words) == (verifier in SOUND)
 
 
 @pytest.mark.cases(8)
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bug", bugs())
 def test_no_bug_is_taken_for_another(bug):
     """Not even late_draft_row for first_unverified, which emits the same tokens wherever one pair of models differs."""
@@ -176,37 +152,20 @@ def test_no_bug_is_taken_for_another(bug):
     assert not cause or f"flawed/{bug} " in cause
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_late_draft_row_is_not_taken_for_first_unverified():
-    assert "flawed/late_draft_row" in cause_of(wrong_q.LateDraftRow())
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_unknown_bugs_sound_code_and_ambiguous_requests_have_no_cause():
-    for verifier in (Strip(0.5), SlightlyKind(), OftenPlain(), MaskedVerifier(), RolledInside()):
+    rolled = BlockSteps.accepted_length  # whose order of uniforms is not looked for
+    of_rolled = changed(BlockSteps, accepted_length=lambda *rest: rolled(*rest[:-1], rest[-1].roll(1, dims=1)))
+    for verifier in (Strip(0.5), SLIGHTLY_KIND, OftenPlain(), MaskedVerifier(), of_rolled):
         assert cause_of(verifier) == ""
-    alike = [accept.AcceptsEverything(), SwappedRatio()]  # if the draft is one-hot
+    alike = [accept.AcceptsEverything(), SWAPPED_RATIO]  # if the draft is one-hot
     assert [cause_of(verifier, "one_hot") for verifier in alike] == ["", ""]
     assert all(cause_of(verifier, "one_hot", "chain") for verifier in alike)
-    assert cause_of(ShiftedTests(), "processed") == ""  # of two offsets the next one is the one before, too
+    assert cause_of(SHIFTED_TESTS, "processed") == ""  # of two offsets the next one is the one before, too
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("verifier", [wrong_q.LateDraftRow(), ShiftedTests()], ids=["zoo", "uniforms"])
-def test_requests_show_a_cause_from_ten_wrong_ones_on(verifier):
+@pytest.mark.parametrize("verifier", [wrong_q.LateDraftRow(), SHIFTED_TESTS], ids=["zoo", "uniforms"])
+def test_requests_show_a_cause_if_enough_are_wrong(verifier, monkeypatch):
     search = CauseSearch(verifier, list(FIXTURES.values()), 0, REQUESTS)
-    kept = []
-    for batch in search._batches:
-        own = draw(None, batch.fixture, batch.streams).expected(rule_of(verifier)).token_ids
-        wrong = (batch.emitted != own).any(dim=1)
-        kept.append((batch, wrong.nonzero()[:, 0].tolist(), (~wrong).nonzero()[:, 0].tolist()))
-    for most, named in ((9, False), (10, True)):
-        left, batches = most, []
-        for batch, wrong, right in kept:
-            rows = torch.tensor(right + wrong[:left])
-            count = min(len(wrong), left)
-            batches.append(_Batch(batch.fixture, batch.streams.select(rows), batch.emitted[rows], count))
-            left -= count
-        search = CauseSearch(verifier, [], 0, REQUESTS)
-        search.__dict__["_batches"] = batches
+    for fewest, named in ((search._wrong, True), (search._wrong + 1, False)):
+        monkeypatch.setattr(causes, "_FEWEST", fewest)
         assert (search.cause() != "") == named

@@ -1,6 +1,7 @@
-"""A sentence of a certificate prints the fields that it is about, rounded to their safe side."""
+"""Sentences of a certificate print the fields that they are about, rounded to their safe side; and its verdict."""
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -11,10 +12,22 @@ from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_
 from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.habits import COMPANY, GENERATOR, SEED, TWICE, Habit
-from specbench.exactness.results import Failure, LongUseRow, Row
+from specbench.exactness.results import LAW, Failure, LongUseRow, Row
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.verdict import verdict_of
-from tests.helpers.made_up_evidence import FREE, SETTINGS, bound, certificate_of, evidences, stratum
+from tests.helpers.made_up_evidence import (
+    BOUNDS,
+    FREE,
+    HABIT_SETS,
+    INPUTS,
+    LONG_USE,
+    ROWS,
+    SETTINGS,
+    bound,
+    certificate_of,
+    evidences,
+    stratum,
+)
 
 # No two numbers of a piece of evidence are the same.
 LOCATED = [
@@ -59,6 +72,7 @@ SENTENCES = {
     "biased": (of_verdict("rejections", SETTINGS, bounds=BIASED), "0.18 90 1,001 0.17 1e-05"),
     "rejected": (of_verdict("rejections", SETTINGS, rows=[JOINT]), "10,002 3.4e-170 1e-06"),
     "failed": (of_verdict("rejections", SETTINGS, bounds=BIASED, rows=[JOINT, FORM]), "0.18 90 1,001 0.17 1e-05 12 10,003 1"),
+    "wrong rule": (of_verdict("headline", rows=[Row("D", LAW, 40, 9.0, 0, 0.0, 40)]), "9 40"),
     "others": (of_verdict("rejections", SETTINGS, rows=[FORM, *(dataclasses.replace(JOINT, fixture=name) for name in "abcdef")]), "12 10,003 1 2"),
     "lossy": (of("of_lossy_rule", bounds=BIASED, lossy_rule=True), "0.18 0.15"),
     "follows": (of("of_lossy_rule", bounds=LOCATED[1:], lossy_rule=True), ""),
@@ -153,3 +167,58 @@ def test_certificates_of_all_combinations_say_what_follows(thorough):
     written = source[: source.index("{% macro covered")]
     for start in re.findall(r"(?m)^- ([^{\n]+)", written):  # every sentence is written by some evidence
         assert any(start.strip() in text for text in texts), start
+
+
+# --- The verdict ---
+
+
+def test_verdicts_of_single_pieces_of_evidence():
+    good = Evidence(rows=ROWS["passed"], bounds=BOUNDS["clean"], inputs=INPUTS["clean"], habits=HABIT_SETS["good"])
+    assert certificate_of(good).verdict == LOSSLESS
+    for change in (
+        {"inputs": []},
+        {"refusals": {"drafts above 16": 7}},
+        {"long_use": dataclasses.replace(LONG_USE, changed=7)},
+        *({"inputs": INPUTS[name]} for name in ("few", "structural", "no rule", "no closed form")),
+        {"bounds": BOUNDS["impure"]},
+        {"bounds": BOUNDS["counted"]},
+        {"bounds": BOUNDS["wide"]},
+        {"bounds": BOUNDS["perhaps biased"]},
+        {"habits": HABIT_SETS["seed"]},
+        {"unsupported": {"one_hot": "no"}},
+        {"habits": [dataclasses.replace(HABIT_SETS["seed"][0], structural=31)]},
+        {"calls": CallBound(200, 0, 0.024)},
+    ):
+        assert certificate_of(dataclasses.replace(good, **change)).verdict == NOT_REJECTED, change
+    assert certificate_of(dataclasses.replace(good, bounds=BOUNDS["biased"])).verdict == NOT_LOSSLESS
+    assert certificate_of(dataclasses.replace(good, rows=ROWS["joint"])).verdict == NOT_LOSSLESS
+    assert certificate_of(dataclasses.replace(good, rows=ROWS["acceptance"])).verdict == LOSSLESS
+
+
+def test_the_strongest_evidence_leads():
+    """What was located before any test; of tests what cannot be chance, then the smallest p-value."""
+    both = Evidence(rows=ROWS["form"], bounds=BOUNDS["biased"])
+    assert certificate_of(both).headline == "not lossless: TV 0.18 a step on chain"
+    assert certificate_of(Evidence(rows=ROWS["form"], bounds=[])).headline == (
+        "not lossless: 12 of 10,000 requests on chain get a result that no lossless verifier gives"
+    )
+
+
+def test_the_first_calls_of_what_cannot_be_copied_are_not_covered():
+    for unlike_fresh, covered in ((None, False), (0, True)):
+        use = dataclasses.replace(LONG_USE, unlike_fresh=unlike_fresh)
+        lines = say("not_covered", Evidence(long_use=use))
+        assert any(line.startswith("the first calls of an object") for line in lines) != covered
+
+
+def test_what_was_not_run_is_not_blamed_on_the_verifier():
+    lines = say("not_covered", Evidence(inputs=INPUTS["clean"]))
+    assert "what many calls of one object change, the first ones too: not run" in lines
+    assert not any("no unused copy" in line for line in lines)
+
+
+def test_every_page_can_be_written():
+    for evidence in itertools.islice(evidences(), 0, None, 97):
+        page = certificate_of(evidence).page
+        assert "## What was covered" in page
+        assert "| None" not in page

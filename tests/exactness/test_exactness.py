@@ -17,14 +17,17 @@ from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.exactness import suite
+from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity import long_use
 from specbench.exactness.results import COUNTED, RULE
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.steps import draw, verified
 from specbench.exactness.streams import request_streams
+from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.verdict import altered, verdict_of
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
@@ -35,8 +38,11 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
 from specbench.runs.combinations import with_every_bug
 from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount, examined
+from tests.helpers.made_up_evidence import certificate_of
+from tests.helpers.made_up_verifiers import refusing
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 CONF = Path(__file__).parents[2] / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
 # What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into ten seconds
@@ -54,10 +60,11 @@ HUNT = Settings(
 )
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("name", "value"), [("draws", 0), ("calls", 1.5), ("seconds", -1), ("power", 1.0), ("stop_when_caught", 1)]
-)
+    ("name", "value"),
+    [("draws", 0), ("draws", 10**30), ("draws", "many"), ("draws", True), ("calls", 1.5), ("calls", -1),
+     ("seconds", -1), ("false_alarm", 2.0), ("power", 1.0), ("call_seconds", -1), ("stop_when_caught", 1)],
+)  # fmt: skip
 def test_settings_that_cannot_work_are_refused_however_they_are_made(name, value):
     for make in (Settings, partial(dataclasses.replace, SHORT), partial(settings_of, "quick")):
         with pytest.raises(ConfigError, match=f"protocol.{name}={value}: "):
@@ -66,7 +73,6 @@ def test_settings_that_cannot_work_are_refused_however_they_are_made(name, value
 
 
 @pytest.mark.cases(6)
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", SOUND)
 def test_lossless_verifiers_pass_the_suite(name, thorough, request):
     """Held against a model of known bias: 20,000 steps leave 5e-4 for what may hide; and calls of D.
@@ -104,7 +110,6 @@ def test_lossless_verifiers_pass_the_suite(name, thorough, request):
         assert not any(habit.differing for habit in evidence.habits)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["masked", pytest.param("naive", marks=pytest.mark.thorough)])
 def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
     """A clock that runs forty times as fast stands for a machine that is as busy."""
@@ -132,7 +137,7 @@ def test_the_numbers_do_not_follow_the_clock(name, monkeypatch):
 
 
 @pytest.mark.cases(4)
-@pytest.mark.usefixtures("unchecked", "little_effort")
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
@@ -193,3 +198,72 @@ def test_the_skeletons_of_the_zoo_are_sound_rules():
             one, two = (verified(verifier, drawn) for verifier in (skeleton, sound))
             assert torch.equal(one.verification.token_ids, two.verification.token_ids)
             assert torch.equal(one.verification.num_accepted, two.verification.num_accepted)
+
+
+# --- What a newcomer may hand to the laboratory ---
+
+# A sound verifier is rejected with probability 1e-7 a test; seeds are fixed.
+LOOK = Settings(
+    draws=30_000, false_alarm=1e-7, seconds=0, locating_seconds=0, serial_draws=60_000, serial_seconds=0, calls=300,
+    input_seconds=0, use_calls=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def few_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five small fixtures; what they and the small strata of D show is enough here."""
+    kept = tuple(fixture for fixture in ALL if fixture.name in ("chain", "idle", "long", "mixed", "ragged"))
+    monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
+    strata = tuple(stratum for stratum in STRATA if not stratum.large and not stratum.recorded)
+    monkeypatch.setattr(
+        suite, "CallsToDraw", lambda *arguments: dataclasses.replace(CallsToDraw(*arguments), strata=strata)
+    )
+
+
+class Lossless(TokenSteps):
+    lossless = True
+
+
+class GreedyBecomesWarm(Lossless):
+    """A greedy request in a batch of sampled ones is sampled at temperature 1."""
+
+    def read(self, draft, target, streams):
+        if not (target.temperature > 0).any():
+            return draft, target, streams
+        warm = target.temperature.where(target.temperature > 0, 1.0)
+        return draft, dataclasses.replace(target, temperature=warm, log_normalizer=None), streams
+
+
+class LastTileLost(Lossless):
+    """In a large vocabulary the last, partial tile of 1024 tokens is never drawn from."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        whole = weights.shape[1] // 1024 * 1024
+        if whole:
+            weights = weights.clone()
+            weights[:, whole:] = 0
+        return super().emit(weights, draft, streams, num_accepted)
+
+
+@pytest.mark.cases(2)
+@pytest.mark.usefixtures("little_effort", "few_inputs")
+@pytest.mark.parametrize(
+    ("verifier", "verdict", "words"),
+    [
+        (Lossless(), LOSSLESS, "the thresholds of the code were located"),
+        (
+            refusing(Lossless, lambda draft: (draft.num_draft_tokens != draft.max_draft_tokens).any()),
+            NOT_REJECTED, "It refused these small pairs: ragged, idle, long, serial idle.",
+        ),
+        (refusing(Lossless), NOT_REJECTED, "nothing is known of it. "),
+        (GreedyBecomesWarm(), NOT_LOSSLESS, "on 'mixed'"),
+        (LastTileLost(), NOT_LOSSLESS, "on small of D"),
+    ],
+    ids=["sound", "refuses ragged drafts", "refuses all", "wrong on small pairs", "wrong on D"],
+)  # fmt: skip
+def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, verdict, words):
+    evidence = examined(verifier, LOOK, seed=5, inputs_seed=5)
+    certificate = certificate_of(evidence, rule=verifier.rule, settings=LOOK)
+    text = f"{certificate.headline} | {' '.join(certificate.words)}"
+    assert certificate.verdict == verdict, text
+    assert words in text

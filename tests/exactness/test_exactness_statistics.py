@@ -12,14 +12,16 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import MAX_POSITION, Stream, Streams
 from specbench.core.types import PADDING
 from specbench.exactness.draws import serial
+from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows, transforms
+from specbench.exactness.draws.small_pairs import SmallTier
 from specbench.exactness.enumeration.laws import rule_lengths
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.results import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
+from specbench.exactness.results import ACCEPTANCE, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.statistics.g_tests import holm, node_g_test, pair_g_test
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.tally import Tally
@@ -28,13 +30,11 @@ from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, reques
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.rng import ReseededSteps
 from specbench.exactness.zoo.steps import TokenSteps
-from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from tests.helpers import calibration
-from tests.helpers.calibration import p_values
 from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_verifiers import EmitsAt, refusing
 
 # --- Tests, power, bounds ---
 
@@ -131,28 +131,18 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
+def test_p_values_of_a_sound_verifier_are_uniform():
     """3 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
-    monkeypatch.setattr(calibration, "serial_rows", lambda *_: ([], {}, False))
-    monkeypatch.setattr(calibration, "CALLS", 0)
-    rows = p_values(MaskedVerifier(), seeds=3, draws=5000, seed=0, device=CPU)
+    rows = []
+    for seed in range(1_000_000, 1_000_003):
+        probes = {fixture.name: Probe(MaskedVerifier(), fixture, 0.0) for fixture in small_fixtures()}
+        SmallTier(MaskedVerifier(), probes, seed, CPU, Evidence()).draw(dict.fromkeys(probes, 5000))
+        rows += [row for probe in probes.values() for row in probe.rows()]
     for test in (JOINT, ACCEPTANCE):
         values = [row.p_value for row in rows if row.test == test]
         idle = 2 * (test == ACCEPTANCE)  # no drafts, and hardly a rejection in 5,000 steps
         assert len(values) == 3 * (len(small_fixtures()) - idle)
         assert stats.kstest(values, "uniform").pvalue > 1e-7
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
-    monkeypatch.setattr(calibration, "CALLS", 4)
-    rows = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
-    tests = {row.test for row in rows}
-    assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS}
-    free = p_values(MatchingVerifier(coupled=False), seeds=1, draws=500, seed=0, device=CPU)
-    assert {row.fixture for row in free if row.test == CLASSES} == {"small of D", "large batches of D"}
-    assert all(row.seed == calibration.FIRST_SEED for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +198,6 @@ def test_batches_do_not_change_what_is_drawn():
 # --- Successive steps, neighbours, twins ---
 
 
-class SharesNoise(TokenSteps):
-    """A request draws with the uniform of the one 4 places before."""
-
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, u[torch.arange(len(u)) & ~4])
-
-
 class ReadsAhead(TokenSteps):
     """Draws with the uniform that tests the first drafted token of the next step."""
 
@@ -244,7 +226,7 @@ class FewerBits(TokenSteps):
         (MaskedVerifier(), set()),
         (ReseededSteps(), {SUCCESSIVE}),
         (ReadsAhead(), {LAST_FIRST}),
-        (SharesNoise(), {NEIGHBOURS}),
+        (EmitsAt(lambda u, _: u[torch.arange(len(u)) & ~4]), {NEIGHBOURS}),  # of the request 4 places before
         (FewerBits("positions", 16), {TWINS}),
         (FewerBits("seeds", 32), {TWINS}),
     ],
@@ -259,13 +241,8 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_verifier_that_refuses_one_of_the_fixtures_is_tested_on_the_other():
-    class TakesNoEmptyDraft(ReseededSteps):
-        def verify(self, draft, target, streams):
-            if (draft.num_draft_tokens == 0).any():
-                raise ArgumentError("draft: empty")
-            return super().verify(draft, target, streams)
-
-    rows, refused, _ = serial_rows(TakesNoEmptyDraft(), 40_000, 0, CPU, 0)
+    verifier = refusing(ReseededSteps, lambda draft: (draft.num_draft_tokens == 0).any(), "draft: empty")
+    rows, refused, _ = serial_rows(verifier, 40_000, 0, CPU, 0)
     assert refused == {"serial idle": "draft: empty"}
     assert SUCCESSIVE in {row.test for row in rows if row.p_value < 1e-9}
 

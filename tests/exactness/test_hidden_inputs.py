@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.words import say
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.habits import (
     COMPANY,
@@ -21,14 +20,13 @@ from specbench.exactness.habits import (
     established,
 )
 from specbench.exactness.purity.hidden_inputs import habits
-from specbench.exactness.settings import settings_of
-from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import FIXTURES, examined
+from tests.helpers.cases import FIXTURES
+from tests.helpers.made_up_verifiers import EmitsAt
 
 COUPLED = ["ragged", "mixed"]
 
@@ -56,16 +54,6 @@ class Reads(TokenSteps):
     def accept_uniforms(self, draft, streams):
         odd = (getattr(streams, self.name) % 2 == 1)[draft.request_of_row]
         return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
-
-
-class EmitsAt(TokenSteps):
-    """Draws the token that it emits at a function of the right uniforms and of the streams."""
-
-    def __init__(self, uniforms):
-        self.uniforms = uniforms
-
-    def emit(self, weights, draft, streams, num_accepted):
-        return inverse_cdf(weights, self.uniforms(streams.uniform(Stream.EMIT)[:, 0], streams))
 
 
 READS_PLACE = EmitsAt(lambda u, _: torch.where(torch.arange(len(u)) % 3 == 0, 1 - u, u))
@@ -183,24 +171,3 @@ def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
 def test_rounding_is_no_habit_of_another_rule():
     """What a batch of odd size draws is off by 2e-6: some of many requests come out otherwise."""
     assert not any(row.structural for row in seen(EmitsAt(lambda u, _: u * (1 - 2e-6 * (len(u) % 2)))))
-
-
-class OddSeedsBackwards(TokenSteps):
-    """No bias, but the tokens of requests with odd seeds are not the rule's in small vocabularies."""
-
-    lossless = True
-
-    def emit(self, weights, draft, streams, num_accepted):
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, torch.where((streams.seeds % 2 == 1) & (weights.shape[1] <= 4), 1 - u, u))
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
-def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
-    settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, serial_draws=0)
-    evidence = examined(OddSeedsBackwards(), settings)
-    assert sum(bound.structural for bound in evidence.bounds) > 100
-    assert say("headline", verdict_of(evidence), evidence)[0].startswith(
-        "not rejected, but its tokens are not those of the rule that it names"
-    )

@@ -7,6 +7,7 @@ from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.rules.block import formulas as block
 from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.law import emitted
 from specbench.rules.rule import LAST_SUCCESS, Rule
 from specbench.rules.token import formulas as token
 from specbench.rules.token.formulas import RULE as TOKEN
@@ -16,19 +17,17 @@ from tests.helpers.cases import FIXTURES
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-SMALL_RESIDUALS = dict(name="drops", title="rule that drops", guarantee="lossless", thresholds=token.thresholds)
-DROPS = Rule(**SMALL_RESIDUALS, residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
-UNSCALED = Rule(
-    name="unscaled", title="unscaled rule", guarantee="lossless", thresholds=block.thresholds, decides=LAST_SUCCESS,
+def made_up(name: str, thresholds=token.thresholds, **more) -> Rule:
+    return Rule(name=name, title=f"rule {name}", guarantee="lossless", thresholds=thresholds, **more)
+
+
+DROPS = made_up("drops", residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
+UNSCALED = made_up(
+    "unscaled", block.thresholds, decides=LAST_SUCCESS,
     prefix_weights=lambda along: torch.ones_like(block.prefix_weights(along)),
 )  # fmt: skip
-LENIENT = Rule(
-    name="kind", title="kind rule", guarantee="lossless", thresholds=lambda along: (1.2 * along.ratio).clamp(max=1)
-)
-STOPS_EARLY = Rule(
-    name="early", title="early rule", guarantee="lossless", thresholds=block.thresholds,
-    prefix_weights=block.prefix_weights,
-)  # fmt: skip
+LENIENT = made_up("kind", lambda along: (1.2 * along.ratio).clamp(max=1))
+STOPS_EARLY = made_up("early", block.thresholds, prefix_weights=block.prefix_weights)
 
 
 @pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda rule: rule.name)
@@ -40,10 +39,7 @@ def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
 
 
 # With chances below 0 it would be right: q t + |p - q| is p for t = min(2 p / q - 1, 1).
-NEGATIVE = Rule(
-    name="negative", title="rule with thresholds below 0", guarantee="lossless",
-    thresholds=lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs(),
-)  # fmt: skip
+NEGATIVE = made_up("negative", lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs())
 
 
 @pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE], ids=lambda rule: rule.name)
@@ -59,17 +55,14 @@ def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
         late = torch.arange(along.ratio.shape[1]) >= 9
         return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
 
-    rule = Rule(name="late", title="late rule", guarantee="lossless", thresholds=thresholds)
     long = some_calls(30, strata=(BY_NAME["long drafts"],))
-    errors = [law_error(rule, call, 0) for call in long]
+    errors = [law_error(made_up("late", thresholds), call, 0) for call in long]
     assert sum(error is not None and error.step > 1e-5 for error in errors) > 2
 
 
 def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
     """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
-    from specbench.rules.law import emitted
-
-    coarse = Rule(**{**SMALL_RESIDUALS, "name": "coarse"}, residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
+    coarse = made_up("coarse", residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
     checked = 0
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         if call.counts[0] == 0 or call.q is None:
@@ -88,9 +81,7 @@ def test_what_is_below_0_balances_nothing_on_small_pairs():
 
 
 def test_a_residual_of_0_that_a_rule_normalises_is_not_wrong():
-    normalised = Rule(
-        **{**SMALL_RESIDUALS, "name": "normalised"}, residual=lambda p, q: _normalised((p - q).clamp(min=0))
-    )
+    normalised = made_up("normalised", residual=lambda p, q: _normalised((p - q).clamp(min=0)))
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         error = law_error(normalised, call, 0)
         assert error is not None
@@ -115,7 +106,7 @@ def test_a_rule_that_looks_ahead_has_no_closed_form():
         ahead = torch.where(first, (along.drafted_q[:, 1:2] > 0.05).double(), along.ratio[:, :1])
         return torch.cat([ahead, along.ratio[:, 1:]], dim=1).clamp(max=1) if along.ratio.shape[1] > 1 else along.ratio
 
-    rule, seen = Rule(name="ahead", title="rule that looks ahead", guarantee="lossless", thresholds=thresholds), 0
+    rule, seen = made_up("ahead", thresholds), 0
     for call in some_calls(120, strata=(BY_NAME["tiny"], BY_NAME["small"])):
         if call.options["draft rows"][0] == "equal" and call.counts[0] > 1 and call.q is not None:
             seen += law_error(rule, call, 0) is None
@@ -128,7 +119,7 @@ def test_a_wrong_second_candidate_is_no_wrong_first_token():
     def residual(p, q):
         return torch.where((p == 0).any(), p, (p - q).clamp(min=0))
 
-    rule, later = Rule(**{**SMALL_RESIDUALS, "name": "second"}, residual=residual), 0
+    rule, later = made_up("second", residual=residual), 0
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         if call.counts[0] == 0 or call.q is None or (call.p[0] == 0).any():
             continue
@@ -139,11 +130,8 @@ def test_a_wrong_second_candidate_is_no_wrong_first_token():
     assert later > 0
 
 
-READS_OTHERS = Rule(**{**SMALL_RESIDUALS, "name": "others"}, residual=lambda p, q: (p - q[:1]).clamp(min=0))
-READS_WIDTH = Rule(
-    name="width", title="wide rule", guarantee="lossless",
-    thresholds=lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]),
-)  # fmt: skip
+READS_OTHERS = made_up("others", residual=lambda p, q: (p - q[:1]).clamp(min=0))
+READS_WIDTH = made_up("width", lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]))
 
 
 @pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda rule: rule.name)

@@ -24,6 +24,7 @@ from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import inverse_cdf
 from tests.exactness.test_probes import LOW, Strip
 from tests.helpers.cases import FIXTURES, FLAWED
+from tests.helpers.made_up_verifiers import changed
 
 
 class Mantissa(TokenSteps):
@@ -140,13 +141,6 @@ def test_extremes_find_what_is_too_rare_to_be_drawn():
 # --- Proofs ---
 
 
-class Branches(TokenSteps):
-    """Sound, by plain tensor operations but one: it asks in Python how many are accepted."""
-
-    def accepts(self, p, q, u):
-        return torch.tensor([a * b < c for a, b, c in zip(u.tolist(), q.tolist(), p.tolist(), strict=True)])
-
-
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), MatchingVerifier(coupled=False)])
 @pytest.mark.parametrize("name", ["chain", "zeros", "one_hot", "mixed", "greedy"])
@@ -185,12 +179,14 @@ def test_a_proof_is_of_the_code_and_of_the_whole_box():
     assert not proved(StripOfSelected(1e-4), sound)
     assert not proved(StripOfMade(1e-4), sound)
     assert not proved(accept.Lenient(), sound)  # another model's boxes
-    assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
+    numbers = lambda p, q, u: zip(p.tolist(), q.tolist(), u.tolist(), strict=True)  # noqa: E731
+    branches = changed(accepts=lambda _, *pqu: torch.tensor([u * q < p for p, q, u in numbers(*pqu)]))
+    assert not proved(branches, sound)  # decisions in Python prove nothing, right as they are
     lenient = locate(accept.Lenient(), fixture)
     assert proved(accept.Lenient(), lenient)  # a bias can be proved too
     assert lenient.tv > 0.1
-    changed = dataclasses.replace(sound, tokens=sound.tokens.roll(1, dims=0))
-    assert not proved(TokenSteps(), changed)
+    moved = dataclasses.replace(sound, tokens=sound.tokens.roll(1, dims=0))
+    assert not proved(TokenSteps(), moved)
 
 
 class Pole(TokenSteps):

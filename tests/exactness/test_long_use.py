@@ -20,9 +20,9 @@ from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
-from tests.helpers.cases import FIXTURES
+from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_verifiers import changed, refusing
 
-CPU = torch.device("cpu")
 CALLS = 400
 SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
@@ -135,11 +135,10 @@ def test_a_memory_by_shape_is_seen(kind):
 
 
 def test_noise_of_ones_own_is_seen_at_the_beginning():
-    class Noisy(TokenSteps):
-        def accept_uniforms(self, draft, streams):
-            return torch.rand(len(draft.token_ids), dtype=torch.float64)
+    def noise(_, draft, streams):
+        return torch.rand(len(draft.token_ids), dtype=torch.float64)
 
-    row = used(Noisy(), calls=20)
+    row = used(changed(accept_uniforms=noise), calls=20)
     assert row.unsteady > 50
 
 
@@ -154,10 +153,7 @@ def test_what_cannot_be_copied_has_no_fresh_object():
 
 
 def test_a_rule_without_formulas_is_compared_with_itself_alone():
-    class Own(TokenSteps):
-        rule = "a rule of one's own"
-
-    row = used(Own(), calls=20)
+    row = used(changed(rule="a rule of one's own"), calls=20)
     assert row.unlike_rule is None
     assert row.changed == row.unlike_fresh == 0
 
@@ -192,11 +188,7 @@ def test_refusals_of_its_own_sampler_are_left_out():
 
 
 def test_a_verifier_that_refuses_everything_makes_no_calls():
-    class Refuses(TokenSteps):
-        def verify(self, draft, target, streams):
-            raise ArgumentError("draft: never")
-
-    row = used(Refuses())
+    row = used(refusing(TokenSteps))
     assert (row.calls, row.requests, row.changed) == (0, 0, 0)
 
 

@@ -16,6 +16,9 @@ from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
+from tests.helpers.made_up_verifiers import changed
+
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def of_points(verifier) -> CauseSearch:
@@ -23,7 +26,6 @@ def of_points(verifier) -> CauseSearch:
     return CauseSearch(verifier, [], 0, 0)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
     evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
@@ -34,18 +36,9 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
 
 
-class OwnRule(accept.Lenient):
-    rule = "a rule of one's own"
-
-
-class OwnDrafts(wrong_q.ArgmaxDraft):
-    rule = "a rule of one's own"
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("verifier", "draws_itself"), [(OwnRule(), False), (OwnDrafts(), True)])
-def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(verifier, draws_itself):
-    fixture = FIXTURES["chain"]
+@pytest.mark.parametrize(("kind", "draws_itself"), [(accept.Lenient, False), (wrong_q.ArgmaxDraft, True)])
+def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(kind, draws_itself):
+    verifier, fixture = changed(kind, rule="a rule of one's own"), FIXTURES["chain"]
     probe = Probe(verifier, fixture, 0.02)
     failure = fixture_failure.simplest_failure(
         Subject(verifier), Evidence(), {"chain": probe}, [], None, of_points(verifier)
@@ -94,7 +87,6 @@ def printed(failure: Failure, lead: str) -> str:
     return tokens
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bug", SHOWN)
 def test_printed_examples_fail_as_they_are_printed(bug):
     """What the thresholds of code show it emits alone; what it emitted in its batch it may not emit alone."""
@@ -115,7 +107,6 @@ def test_printed_examples_fail_as_they_are_printed(bug):
     assert (alone == printed(failure, "foreseen")) == ("So other requests of its batch" in failure.lines[-1])
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_an_example_that_fails_in_company_alone_says_so():
     failure, _ = example_of(WrongBeyond(), "chain", 0.0)
     assert printed(failure, "emitted") != printed(failure, "foreseen") == printed(failure, "alone, by a new object")

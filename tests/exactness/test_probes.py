@@ -29,6 +29,7 @@ from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
+from tests.helpers.made_up_verifiers import EmitsAt, changed
 
 CHAIN = FIXTURES["chain"]
 LOW = 0.41237
@@ -250,22 +251,15 @@ def test_surprises_are_bet_on(sound):
     biased = put(probe_of(Strip(0.3), sound), 10_000, 0)
     assert biased.surprises > 1000
     assert biased.paired_p_value < 1e-9
-
-    class Mirrored(TokenSteps):
-        def emit(self, weights, draft, streams, num_accepted):
-            return inverse_cdf(weights, 1 - streams.uniform(Stream.EMIT)[:, 0])
-
-    balanced = put(probe_of(Mirrored(), sound), 10_000, 0)
+    balanced = put(probe_of(EmitsAt(lambda u, _: 1 - u), sound), 10_000, 0)
     assert balanced.surprises > 1000
+    assert balanced.structural > 1000  # tokens that are not the rule's, beyond rounding
     assert balanced.paired_p_value > 1e-4  # a false alarm of 1e-4, by Ville's inequality
     assert put(probe_of(TokenSteps(), sound), 1000, 0).paired_p_value is None
 
 
 def test_what_is_held_against_nothing_has_no_bound_of_this_kind():
-    class OwnRule(TokenSteps):
-        rule = "mine"
-
-    probe = put(probe_of(OwnRule(), None), 100, 0)
+    probe = put(probe_of(changed(rule="mine"), None), 100, 0)
     assert (probe.method, probe.draws, probe.hidden(ALPHA), probe.located) == (COUNTED, 0, None, None)
     assert probe.bound(ALPHA, ALPHA, 0.3).tv == 0.3
     assert not probe.follow_up(seed=5)

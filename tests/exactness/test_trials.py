@@ -6,30 +6,26 @@ import math
 import pytest
 import torch
 
-from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.words import say
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.guard import VerifierFault
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED, Row
+from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import CONFIGURED, configured_stratum, run_trials
-from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules import batched
 from specbench.rules.matching import MatchingVerifier
-from specbench.rules.rule import Rule
-from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
+from tests.exactness.test_input_laws import DROPS, made_up
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
+from tests.helpers.made_up_verifiers import changed, refusing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
@@ -92,13 +88,10 @@ def test_code_of_another_order_differs_and_leans_to_no_side():
 
 
 def test_a_wrong_residual_is_seen_with_and_without_a_rule_to_hold_it_against():
-    class Unnamed(residual.TargetResidual):
-        rule = "mine"
-
     _, rows, tests = trials(residual.TargetResidual(), 150, "small")
     assert rows["small"].structural > 50
     assert tests[PAIRED].p_value < 1e-3
-    _, rows, tests = trials(Unnamed(), 60, "large batches")
+    _, rows, tests = trials(changed(residual.TargetResidual, rule="mine"), 60, "large batches")
     assert rows["large batches"].tv is None
     assert tests[CLASSES].p_value < 1e-4
 
@@ -119,13 +112,8 @@ def test_the_mean_over_strata_knows_nothing_of_strata_without_calls():
 
 
 def test_refusals_are_kept_and_the_rest_goes_on():
-    class NoOneHot(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            if draft.rows is None:
-                raise ArgumentError("draft.rows: None is not supported")
-            return super().verify(draft, target, streams)
-
-    outcome, rows, _ = trials(NoOneHot(), 60, "tiny")
+    verifier = refusing(when=lambda draft: draft.rows is None, says="draft.rows: None is not supported")
+    outcome, rows, _ = trials(verifier, 60, "tiny")
     assert outcome.refusals == {"draft.rows: None is not supported": rows["tiny"].refused}
     assert 5 < rows["tiny"].refused < 30
     assert rows["tiny"].calls + rows["tiny"].refused == 60
@@ -241,25 +229,15 @@ def test_a_run_that_drafts_nothing_has_its_conditions():
 def test_rounding_is_told_from_a_bug():
     """Thresholds off by a relative 3e-6 are what float32 costs; off by 3e-3 they are not."""
 
-    class Off(TokenSteps):
-        by = 3e-6
-
-        def accepts(self, p, q, u):
-            return u * q * (1 - self.by) < p
-
-    far = Off()
-    far.by = 3e-3
-    _, near_rows, _ = trials(Off(), 60, "large batches", "long drafts")
-    _, far_rows, _ = trials(far, 60, "large batches", "long drafts")
-    assert sum(row.structural for row in near_rows.values()) == 0
-    assert sum(row.structural for row in far_rows.values()) > 3
+    near, far = (
+        trials(changed(accepts=lambda _, p, q, u, by=by: u * q * (1 - by) < p), 60, "large batches", "long drafts")[1]
+        for by in (3e-6, 3e-3)
+    )
+    assert sum(row.structural for row in near.values()) == 0
+    assert sum(row.structural for row in far.values()) > 3
 
 
-DROPS = Rule(
-    name="drops", title="rule that drops", guarantee="lossless", thresholds=token.thresholds,
-    residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q),
-)  # fmt: skip
-SOUND_OWN = Rule(name="own", title="own rule", guarantee="lossless", thresholds=token.thresholds)
+SOUND_OWN = made_up("own")
 
 
 class Follows(MaskedVerifier):
@@ -281,14 +259,7 @@ def test_code_is_no_better_than_a_rule_of_its_own():
     assert outcome.unfit is not None
     failure = failure_of(Subject(Follows(DROPS)), outcome)
     assert failure is not None
-    assert any("by the formulas of the rule that drops the first token" in line for line in failure.lines)
-
-
-def test_the_headline_of_a_wrong_rule_says_on_how_many_requests():
-    rows = [Row("D", LAW, 40, 9.0, 0, 0.0, 40), Row("tiny of D", FORM, 40, 0.0, 0, 1.0)]
-    evidence = Evidence(rows=rows)
-    sentence = say("headline", verdict_of(evidence), evidence)[0]
-    assert sentence == "not lossless: its rule's formulas are not the target's on 9 of 40 requests of D"
+    assert any("by the formulas of the rule drops the first token" in line for line in failure.lines)
 
 
 def test_a_sound_rule_of_ones_own_adds_its_own_bound():

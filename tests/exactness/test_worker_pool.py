@@ -1,5 +1,6 @@
 """Calls shared among processes: the same results as in one, whatever happens to a process."""
 
+import copy
 import os
 import random
 import signal
@@ -19,30 +20,27 @@ from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
-from specbench.rules.rule import Rule
 from specbench.rules.token.masked import MaskedVerifier
+from tests.exactness.test_input_laws import LENIENT, made_up
 from tests.helpers.cases import CPU
+from tests.helpers.made_up_verifiers import changed
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 SMALL = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large batches"))
 
 
-class OfOwnRule(MaskedVerifier):
-    rule = Rule(
-        name="own", title="own rule", guarantee="lossless", thresholds=lambda along: (1.2 * along.ratio).clamp(max=1)
-    )
-
-
-class WithoutARule(accept.AcceptsEverything):
-    rule = Rule(name="unknown", title="unknown rule", guarantee="lossless", thresholds=None)
-
-
 @pytest.mark.cases(1, 2)
-@pytest.mark.parametrize("verifier", [MaskedVerifier, accept.AcceptsEverything, OfOwnRule, WithoutARule])
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        MaskedVerifier(), accept.AcceptsEverything(), changed(MaskedVerifier, rule=LENIENT),
+        changed(accept.AcceptsEverything, rule=made_up("unknown", None)),
+    ],
+)  # fmt: skip
 def test_three_processes_show_what_one_shows(verifier):
     def shown(share: int):
         with torch.inference_mode():
-            trials = run_trials(verifier(), CallsToDraw(7, CPU, 40, strata=SMALL), share=share)
+            trials = run_trials(copy.deepcopy(verifier), CallsToDraw(7, CPU, 40, strata=SMALL), share=share)
         example, unfit = trials.example, trials.unfit
         return (
             trials.rows,

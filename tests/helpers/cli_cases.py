@@ -62,6 +62,8 @@ BAD_INPUT = [
     Case("rounds without end", ("protocol.max_rounds=1000000000",), ("max_rounds=1000000000", "from 1 to 10000")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
     Case("draws no number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")),
+    Case("no flag", ("protocol.together=2",), ("protocol.together=2: neither true nor false. Use true or false.",)),
+    Case("in turn", ("protocol.together=true", "protocol.against=[transformers]"), ("not timed in rounds that jobs",)),
     # The pair
     Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
     Case("no draft", ("pair=hf", "pair.target=embedded:target"), ("pair.draft=null: drafter=model",)),
@@ -125,6 +127,9 @@ BAD_INPUT = [
             ("cost", "gamma=3"),
             ("exactness", "workload.limit=3"),
         )
+    ),
+    Case(
+        "several texts judged", ("protocol=judge", "source=llama_server", "sampler.n=2"), ("Each text is a request of",)
     ),
     Case("replay of specbench's verifier", (*REPLAY, "verifier=block"), ("verifier=block: ",), files=TRACE),
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
@@ -210,15 +215,6 @@ class Buggy:
 
 CLASSES = f"{__name__}.Buggy,specbench.rules.token.naive.NaiveVerifier"
 BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
-JUDGED = Case(
-    "verifier judged",
-    (
-        *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
-        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.calls=0", "protocol.use_calls=0"),
-        *("protocol.seconds=0", AS_SLOW_CODE),
-    ),
-    ("not lossless",),
-)
 # Each flag of Hydra, with what it prints.
 FLAGS = [
     Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("Drafter\nlayers: 0.25",)),

@@ -39,6 +39,14 @@ class Ended:
     status: int
     text: str
 
+    def check(self, status: int, *says: str) -> "Ended":
+        """Asserts how it ended and what it printed, without a traceback."""
+        assert self.status == status, self.text
+        for words in says:
+            assert words in self.text, f"{words!r} is not in:\n{self.text}"
+        assert "Traceback" not in self.text, self.text
+        return self
+
 
 def load_once() -> None:
     """Loads the embedded pair as a job does, for all children to come, and sets the threads that they begin with.
@@ -110,3 +118,15 @@ class Child:
 
 def run(folder: Path, *arguments: str, before: Callable[[], object] | None = None) -> Ended:
     return Child(folder, *arguments, before=before).ended()
+
+
+def put_through(folder: Path, *scenarios: Callable[[Path], object]) -> None:
+    """Runs scenarios, each in a folder of its name, and leaves NAME.txt of each: what was wrong, or nothing."""
+    for scenario in scenarios:
+        (place := folder / scenario.__name__).mkdir()
+        wrong = ""
+        try:
+            scenario(place)
+        except Exception:
+            wrong = traceback.format_exc()
+        place.with_suffix(".txt").write_text(wrong)

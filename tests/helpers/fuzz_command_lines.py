@@ -1,24 +1,25 @@
-"""Command lines that nobody would write: python -m tests.helpers.fuzz_command_lines FOLDER COUNT leaves ended.json there.
+"""Made-up command lines: python -m tests.helpers.fuzz_command_lines FOLDER COUNT fails if one ends otherwise than it may.
 
 Each replays a trace of two tokens, with one to three overrides made up by hypothesis: keys that there are and keys that
-there are not, with values of every kind. Of each, its exit status, what it printed, and the rows that it left.
+there are not, with values of every kind. It may end in rows of the requested choices, or in one clear message.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+import traceback
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 
+import pandas as pd
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from specbench.metrics import results
 from tests.helpers.cli_cases import TRACE
-from tests.helpers.forked import Child
+from tests.helpers.forked import Child, Ended
 
+LOOKS = ("-h", "--help", "--cfg", "--info", "--hydra-help")
 HANGS = 60.0  # seconds after which a process counts as hanging
 SMALL = (
     *("protocol=replay", "protocol.trace=trace.jsonl", "tracking.mode=disabled"),
@@ -82,21 +83,39 @@ def command_lines(count: int) -> list[list[str]]:
     return [list(overrides) for overrides in made][:count]
 
 
+def check(overrides: list[str], got: Ended, place: Path) -> None:
+    """Asserts that a command line ended in rows of what it asked for, or in a message that names one of its keys."""
+    assert got.status in (0, 1, 2)  # neither a signal nor a hang
+    assert "Traceback" not in got.text
+    if got.status != 0:
+        assert any(override.lstrip("+~").partition("=")[0] in got.text for override in overrides)
+    elif overrides[-1] not in LOOKS:
+        plans = [plan.parent for plan in place.glob("**/plan.json") if list(plan.parent.glob("*/results.parquet"))]
+        rows = pd.concat([results.read_results(sweep) for sweep in plans])
+        assert len(rows)
+        for override in overrides:
+            key, _, value = override.lstrip("+").partition("=")
+            if key in ("seed", "verifier", "temperature") and not {*value} & {*",($"}:
+                assert set(rows[key].astype(str)) == {value.lstrip("0") or "0"}
+
+
 def _main(folder: str, count: str) -> None:
     warnings.simplefilter("ignore")
-    ended = []
-    for number, overrides in enumerate(command_lines(int(count))):
+    lines, fine, wrong = command_lines(int(count)), 0, []
+    assert len(lines) == int(count)
+    for number, overrides in enumerate(lines):
         place = Path(folder) / str(number)
         place.mkdir()
         (place / "trace.jsonl").write_text(TRACE["trace.jsonl"])
         (place / "fifo").touch()
         got = Child(place, *SMALL, *overrides).ended(HANGS)
-        rows = [json.loads(results.read_results(plan.parent).to_json(orient="records"))
-                for plan in place.glob("**/plan.json") if list(plan.parent.glob("*/results.parquet"))]  # fmt: skip
-        ended.append(
-            {"number": number, "overrides": overrides, **asdict(got), "rows": [row for sweep in rows for row in sweep]}
-        )
-    (Path(folder) / "ended.json").write_text(json.dumps(ended, indent=1))
+        fine += got.status == 0
+        try:
+            check(overrides, got, place)
+        except Exception:
+            wrong.append(f"{overrides}: exit status {got.status}\n{got.text[-1500:]}\n{traceback.format_exc()}")
+    assert not wrong, "\n\n".join(wrong)
+    assert 2 <= fine <= len(lines) // 2  # neither all nonsense nor all fine
 
 
 if __name__ == "__main__":

@@ -114,27 +114,19 @@ FAR = "after 512 of 1,600 calls of D; not run: calls in long use"
 def evidences() -> Iterator[Evidence]:
     """Every combination, and those of code that does not run, which come last."""
     unsupported = ({}, {"one_hot": "draft.rows: None is not supported"})
+    changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)
     for bounds, drawn, habits, rows, refused, cut in itertools.product(
         BOUNDS.values(), INPUTS.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
     ):
         calls = CallBound(24_000, 3, 7.01e-4) if cut else CallBound(24_000, 0, 1.88e-4)
-        more = {
-            "calls": calls if any(not row.by_counts for row in bounds) else None,
-            "batch": 131_072,
-        }
-        more |= {"refusals": {"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {}}
-        changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)
-        more |= {"long_use": None if not drawn else changed if cut else LONG_USE}
         yield Evidence(
-            rows=rows,
-            bounds=bounds,
-            inputs=drawn,
-            habits=habits,
-            unsupported=refused,
+            rows=rows, bounds=bounds, inputs=drawn, habits=habits, unsupported=refused, batch=131_072,
+            calls=calls if any(not row.by_counts for row in bounds) else None,
+            refusals={"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {},
+            long_use=None if not drawn else changed if cut else LONG_USE,
             cut=["calls of D", "calls in long use"] * cut,
             interrupted=FAR if refused and rows is ROWS["passed"] else None,
-            **more,
-        )
+        )  # fmt: skip
     for located in (0.18, 0.3):
         biased = dataclasses.replace(BOUNDS["biased"][0], rule_error=0.18, located=located)
         for structural in (0, 4):

@@ -6,33 +6,44 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from specbench.runs import execute
+from specbench.runs import ending, execute
 from specbench.runs.state import Status
 from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.forked import run
 from tests.helpers.small_sweeps import ONE, TWO
 
 
-def no_room(folder: Path) -> dict[str, object]:
-    """Files that cannot grow beyond 2 KiB, as on a full disk; a folder that turns read-only; one that goes away."""
+def full_disk(folder: Path) -> None:
+    """Files that cannot grow beyond 2 KiB; then there is room again."""
 
     def small_files() -> None:
         sys.dont_write_bytecode = True  # it would be left in the tree, cut off at 2 KiB, for all other tests
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
-    outcome: dict[str, object] = {"full": asdict(run(folder / "full", *TWO, before=small_files))}
-    outcome["full again"] = run(folder / "full", "resume=latest").status
+    says = ("File too large). Free space there", "What was measured: ", "0 of 2 jobs done, 2 failed.")
+    run(folder, *TWO, before=small_files).check(1, *says)
+    run(folder, "resume=latest").check(0)
 
-    def read_only() -> None:
+
+def read_only(folder: Path) -> None:
+    """A folder that turns read-only after the first job."""
+
+    def before() -> None:
         _obey_permissions()
         _after_first_row(lambda sweep: [path.chmod(0o555) for path in (sweep, *sweep.iterdir()) if path.is_dir()])
 
-    outcome["read-only"] = asdict(run(folder / "ro", *TWO, before=read_only))
-    outcome["gone"] = asdict(run(folder / "gone", *TWO, before=lambda: _after_first_row(_remove)))
-    return outcome
+    says = ("Permission denied", "rows stay in the jobs' folders", "1 of 2 jobs done")
+    ended = run(folder, *TWO, before=before).check(1, *says)
+    assert "Results: " not in ended.text  # which would name a file that is not there
+
+
+def moved(folder: Path) -> None:
+    """The sweep's folder goes away."""
+    move = lambda sweep: sweep.rename(sweep.with_name("moved"))  # noqa: E731
+    run(folder, *TWO, before=lambda: _after_first_row(move)).check(1, "was the sweep moved?")
 
 
 def _obey_permissions() -> None:
@@ -58,45 +69,54 @@ def _after_first_row(action: Callable[[Path], object]) -> None:
     execute.write_tables = written
 
 
-def _remove(sweep: Path) -> None:
-    sweep.rename(sweep.with_name("moved"))
+# What goes wrong beside the numbers costs nothing of them; but a report that fails is no success.
 
 
-def beside_numbers(folder: Path) -> dict[str, object]:
-    """What goes wrong beside the numbers costs nothing of them: figures, tracking, reports, links."""
+def no_figures(folder: Path) -> None:
+    """Figures that cannot be drawn."""
+    says = ("figures are missing (RuntimeError: broken on purpose)", "Results: ")
+    run(folder, *ONE, before=lambda: setattr(execute, "draw_figures", _raise)).check(0, *says)
 
-    def broken_figures() -> None:
-        execute.draw_figures = _raise
 
-    def broken_tracking() -> None:
-        TrackedRun.end = lambda _: "not tracked in W&B (broken on purpose)"
+def no_tracking(folder: Path) -> None:
+    """A run that W&B does not take."""
+    broken = lambda _: "not tracked in W&B (broken on purpose)"  # noqa: E731
+    run(folder, *ONE, before=lambda: setattr(TrackedRun, "end", broken)).check(0, "not tracked in W&B", "Results: ")
 
-    def killed_tracking() -> None:
-        TrackedRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
-    def broken_report() -> None:
-        from specbench.runs import ending
+def killed_tracking(folder: Path) -> None:
+    """A process that is killed while it tracks rows, which stand."""
+    kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    assert run(folder, *ONE, before=lambda: setattr(TrackedRun, "end", kill)).status == -9
+    cause = "its process ended before its figures and its tracking were finished"
+    run(folder, "report").check(0, "Results: ", "warning: gamma=1,verifier=masked", cause)
 
-        ending.find_analysis = _raise  # a smoke sweep has no report to build
 
-    def no_links() -> None:
-        Path.symlink_to = _raise_os_error  # ty: ignore
+def no_report(folder: Path) -> None:
+    """A report that cannot be made hides no number."""
+    says = ("tokens a step", "report: RuntimeError: broken on purpose")  # a smoke sweep has no report to build
+    run(folder, *ONE, before=lambda: setattr(ending, "find_analysis", _raise)).check(1, *says)
 
-    (folder / "file" / "outputs" / "smoke").mkdir(parents=True)
-    (folder / "file" / "outputs" / "smoke" / "latest").write_text("mine")
-    return {
-        "figures": asdict(run(folder / "figures", *ONE, before=broken_figures)),
-        "tracking": asdict(run(folder / "tracking", *ONE, before=broken_tracking)),
-        "killed tracking": run(folder / "untracked", *ONE, before=killed_tracking).status,
-        "untracked": asdict(run(folder / "untracked", "report")),
-        "report": asdict(run(folder / "report", *ONE, before=broken_report)),
-        "links": asdict(run(folder / "links", *ONE, before=no_links)),
-        "links report": asdict(run(folder / "links", "report")),
-        "a file named latest": asdict(run(folder / "file", *ONE)),
-        "its content": (folder / "file" / "outputs" / "smoke" / "latest").read_text(),
-        "exits": asdict(run(folder / "exits", *ONE, before=_exiting)),
-        "latest of a failure": (folder / "exits" / "outputs" / "smoke" / "latest").exists(),
-    }
+
+def no_links(folder: Path) -> None:
+    """A file system without links."""
+    run(folder, *ONE, before=lambda: setattr(Path, "symlink_to", _raise_os_error)).check(0)
+    run(folder, "report").check(0, "Results: ")
+
+
+def file_named_latest(folder: Path) -> None:
+    """A user's file where the link to the newest sweep would be."""
+    latest = folder / "outputs" / "smoke" / "latest"
+    latest.parent.mkdir(parents=True)
+    latest.write_text("mine")
+    run(folder, *ONE).check(0)
+    assert latest.read_text() == "mine"
+
+
+def exits(folder: Path) -> None:
+    """A component of a job calls sys.exit; a sweep without rows is not the newest."""
+    run(folder, *ONE, before=_exiting).check(1, "failed: SystemExit: 0")
+    assert not (folder / "outputs" / "smoke" / "latest").exists()
 
 
 def _raise(*_: object, **__: object) -> None:

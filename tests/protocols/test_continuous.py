@@ -1,21 +1,26 @@
-"""Continuous batches in the protocol decode: the same texts as batch by batch, from fuller steps."""
+"""The protocol decode: continuous batches have the texts of single ones, and its check fails a biased verifier."""
 
 import dataclasses
 import itertools
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Request, decoder
+from specbench.exactness.zoo.accept import AcceptsEverything
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import STEPS, TEXTS, RunRow
 from specbench.models import Pair
 from specbench.protocols import Outcome
 from specbench.protocols.decode import DecodeProtocol, headline
+from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.protocols.rounds import TimedRounds
 from specbench.reports.markdown import literal
 from specbench.reports.winner import fastest
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers import cases
 from tests.helpers.contexts import model_context, run_context
@@ -115,3 +120,34 @@ def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
     sentence = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
     assert headline(measured, quiet) == sentence
     assert "interval" not in headline(measured | {"speedup_low": 1.25, "speedup_high": 1.75}, quiet)
+
+
+# --- The empirical-against-target check ---
+
+SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
+
+
+def make_context(pair, verifier):
+    requests = make_requests(pair, 2, SamplingParams())
+    return model_context(pair, verifier=verifier, verifier_name="any", gamma=2, batch_size=1, requests=requests)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):
+    """The seeds are fixed, so that the sound verifier's p-value is what it is; the biased one lies far beyond noise."""
+    sound, rows = check_first_tokens(make_context(pair, MaskedVerifier()), SETTINGS)
+    biased, _ = check_first_tokens(make_context(pair, AcceptsEverything()), SETTINGS)
+    assert sound["check_p_value"] > 0.01
+    assert biased["check_p_value"] < 0.002
+    assert biased["check_tv"] > biased["check_tv_noise_q99"] > sound["check_tv"]
+    assert sum(row.count for row in rows) == SETTINGS.prefixes * SETTINGS.draws
+
+
+def test_prefixes_are_cut_where_the_target_hesitates(pair):
+    context = make_context(pair, MaskedVerifier())
+    for request in context.requests:
+        cut = uncertain_prefix(context, request)
+        assert request.prompt[: len(cut.prompt)] == cut.prompt
+        assert len(cut.prompt) > len(request.prompt) // 2
+        entropies = torch.special.entr(context.target.score(request.prompt).softmax(-1)).sum(-1)
+        assert entropies[len(cut.prompt) - 1] == entropies[len(request.prompt) // 2 :].max()

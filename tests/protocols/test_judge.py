@@ -137,25 +137,6 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert outcome.failure is not None
 
 
-def test_a_text_that_rounding_forks_before_its_stop_string_refutes_nothing():
-    """Its own greedy text, beside others, was another one: this says nothing of stop strings."""
-    outcome = judged(engines.RoundsAlone())
-    row = checks(outcome)[STOP, Mode.SPECULATIVE]
-    assert (row.cases, row.failures, row.detail) == (0, 0, "not checked: no text came to its stop string")
-    assert checks(outcome)[STOP, Mode.PLAIN].cases > 0
-    assert outcome.failure is None
-
-
-@pytest.mark.parametrize("source", [engines.ShowsStops(tuple(Mode)), engines.ShowsStops(tuple(Mode), whole=True)])
-def test_an_engine_that_shows_stop_strings_both_ways_keeps_them(source):
-    """As engines do that leave a whole last token; what the text goes on with inside of it is no matter."""
-    outcome = judged(source)
-    for mode in Mode:
-        assert checks(outcome)[STOP, mode].cases > 0
-        assert checks(outcome)[STOP, mode].failures == 0
-    assert outcome.failure is None
-
-
 class EndsOtherwise(engines.ShowsStops):
     """Its last token, which holds the stop string, is another one if it speculates alone, as rounding may have it."""
 
@@ -166,12 +147,6 @@ class EndsOtherwise(engines.ShowsStops):
         return dataclasses.replace(
             completion, token_ids=(*(completion.token_ids or ())[:-1], 39), text=f"{completion.text}9"
         )
-
-
-def test_a_text_that_forks_in_the_token_of_its_stop_string_refutes_nothing():
-    outcome = judged(EndsOtherwise(tuple(Mode)))
-    assert checks(outcome)[STOP, Mode.SPECULATIVE].cases > 0
-    assert outcome.failure is None
 
 
 class LeavesCharacters(engines.Engine):
@@ -203,14 +178,6 @@ def test_characters_that_plain_texts_of_the_same_tokens_change_too_refute_nothin
     assert verdicts(judged(LeavesCharacters(plain=True)))[1] == NOT_REFUTED
 
 
-def test_an_engine_that_refuses_several_texts_is_judged_without_them():
-    """As llama-server does with -np 1."""
-    outcome = judged(engines.Several("refuses"))
-    row = checks(outcome)[COPIES, Mode.SPECULATIVE]
-    assert (row.cases, row.detail) == (0, "not checked: n is at most 1")
-    assert certificate(outcome)["verdict"] == NOT_REFUTED
-
-
 class RefusesPlainly(engines.Several):
     """As two servers with different -np do."""
 
@@ -218,13 +185,6 @@ class RefusesPlainly(engines.Several):
         if mode is Mode.PLAIN:
             raise SpecbenchError("n is at most 1")
         return super().choices(request, count, mode)
-
-
-def test_copies_are_not_held_against_plain_texts_that_nobody_has():
-    outcome = judged(RefusesPlainly("copies"))
-    row = checks(outcome)[COPIES, Mode.SPECULATIVE]
-    assert (row.cases, row.detail) == (0, "not checked: there are no plain texts to compare with")
-    assert certificate(outcome)["verdict"] == NOT_REFUTED
 
 
 class OneLikelyText(engines.Several):
@@ -235,10 +195,37 @@ class OneLikelyText(engines.Several):
         return probs / probs.sum()
 
 
-def test_equal_texts_of_a_distribution_that_has_one_likely_text_refute_nothing():
-    outcome = judged(OneLikelyText("copies"))
-    assert checks(outcome)[COPIES, Mode.SPECULATIVE].cases > 0
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        # As engines that leave a whole last token; what the text goes on with inside of it is no matter.
+        (engines.ShowsStops(tuple(Mode)), STOP),
+        (engines.ShowsStops(tuple(Mode), whole=True), STOP),
+        (EndsOtherwise(tuple(Mode)), STOP),
+        (OneLikelyText("copies"), COPIES),
+    ],
+)
+def test_what_plain_texts_do_too_or_rounding_explains_refutes_nothing(source, check):
+    outcome = judged(source)
+    for mode in Mode:
+        assert checks(outcome)[check, mode].cases > 0
     assert verdicts(outcome)[2] == MEASURED
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize(
+    ("source", "check", "why"),
+    [
+        (engines.RoundsAlone(), STOP, "no text came to its stop string"),  # as it did beside others
+        (engines.Several("refuses"), COPIES, "n is at most 1"),  # llama-server with -np 1
+        (RefusesPlainly("copies"), COPIES, "there are no plain texts to compare with"),
+    ],
+)
+def test_what_an_engine_does_not_return_is_not_checked_and_refutes_nothing(source, check, why):
+    outcome = judged(source)
+    row = checks(outcome)[check, Mode.SPECULATIVE]
+    assert (row.cases, row.failures, row.detail) == (0, 0, f"not checked: {why}")
+    assert certificate(outcome)["verdict"] == NOT_REFUTED
 
 
 def test_wrong_log_probabilities_are_named_and_refute_nothing():

@@ -195,6 +195,12 @@ def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: 
     )
 
 
+def text_with(factors: np.ndarray, members: np.ndarray | None = None, expected: float = 0.0) -> ScoredText:
+    """A text with these factors [n, bets], of no members of four sets if none are given."""
+    marks, members = np.zeros(len(factors)), np.zeros((len(factors), 4)) if members is None else members
+    return ScoredText(factors, marks, marks, members, np.full_like(members, expected))
+
+
 def test_every_token_is_scored_given_its_own_text():
     """By one pass over each text alone, whatever else is scored; equal texts are scored once."""
     checkpoint, calls = scorer(temperature=0.8, top_k=50), []
@@ -279,7 +285,7 @@ def test_bounds_hold_the_truth():
         for mode in Mode:
             share = 0.4 if mode is Mode.SPECULATIVE else 0.3
             drawn = (rng.random((150, 4, 1)) < share).astype(float)
-            texts[mode] = [ScoredText(np.zeros((4, 1)), *[np.zeros(4)] * 2, one, np.full((4, 1), 0.3)) for one in drawn]
+            texts[mode] = [text_with(np.zeros((4, 1)), one, 0.3) for one in drawn]
         for row in share_rows(texts, ["a"], 0.9):
             truth = 0.0 if row.mode == Mode.PLAIN else 0.1
             assert abs(row.difference) <= row.bound
@@ -289,7 +295,7 @@ def test_bounds_hold_the_truth():
 
 
 def test_one_text_of_each_mode_bounds_nothing():
-    one = ScoredText(np.zeros((4, 1)), *[np.zeros(4)] * 2, np.ones((4, 1)), np.full((4, 1), 0.3))
+    one = text_with(np.zeros((4, 1)), np.ones((4, 1)), 0.3)
     assert {row.bound for row in share_rows({mode: [one] for mode in Mode}, ["a"], 0.99)} == {1.0}
 
 
@@ -302,11 +308,7 @@ def test_tokens_that_the_checkpoint_excludes_refute_only_if_speculation_alone_ha
     checkpoint, ones = scorer(), np.zeros((1, len(BETS)))
     texts = {Mode.SPECULATIVE: speculative, Mode.PLAIN: plain}
     checkpoint.texts = {
-        mode: [
-            ScoredText(ones + (math.inf if i < texts[mode] else 0), *[np.zeros(1)] * 2, *[np.zeros((1, 4))] * 2)
-            for i in range(20)
-        ]
-        for mode in Mode
+        mode: [text_with(ones + (math.inf if i < texts[mode] else 0)) for i in range(20)] for mode in Mode
     }
     assert judge_checkpoint(checkpoint, 1e-4, 0.99).verdict == verdict
     assert checkpoint.refutes(1e-4) == (verdict == REFUTED)
@@ -318,10 +320,7 @@ def test_texts_full_of_tokens_that_the_checkpoint_excludes_refute_as_rarely_as_s
     Four or more of 300 have a chance below 1e-7. Bets on tokens refute in 10% of runs.
     """
     checkpoint, rng, refuted = scorer(), np.random.default_rng(0), 0
-    sound, excluded = (
-        ScoredText(np.full((8, len(BETS)), factor), *[np.zeros(8)] * 2, *[np.zeros((8, 4))] * 2)
-        for factor in (0.0, math.inf)
-    )
+    sound, excluded = (text_with(np.full((8, len(BETS)), factor)) for factor in (0.0, math.inf))
     for _ in range(300):
         checkpoint.texts = {mode: [excluded if odd else sound for odd in rng.random(100) < 0.01] for mode in Mode}
         refuted += checkpoint.refutes(1e-4)
@@ -334,7 +333,7 @@ def test_a_bound_holds_if_few_texts_are_wrong_as_a_whole():
     4 of 400 bounds may be below the truth; 16 or more have a chance below 1e-5. Bounds over tokens are in 53 or so.
     """
     rng, below, nothing = np.random.default_rng(0), 0, np.zeros((32, 1))
-    sound, wrong = (ScoredText(nothing, *[np.zeros(32)] * 2, nothing + share, nothing) for share in (0, 1))
+    sound, wrong = (text_with(nothing, nothing + share) for share in (0, 1))
     for _ in range(400):
         texts = {mode: [sound] * 100 for mode in Mode}
         texts[Mode.SPECULATIVE] = [wrong if odd else sound for odd in rng.random(100) < 0.02]
@@ -345,12 +344,8 @@ def test_a_bound_holds_if_few_texts_are_wrong_as_a_whole():
 def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refuted():
     checkpoint = scorer()
     against, nothing = np.full((40, 1), 1.0), np.zeros((40, 1))
-    parts = [np.zeros(40)] * 2, [np.zeros((40, 1))] * 2
     for plain, refuted in ((nothing, True), (np.full((40, 1), math.log(DOUBT) / 30), False)):
-        checkpoint.texts = {
-            Mode.PLAIN: [ScoredText(plain, *parts[0], *parts[1])],
-            Mode.SPECULATIVE: [ScoredText(against, *parts[0], *parts[1])],
-        }
+        checkpoint.texts = {Mode.PLAIN: [text_with(plain)], Mode.SPECULATIVE: [text_with(against)]}
         assert checkpoint.refutes(1e-4) == refuted
 
 
@@ -375,10 +370,10 @@ def test_evidence_against_plain_texts_says_something_only_where_speculation_has_
 ):
     """Ten to one against plain texts comes up in a tenth of the runs of sound engines, none of which could be told."""
     checkpoint = scorer()
-    parts = [np.zeros(20)] * 2, [np.zeros((20, len(checkpoint.sets)))] * 2
+    nothing = np.zeros((20, len(checkpoint.sets)))
     for mode, decades in ((Mode.PLAIN, plain), (Mode.SPECULATIVE, speculative)):
         a_token = decades * math.log(10) / 40
-        checkpoint.texts[mode] = [ScoredText(np.full((20, 1), a_token), *parts[0], *parts[1])] * 2
+        checkpoint.texts[mode] = [text_with(np.full((20, 1), a_token), nothing)] * 2
     finding = judge_checkpoint(checkpoint, 1e-4, 0.99)
     assert finding.verdict == verdict
     assert re.search(words, finding.answer)

@@ -178,19 +178,21 @@ def test_what_cannot_be_judged_is_refused():
         JudgeProtocol(tolerance=math.nan)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("kept", "message"),
+    ("returned", "message"),
     [
-        (slice(1, None), "3 completions for 4 requests"),
+        (lambda texts: texts[1:], "3 completions for 4 requests"),
         # Texts of different prompts would be compared.
-        (slice(None, None, -1), "made up 1 returned the text of another request than that for prompt"),
+        (lambda texts: texts[::-1], "made up 1 returned the text of another request than that for prompt"),
+        (lambda _: None, "a NoneType, not a list of completions for .* return one for each"),
     ],
-    ids=["too few", "another order"],
+    ids=["too few", "another order", "none"],
 )
-def test_an_engine_that_returns_other_texts_than_it_should_is_named(kept, message):
+def test_an_engine_that_returns_other_texts_than_it_should_is_named(returned, message):
     class Returns(engines.Engine):
         def complete(self, requests: Any, mode: Mode) -> Any:
-            return super().complete(requests, mode)[kept]
+            return returned(super().complete(requests, mode))
 
     with pytest.raises(SpecbenchError, match=message):
         judged(Returns())
@@ -204,9 +206,6 @@ def test_token_ids_may_be_any_sequence_of_numbers():
     expected = TextCompletion(**fields, token_ids=(1, 2), logprobs=(-1.0, -2.0))
     for ids in ([1, 2], np.array([1, 2]), torch.tensor([1, 2])):
         assert TextCompletion(**fields, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
-    for ids in ([1.5], ["a"], 3):
-        with pytest.raises(ArgumentError, match=r"^token_ids: .*; give a tuple of numbers"):
-            TextCompletion(**fields, token_ids=ids)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -214,6 +213,7 @@ def test_token_ids_may_be_any_sequence_of_numbers():
     ("field", "says"),
     [
         ({"text": None}, "text: None; give a str"),
+        *(({"token_ids": ids}, "token_ids: .*; give a tuple of numbers") for ids in ([1.5], ["a"], 3)),
         ({"token_ids": (-1, 2)}, r"token_ids: \(-1, 2\); give ids from 0"),
         ({"counters": {"drafted": "many"}}, "counters: {'drafted': 'many'}; give numbers from 0"),
         ({"counters": {"steps": -1}}, "counters: {'steps': -1}; give numbers from 0"),
@@ -224,16 +224,6 @@ def test_a_field_of_a_text_that_holds_something_else_is_named(field, says):
     request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
     with pytest.raises(ArgumentError, match=f"^{says}"):
         TextCompletion(**{"request": request, "mode": Mode.PLAIN, "text": "", **field})
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_source_that_returns_no_list_is_named():
-    class Nothing(engines.Engine):
-        def complete(self, requests: Any, mode: Mode) -> Any:
-            return None
-
-    with pytest.raises(SpecbenchError, match="a NoneType, not a list of completions for .* return one for each"):
-        judged(Nothing())
 
 
 @pytest.mark.parametrize(("name", "value"), [("engine", None), ("unsupported", None), ("modes", "plain")])

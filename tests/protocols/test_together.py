@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +51,7 @@ def toy(sweep: Path, job: int, jobs: tuple[int, ...] = (0, 1, 2)) -> Toy:
     }  # fmt: skip
     for name, value in fields.items():
         object.__setattr__(made, name, value)
-    (sweep / str(job)).mkdir(exist_ok=True)
+    (sweep / str(job)).mkdir(parents=True, exist_ok=True)
     return made
 
 
@@ -141,7 +140,7 @@ def test_texts_are_those_of_a_decoder_alone(tmp_path, clock):
 @pytest.mark.parametrize("torn", [pytest.param("", marks=pytest.mark.thorough), '{"round": {"0": {"sec'])
 def test_an_interrupted_job_goes_on_where_it_was(tmp_path, clock, torn):
     clock.noise = 0.3  # so that nothing is decided at the first look
-    whole = run(make(tmp_path / "whole"))
+    whole = run(tmp_path / "whole")
     count = len(rounds(clock))
     assert count > 8
 
@@ -150,7 +149,7 @@ def test_an_interrupted_job_goes_on_where_it_was(tmp_path, clock, torn):
             raise KeyboardInterrupt
 
     clock.order, clock.before = [], interrupt
-    sweep = make(tmp_path / "parts")
+    sweep = tmp_path / "parts"
     with pytest.raises(KeyboardInterrupt):
         run(sweep)
     with (sweep / "0" / TOGETHER).open("a") as file:
@@ -159,11 +158,6 @@ def test_an_interrupted_job_goes_on_where_it_was(tmp_path, clock, torn):
     again = run(sweep)
     assert len(rounds(clock)) == count - 4, "four rounds were on disk"
     assert measured(again) == measured(whole)
-
-
-def make(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def test_rounds_of_another_machine_are_made_anew(tmp_path, clock, monkeypatch):
@@ -175,16 +169,12 @@ def test_rounds_of_another_machine_are_made_anew(tmp_path, clock, monkeypatch):
     assert "another" in (tmp_path / "0" / TOGETHER).read_text()
 
 
-def fail_at(gamma: int) -> Callable[[int], None]:
-    def fail(now: int) -> None:
-        if now == gamma:
+def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_path, clock):
+    def fail(gamma: int) -> None:
+        if gamma == 1:
             raise ValueError("broken")
 
-    return fail
-
-
-def test_a_setting_that_fails_leaves_the_others_alone_and_fails_by_itself(tmp_path, clock):
-    clock.before = fail_at(1)
+    clock.before = fail
     assert run(tmp_path, 1).times.seconds.shape[1] == FIRST
     assert '"failed": {"0": "ValueError: broken"}' in (tmp_path / "1" / TOGETHER).read_text()
     with pytest.raises(ValueError, match="broken"):

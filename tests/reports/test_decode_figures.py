@@ -122,11 +122,6 @@ def test_position_rates_are_both_visible_where_they_are_equal() -> None:
     assert np.allclose(bars, ends)
 
 
-@pytest.mark.parametrize("rates", [[], [None, None]], ids=["gamma 0", "nothing drafted"])
-def test_without_a_rate_there_is_no_figure_of_positions(rates: list[None]) -> None:
-    assert plots.position_rates(rates, rates) is None
-
-
 def test_histograms_are_shares_of_steps() -> None:
     figure = plots.acceptance_histograms(frame(gamma_rows()))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [rf"$\gamma$ = {gamma}" for gamma in (1, 3, 12)]

@@ -17,13 +17,21 @@ def test_prompt_files(make, says, tmp_path):
 
 
 def test_unusual_prompts_that_can_be(tmp_path):
-    """A byte order mark, a zero that is meant, lines that end as on Windows, blank lines, whole numbers as names."""
+    """A byte order mark, a zero that is meant, lines that end as on Windows, blank lines, whole numbers as names.
+
+    And Unicode's line separators, which json.dumps(ensure_ascii=False) writes as they are.
+    """
     path = tmp_path / "p.jsonl"
-    lines(b'\xef\xbb\xbf{"prompt": "a\\u0000b"}\r', "", {"prompt": "c", "prompt_id": 7}, {"prompt": "d"})(path)
+    lines(
+        b'\xef\xbb\xbf{"prompt": "a\\u0000b"}\r',
+        "",
+        {"prompt": "c", "prompt_id": 7},
+        json.dumps({"prompt": "d\u2028\x85e"}, ensure_ascii=False),
+    )(path)
     assert [(prompt.name, prompt.text, prompt.place) for prompt in load_prompts(str(path))] == [
         ("line-1", "a\0b", "line 1"),
         ("7", "c", "line 3"),
-        ("line-4", "d", "line 4"),
+        ("line-4", "d\u2028\x85e", "line 4"),
     ]
 
 

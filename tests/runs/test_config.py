@@ -1,12 +1,15 @@
-"""What Hydra composed as a job's settings, and the file that has them."""
+"""What Hydra composed as a job's settings, the file that has them, and the pair that is loaded by them."""
 
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
-from specbench.runs import execute
-from specbench.runs.config import Config, as_config, read_settings, write_settings
+from specbench.core.errors import ConfigError
+from specbench.drafters import Drafter
+from specbench.runs import building, execute
+from specbench.runs.config import Config, PairConfig, as_config, read_settings, write_settings
 from specbench.runs.job import JobInfo
 from specbench.runs.state import JobState, Status, read_state
 from tests.helpers.small_sweeps import planned_sweep
@@ -54,3 +57,23 @@ def test_settings_that_cannot_be_read_are_none(tmp_path: Path, written: str | No
     if written is not None:
         (tmp_path / "config.yaml").write_text(written)
     assert read_settings(tmp_path) == {}
+
+
+# --- The pair of a job ---
+
+
+class Refusing(Drafter):
+    """Of a user's."""
+
+    def check(self, has_draft=None, target_config=None):
+        if target_config is not None:
+            raise ConfigError("drafter", "refusing", "not for this target", "Use another.")
+
+
+def test_a_drafter_may_refuse_the_pair_that_an_earlier_job_has_loaded(pair, monkeypatch):
+    monkeypatch.setattr(building, "_pairs", {})
+    monkeypatch.setattr(building, "load_pair", lambda *_, **__: pair)
+    config = Config(pair=PairConfig(target="embedded:target", draft="embedded:draft"))
+    assert building.loaded_pair(config, torch.device("cpu"), Drafter()) is pair
+    with pytest.raises(ConfigError, match="not for this target"):
+        building.loaded_pair(config, torch.device("cpu"), Refusing())

@@ -150,7 +150,7 @@ def test_a_job_that_was_refused_runs_once_it_can(here):
             (1, "workload.path=b.jsonl"),
         ]
     (here / "b.jsonl").write_text('{"prompt": "c"}\n')
-    with pytest.raises(ConfigError, match=r"the content of workload\.path changed since job 1 "):
+    with pytest.raises(ConfigError, match=r"the content of workload\.path changed since job 1 .*start a new sweep"):
         planned("resume=latest")
     assert (first.folder / "1/identity.json").exists()
 

@@ -52,7 +52,7 @@ def login(prompt): return False
 
 @pytest.fixture
 def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a wandb of a test's own before the real one; returns a function that does so."""
+    """Puts a wandb of a test's own before the real one, and a key for it; returns a function that does so."""
 
     def put(code: str = "") -> Path:
         package = tmp_path / "path" / "wandb"
@@ -60,6 +60,8 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (package / "__init__.py").write_text(COMMON + textwrap.dedent(code))
         monkeypatch.setenv("PYTHONPATH", str(package.parent))
         monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+        monkeypatch.setattr(process, "_stalled", [])
         monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
         (tmp_path / "tmp").mkdir()
         return tmp_path / "record"
@@ -107,7 +109,6 @@ def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, 
     """Nothing else is raised, nothing is left but the job's own files, and it ends."""
     wandb(code)
     monkeypatch.setitem(process.LIMITS, "offline", 1 if "sleep" in code else 60)
-    monkeypatch.setattr(process, "_stalled", [])
     warning = log(tmp_path / "job")
     assert re.fullmatch(rf"not tracked in W&B \(.*{message}.*\)", warning)
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == FILES
@@ -119,7 +120,6 @@ def test_a_process_that_is_stopped_does_not_stall_every_job_for_long(wandb, tmp_
     wandb("def init(**_): os.kill(os.getpid(), 19)")  # SIGSTOP
     monkeypatch.setitem(process.LIMITS, "offline", 2)
     monkeypatch.setattr(process, "LATER", 1)
-    monkeypatch.setattr(process, "_stalled", [])
     for name, limit in (("first", 2), ("second", 1), ("third", 1)):
         assert f"did not end within {limit} s; further runs wait for 1 s" in log(tmp_path / name)
 
@@ -141,10 +141,9 @@ def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, m
         (JobState("x", Status.FAILED, "interrupted"), {"status": "failed", "reason": "interrupted"}),
     ],
 )
-def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch, state, summary):
+def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, state, summary):
     """W&B's process outlives the measuring one and leaves only what W&B wrote."""
     record = wandb()
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     run = run_of(tmp_path / "job", "online", state)
     run.begin()
     assert run.live is not None
@@ -159,9 +158,7 @@ def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch,
 def test_a_live_run_ends_though_another_process_holds_its_pipe(wandb, tmp_path, monkeypatch):
     """A process forked from the measuring one holds it, for example."""
     wandb()
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setitem(process.LIMITS, "online", 60)
-    monkeypatch.setattr(process, "_stalled", [])
     run = run_of(tmp_path / "job", "online", JobState("x", Status.DONE))
     run.begin()
     with subprocess.Popen(["sleep", "300"], pass_fds=[run.live.process.stdin.fileno()]) as holder:
@@ -206,7 +203,6 @@ def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
 
 
 def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_DATA_DIR", "/theirs")
     monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
     record = wandb()
@@ -226,8 +222,7 @@ def init(**options):
 """
 
 
-def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path):
     record = wandb(UNREACHABLE)
     kept = rf"no answer; kept offline, `wandb sync {tmp_path}/job/wandb/offline-run-\*`"
     assert re.search(kept, log(tmp_path / "job", "online"))
@@ -237,7 +232,6 @@ def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("long", "tries"), [(0.0, 1), (1000.0, 2)], ids=["after a wait", "at once"])
 def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, monkeypatch, long, tries):
     record = wandb(UNREACHABLE)
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr(runs, "LONG_WAIT", long)
     monkeypatch.setattr(runs, "_waited", {})
     for job in ("one", "two"):
@@ -288,9 +282,9 @@ def test_usual_names_are_taken():
     ("code", "message"), [("", "no W&B key on this machine"), ("raise ImportError('torn')", "ImportError: torn")]
 )
 def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, message):
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    runs._no_key.cache_clear()
     wandb(code)
+    monkeypatch.delenv("WANDB_API_KEY")
+    runs._no_key.cache_clear()
     with pytest.raises(
         ConfigError, match=f"tracking.mode=online: {message}. Set WANDB_API_KEY or run `wandb login`, or"
     ):

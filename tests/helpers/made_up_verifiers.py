@@ -1,0 +1,39 @@
+"""Made-up verifiers: sound code of which a method or an attribute is another one, and code that refuses requests."""
+
+from collections.abc import Callable
+
+import torch
+
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft
+from specbench.exactness.zoo.steps import TokenSteps
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import inverse_cdf
+
+
+def changed(kind: type = TokenSteps, **members: object):
+    """A verifier of a kind, with other methods or attributes."""
+    return type(f"Changed{kind.__name__}", (kind,), members)()
+
+
+def refusing(kind: type = MaskedVerifier, when: Callable[[Draft], object] = lambda _: True, says: str = "draft: never"):
+    """A verifier that does what ``kind`` does, but refuses the drafts of which ``when`` is true."""
+
+    class Refuses(kind):
+        def verify(self, draft, target, streams):
+            if when(draft):
+                raise ArgumentError(says)
+            return super().verify(draft, target, streams)
+
+    return Refuses()
+
+
+class EmitsAt(TokenSteps):
+    """Draws the token that it emits at a function of the right uniforms and of the streams."""
+
+    def __init__(self, uniforms: Callable[[torch.Tensor, Streams], torch.Tensor]):
+        self.uniforms = uniforms
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, self.uniforms(streams.uniform(Stream.EMIT)[:, 0], streams))
