@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from specbench.kernels import dependent
-from specbench.kernels.launch_product import Tiles, counters, linear, tiles
+from specbench.kernels.launch_product import counters, linear
+from specbench.kernels.product_tiles import Tiles, tiles
 
 # (model, rows, (outputs, inputs) of each product), joined layers as one
 SHAPES = (

@@ -15,24 +15,20 @@ from specbench.kernels import dependent
 from specbench.kernels.embedding import embedding_kernel
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 from specbench.kernels.product import few_kernel, rows_kernel
+from specbench.kernels.product_tiles import (
+    FEW_OF_FLOAT32,
+    FEW_OF_HALF,
+    FEWEST_ROWS,
+    ROWS_OF_FLOAT32,
+    SHARED,
+    Tiles,
+    by_number,
+    lanes_for,
+    tiles,
+)
 
 MOST_ROWS = 128
-ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which round float32;
-FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
-SMALL = 2048  # more with matrices of up to this many outputs
-FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD
-BROAD = 2048
-MOST_AT_ONCE = 2**14  # bytes of a row of weights that a program reads at once
-FEWEST_ROWS = 16  # that the right operand of the matrix units has
-FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
-LARGE, LARGE_ROWS = (16384, 1024), 64  # but not with large ones, of these outputs and inputs, and up to these rows
-HEAVY = 2**23  # numbers of a matrix that more than one program would have to read for different rows
-AT_ONCE = 100  # programs among which rows of smaller ones are shared out
-WHOLE = 1024  # inputs of float32 that a program holds at once, for a few rows
 ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
-ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
-MULTIPROCESSORS = 132  # of those
-SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, there
 
 
 @dataclass(frozen=True)
@@ -58,78 +54,6 @@ class Norm:
 
     weight: Float[Tensor, " size"]
     epsilon: float
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """How a product is shared out: numbers a tile, tiles on their way at once, warps, and parts of the inputs.
-
-    ``rows`` is what a program has at most; 0 for all.
-    """
-
-    outputs: int
-    inputs: int
-    stages: int
-    warps: int
-    splits: int
-    rows: int = 0
-
-
-def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
-    """The sizes that were fastest on an H200 (experiments/decode_speed.md), and that fit.
-
-    Nothing is timed here, so that all processes with GPUs of one kind choose alike.
-
-    Args:
-        itemsize: bytes of a number.
-        shared: bytes that a program may have for tiles on their way.
-    """
-    if _by_number(rows, inputs, itemsize):
-        return _tiles_by_number(rows, outputs, inputs, itemsize)
-    large, lanes = rows > FEW_ROWS and outputs >= LARGE[0], _lanes(rows)
-    wide, warps = (128, 4) if large else (64, 4)
-    columns = triton.cdiv(outputs, wide)
-    deep, stages = 128, 8 if rows <= FEW_ROWS else 4
-    if rows <= FEW_ROWS and columns > ENOUGH:
-        deep, stages = 256, 4
-    elif rows > FEW_ROWS and outputs * inputs < HEAVY:
-        lanes = next(taken for taken in (16, 32, 64, lanes) if columns * triton.cdiv(rows, taken) <= AT_ONCE)
-    elif large and lanes > LARGE_ROWS:
-        deep, stages = 64, 6
-    elif rows > FEW_ROWS and not large:
-        warps = 8
-    deep = deep * 2 // itemsize
-    programs = columns * triton.cdiv(rows, lanes)
-    fewest = (2 if rows <= FEW_ROWS else 4) * deep
-    splits = 1 if programs > ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // fewest, 8))
-    fitting = shared // ((wide + lanes) * deep * itemsize)
-    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits, lanes)
-
-
-def _tiles_by_number(rows: int, outputs: int, inputs: int, itemsize: int) -> Tiles:
-    whole = max(256, triton.next_power_of_2(inputs))
-    if itemsize > 2 and rows <= FEW_OF_FLOAT32 and whole <= WHOLE:
-        held = 4 if outputs < SMALL else 16 if rows == 1 else 8
-        return Tiles(held if rows <= 2 and whole <= 256 else 2, whole, 1, 1 if whole <= 256 else 4, 1)
-    if itemsize > 2 and rows > 1:
-        return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
-    if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:
-        return Tiles(4 if inputs >= BROAD else 8, whole, 1, 4, 1)
-    return Tiles(16, 256, 4, 4, 1) if min(outputs, inputs) >= 2 * BROAD else Tiles(8, 512, 4, 4, 1)
-
-
-def _by_number(rows: int, inputs: int, itemsize: int) -> bool:
-    """Whether each number is multiplied and added by itself, in place of matrix units."""
-    if itemsize > 2:
-        return rows <= ROWS_OF_FLOAT32
-    return rows <= (FEW_OF_HALF if inputs < BROAD else 1)
-
-
-def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
-    """Whether such a product was faster than PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
-    if itemsize > 2:
-        return rows <= (ROWS_OF_FLOAT32 if outputs <= SMALL else FEW_OF_FLOAT32)
-    return rows <= FEW_ROWS or (rows <= LARGE_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
 def takes(weight: Tensor) -> bool:
@@ -161,7 +85,7 @@ def linear(
         x: bfloat16, float16 or float32; of a normed hidden state the RMSNorm is multiplied.
         weight, bias: of the same dtype, contiguous.
         counters: see :func:`counters`; two launches that may run at the same time need their own.
-        shared: how it is shared out; see :func:`tiles`.
+        shared: how it is shared out; see :func:`product_tiles.tiles`.
         gated: whether the matrix is a gate's and, below it, a matrix of as many rows: the result is SiLU of the gate's
             outputs times the other ones (Shazeer 2020, arXiv 2002.05202).
 
@@ -237,23 +161,18 @@ def _product_of(
         "num_warps": use.warps, **dependent.options(given.device),
     }  # fmt: skip
     sizes, squared = (count, outputs, inputs), (0 if squares is None else len(squares), epsilon)
-    if use.splits == 1 and _by_number(count, inputs, given.element_size()):
+    if use.splits == 1 and by_number(count, inputs, given.element_size()):
         lanes = count if count <= FEW_OF_HALF else FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
         options |= {"ROWS": lanes, "WHOLE": use.inputs >= inputs}
         run(few_kernel, columns, *arguments, *sizes, *squared, **options)
         return out, weighted, sums
-    lanes = use.rows or _lanes(count)
+    lanes = use.rows or lanes_for(count)
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
     programs = columns * use.splits * triton.cdiv(count, lanes)
     parts = out if use.splits == 1 else out.new_empty(use.splits * count * outputs, dtype=torch.float32)
     options |= {"ROWS": lanes, "SPLITS": use.splits}
     run(rows_kernel, programs, *arguments, parts, counters, *sizes, share, *squared, **options)
     return out, weighted, sums
-
-
-def _lanes(rows: int) -> int:
-    """Rows that a kernel has room for."""
-    return max(FEWEST_ROWS, triton.next_power_of_2(rows))
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from torch import nn
 
 from specbench.extras.compiled import joined
 from specbench.extras.compiled.products import OwnLinear, install, ours
-from specbench.kernels import launch_product
+from specbench.kernels import launch_product, product_tiles
 from specbench.models import CachedModel
 from specbench.models.early_exit import EarlyExit
 from tests.helpers.families import CONFIGS, VOCABULARY, made
@@ -87,14 +87,14 @@ def test_many_rows_are_left_to_pytorch(launched):
             x = torch.randn(1, rows, 16, device=DEVICE)  # of one request: all of its tokens are rows
             torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
     assert launched == [1, 16], "of float32"
-    assert launch_product.worth(32, 8, 16)
-    assert not launch_product.worth(33, 8, 16)
-    assert launch_product.worth(64, 16384, 2048), "but those of a large matrix"
-    assert not launch_product.worth(65, 16384, 2048)
-    assert launch_product.worth(8, 8192, 16, itemsize=4)
-    assert launch_product.worth(16, 2048, 16, itemsize=4)
-    assert not launch_product.worth(9, 2056, 16, itemsize=4)
-    assert not launch_product.worth(17, 8, 16, itemsize=4)
+    assert product_tiles.worth(32, 8, 16)
+    assert not product_tiles.worth(33, 8, 16)
+    assert product_tiles.worth(64, 16384, 2048), "but those of a large matrix"
+    assert not product_tiles.worth(65, 16384, 2048)
+    assert product_tiles.worth(8, 8192, 16, itemsize=4)
+    assert product_tiles.worth(16, 2048, 16, itemsize=4)
+    assert not product_tiles.worth(9, 2056, 16, itemsize=4)
+    assert not product_tiles.worth(17, 8, 16, itemsize=4)
 
 
 def test_what_cannot_be_replaced_is_left_alone(launched):

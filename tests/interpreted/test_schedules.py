@@ -10,7 +10,8 @@ import torch
 
 from specbench.core.types import Draft, Verification
 from specbench.kernels import launch, launch_rows, launch_tally
-from specbench.kernels.launch_product import Tiles, counters, linear
+from specbench.kernels.launch_product import counters, linear
+from specbench.kernels.product_tiles import Tiles
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import RowParams, logit_rows, where
 from tests.helpers.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step

@@ -9,21 +9,18 @@ import pytest
 import torch
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import launch, launch_product
+from specbench.kernels import launch, launch_product, product_tiles
 from specbench.kernels.launch_product import (
-    FEW_OF_FLOAT32,
     MOST_ROWS,
-    ROWS_OF_FLOAT32,
     Norm,
     Normed,
-    Tiles,
     counters,
     embed,
     linear,
     linear_to_norm,
     takes,
-    tiles,
 )
+from specbench.kernels.product_tiles import FEW_OF_FLOAT32, ROWS_OF_FLOAT32, Tiles, tiles
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
@@ -186,7 +183,7 @@ def test_which_kernel_multiplies(monkeypatch):
         *((rows, 64, torch.float32) for rows in (1, 2, 16, 17)),
         *((rows, 64, torch.float16) for rows in (1, 2, 3)),
     ]
-    monkeypatch.setattr(launch_product, "BROAD", 72)
+    monkeypatch.setattr(product_tiles, "BROAD", 72)
     for rows, inputs, dtype in (*cases, (2, 72, torch.float16)):
         x, weight, _ = operands(rows, 16, inputs, dtype)
         linear(x, weight, None, counters(weight))
@@ -215,7 +212,7 @@ def test_nan_and_inf_stay():
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 17, 33, MOST_ROWS])
 @pytest.mark.parametrize(
-    "size", [(6144, 4096), (5120, 12800), (576, 1536), (2048, 8192), (128256, 2048), (960, 576), (8, 8)]
+    "size", [(6144, 4096), (5120, 12800), (576, 1536), (2048, 8192), (128256, 2048), (32000, 192), (960, 576), (8, 8)]
 )
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
@@ -231,7 +228,7 @@ def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     else:
         assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
     columns, row_tiles = math.ceil(outputs / use.outputs), math.ceil(rows / lanes)
-    assert use.splits == 1 or columns * row_tiles * use.splits <= launch_product.MULTIPROCESSORS
+    assert use.splits == 1 or columns * row_tiles * use.splits <= product_tiles.MULTIPROCESSORS
     assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns * row_tiles
 
 

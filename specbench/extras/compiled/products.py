@@ -17,7 +17,7 @@ from torch.nn.functional import linear as plain_linear
 
 from specbench.core.switch import Switch
 from specbench.extras.parallel import sharding
-from specbench.kernels import launch_product
+from specbench.kernels import launch_product, product_tiles
 from specbench.models.packed import is_plain
 from specbench.models.weights import local
 
@@ -36,7 +36,7 @@ def linear(
         counters: see :func:`counters`.
     """
     takes_kernel = ours.on and counters is not None
-    if takes_kernel and launch_product.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size()):
+    if takes_kernel and product_tiles.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size()):
         return torch.ops.specbench.product(x, weight, bias, counters)
     return plain_linear(x, weight, bias)
 
