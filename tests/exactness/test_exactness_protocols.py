@@ -129,6 +129,7 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     assert not any("rule of its own" in sentence or "a Rule with its formulas" in sentence for sentence in words)
 
 
+@pytest.mark.usefixtures("unchecked")  # of which a suite that is no name would be refused first
 def test_bad_settings_are_named():
     for key, value in (("draws", 2.5), ("patience", 3), ("inputs_seed", -1)):
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
