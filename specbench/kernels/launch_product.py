@@ -15,17 +15,7 @@ from specbench.kernels import dependent
 from specbench.kernels.embedding import embedding_kernel
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 from specbench.kernels.product import few_kernel, rows_kernel
-from specbench.kernels.product_tiles import (
-    FEW_OF_FLOAT32,
-    FEW_OF_HALF,
-    FEWEST_ROWS,
-    ROWS_OF_FLOAT32,
-    SHARED,
-    Tiles,
-    by_number,
-    lanes_for,
-    tiles,
-)
+from specbench.kernels.product_tiles import FEWEST_ROWS, SHARED, Tiles, by_number, lanes_for, tiles
 
 MOST_ROWS = 128
 ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
@@ -162,8 +152,7 @@ def _product_of(
     }  # fmt: skip
     sizes, squared = (count, outputs, inputs), (0 if squares is None else len(squares), epsilon)
     if use.splits == 1 and by_number(count, inputs, given.element_size()):
-        lanes = count if count <= FEW_OF_HALF else FEW_OF_FLOAT32 if count <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32
-        options |= {"ROWS": lanes, "WHOLE": use.inputs >= inputs}
+        options |= {"ROWS": lanes_for(count, alone=True), "WHOLE": use.inputs >= inputs}
         run(few_kernel, columns, *arguments, *sizes, *squared, **options)
         return out, weighted, sums
     lanes = use.rows or lanes_for(count)

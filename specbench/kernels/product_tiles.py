@@ -99,6 +99,8 @@ def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
     return rows <= FEW_ROWS or (rows <= LARGE_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
-def lanes_for(rows: int) -> int:
-    """Rows that a kernel has room for."""
-    return max(FEWEST_ROWS, triton.next_power_of_2(rows))
+def lanes_for(rows: int, alone: bool = False) -> int:
+    """Rows that a kernel has room for; ``alone``: it multiplies each number by itself."""
+    if not alone:
+        return max(FEWEST_ROWS, triton.next_power_of_2(rows))
+    return rows if rows <= FEW_OF_HALF else FEW_OF_FLOAT32 if rows <= FEW_OF_FLOAT32 else ROWS_OF_FLOAT32

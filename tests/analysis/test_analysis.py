@@ -319,7 +319,7 @@ def two(**columns: tuple[Any, Any]) -> list[RunRow]:
 
 SAMPLING = tuple(json.dumps({"frequency_penalty": 0.5, **stop}) for stop in ({"stop": ["def "]}, {}))
 DISTURBED = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
-SAID = {  # of some rows, and not of others
+PHRASES = {  # that a report has for the first rows, and not for the second
     "; **which is the fastest cannot be told**, since the machine was disturbed.": (DISTURBED, gamma_rows()),
     "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs": (DISTURBED, gamma_rows()),
     "2 texts of later rounds, in 1 of 6 runs, are not those of the first round": (DISTURBED, gamma_rows()),
@@ -332,9 +332,9 @@ SAID = {  # of some rows, and not of others
 }
 
 
-@pytest.mark.parametrize("phrase", SAID)
-def test_what_rows_give_reason_to_say_is_said_of_them_alone(phrase: str, tmp_path: Path) -> None:
-    texts = [markdown_report(gamma_sweep, write_run(tmp_path / str(i), rows)) for i, rows in enumerate(SAID[phrase])]
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_a_phrase_stands_where_rows_give_reason_for_it(phrase: str, tmp_path: Path) -> None:
+    texts = [markdown_report(gamma_sweep, write_run(tmp_path / str(i), rows)) for i, rows in enumerate(PHRASES[phrase])]
     assert [phrase in text.replace("\\", "") for text in texts] == [True, False]
 
 

@@ -67,7 +67,7 @@ TRIGGERS = {
 def test_everyday_inputs_that_no_fixture_had(name):
     trigger, stratum = TRIGGERS[name]
     verifier = _wrong_where(trigger)
-    unused = None if "call" in name else copy.deepcopy(verifier)  # one that was not used is right for 40 calls
+    unused = None if "call" in name else copy.deepcopy(verifier)  # a fresh object is right for 40 calls
     outcome, rows, _ = trials(verifier, 90, stratum)
     assert rows[stratum].structural > 0
     assert rows[stratum].code > rows[stratum].structural / rows[stratum].requests / 2

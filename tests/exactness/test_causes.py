@@ -121,7 +121,7 @@ def drawn_at_accept(_, weights, draft, streams, num_accepted):
 
 SWAPPED_RATIO = changed(accepts=lambda _, p, q, u: u < q / p)
 SHIFTED_TESTS = changed(accept_uniforms=shifted_uniforms)
-SOUND = {  # which follow a rule, and not the one that they name or not with its uniforms
+SOUND = {  # they follow another rule than the one they name, or read other uniforms
     changed(BlockVerifier, rule="token"): "It follows the block rule: it has all tokens of that rule in 768 requests",
     ShiftedBlock(): "by the block rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
     SHIFTED_TESTS: "by the token rule: drafted token i is tested with ACCEPT at offset i + 1. (With these",
