@@ -26,6 +26,7 @@ SMALL_HEAD = 128  # bytes
 STAGES = 3  # tiles on their way while one is worked on,
 STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
 WARPS = 4
+FEWEST_KEYS, WARPS_OF_FEWEST = 16, 2  # that a program can read, and the warps for them
 SHORTEST_SPLIT = 64  # keys that a program reads at least,
 SHORT_SPLIT = 128  # or these, so that there are not too many parts to add up,
 FEW_KEYS = 1024  # if more than this many are visible
@@ -34,6 +35,7 @@ MANY = 128  # programs without a split: one for each multiprocessor of an H100 o
 AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
 SHORT_CONTEXT = 2048  # for up to this many visible keys;
 PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
+PROGRAMS_OF_FLOAT32 = 160  # of one row each: up to this many, they read fewer keys
 LARGEST_DIM = 256
 FEWEST_NEW = 2  # lanes for the new tokens of a request
 
@@ -71,6 +73,18 @@ def keys_per_split(pairs: int, visible: int) -> int:
     while pairs * (visible // split) > (AT_ONCE if visible <= SHORT_CONTEXT else PROGRAMS):
         split *= 2
     return split
+
+
+def _new_split(query: Tensor, key: Tensor) -> int:
+    """How many keys a program reads that turns new tokens; see :func:`keys_per_split`."""
+    pairs, visible = _pairs(query, key, True), key.shape[2]
+    if visible > MOST_NEW_KEYS:
+        return keys_per_split(pairs, visible)
+    if query.dtype != torch.float32:
+        return MOST_NEW_KEYS
+    fewer = (FEWEST_KEYS, 2 * FEWEST_KEYS) if _rows(query, key, True)[1] == 1 else ()
+    few_enough = (split for split in fewer if pairs * triton.cdiv(visible, split) <= PROGRAMS_OF_FLOAT32)
+    return next(few_enough, SHORTEST_SPLIT)
 
 
 def takes(query: Tensor, value: Tensor) -> bool:
@@ -153,10 +167,7 @@ def attend_new(
     query = new.view(batch, -1, heads + 2 * kv_heads, dim)[:, :, :heads].transpose(1, 2)
     places = lengths.view(batch, 1, 1, 1)
     _check_tensors(query, key, value, split)
-    if split is None:
-        split = SHORTEST_SPLIT if new.dtype == torch.float32 else MOST_NEW_KEYS
-        if visible > MOST_NEW_KEYS:
-            split = keys_per_split(_pairs(query, key, True), visible)
+    split = split or _new_split(query, key)
     return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new).flatten(2)
 
 
@@ -177,6 +188,8 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     stages, warps = STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES, WARPS
     if split >= FEW_KEYS and query.dtype != torch.float32:
         keys, warps = KEYS_OF_MANY, WARPS_OF_MANY
+    elif split == FEWEST_KEYS:
+        warps = WARPS_OF_FEWEST
     elif turning is not None and keys > MOST_KEYS:
         warps = 2 * WARPS
     left = 0 if splits == 1 else batch * heads * n * splits
@@ -260,8 +273,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, split: int | None)
             )
     if query.shape[1] % key.shape[1]:
         raise ArgumentError(f"query: {query.shape[1]} heads; a multiple of the {key.shape[1]} of the keys needed")
-    if split is not None and (split < SHORTEST_SPLIT or split & (split - 1)):
-        raise ArgumentError(f"split: {split}; a power of two of at least {SHORTEST_SPLIT} needed")
+    if split is not None and (split < FEWEST_KEYS or split & (split - 1)):
+        raise ArgumentError(f"split: {split}; a power of two of at least {FEWEST_KEYS} needed")
 
 
 def _check_places(query: Tensor, places: Tensor, window: int | None, sinks: Tensor | None) -> None:

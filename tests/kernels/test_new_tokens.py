@@ -40,6 +40,7 @@ class Case:
 CASES = {
     "nothing cached": Case((0,), 1, 64, "a request that sees itself alone"),
     "one token": Case((129, 60, 0), 1, 192, "drafting, in splits that are read ahead"),
+    "one request": Case((45,), 5, 96, "new tokens in two splits of the fewest keys, by a few warps"),
     "five tokens": Case((129, 60, 0), 5, 192, "scoring, a row a program"),
     "splits": Case((300, 5, 126), 3, 320, "new tokens that begin in one split and end in the next", split=128),
     "splits that are read ahead": Case((300, 5, 126), 3, 320, "as above, each split one tile", split=64),
@@ -131,7 +132,7 @@ def test_what_lies_behind_a_request_is_not_read(name):
     assert torch.equal(attend_new(new, keys, values, lengths, turning, 0.2, CASES[name].split), result)
 
 
-@pytest.mark.parametrize("name", ["five tokens", "splits"])
+@pytest.mark.parametrize("name", ["splits that are read ahead", "splits"])
 def test_a_request_is_the_same_in_any_batch(name):
     new, keys, values, lengths, turning = made(CASES[name])
     together = attend_new(new, keys.clone(), values.clone(), lengths, turning, 0.2, CASES[name].split)
