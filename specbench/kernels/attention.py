@@ -130,11 +130,12 @@ def _turned(base, used, turn, across, norm, epsilon, DIM: tl.constexpr, LANES: t
 @triton.jit(do_not_specialize=["n", "visible", "window", "split", "splits", "row_tiles"])
 def split_kernel(
     q, q_batch, q_head, q_row, k, k_batch, k_head, k_row, v, v_batch, v_head, v_row, places, sinks, out, parts,
-    exponents, scale, softcap, n, visible, window, split, splits, row_tiles, cos, sin, q_norm, k_norm, epsilon,
+    exponents, scale, softcap, n, visible, window, split, splits, row_tiles, cos, sin, q_norm, k_norm, cache_rows,
+    epsilon,
     HEADS: tl.constexpr, GROUP: tl.constexpr, FIELDS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_LANES: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr,
-    NORM: tl.constexpr, NEW: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
+    NORM: tl.constexpr, NEW: tl.constexpr, AHEAD: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attention of ROWS rows (queries times the heads of a group) to the keys of one split.
 
@@ -146,7 +147,8 @@ def split_kernel(
 
     If TURNED: q [B, n, HEADS * GROUP + 2 * HEADS, KEY_DIM] are queries, keys and values of the n <= NEW tokens, with no
     room between them; cos and sin [positions, KEY_DIM]. New keys and values are written to k and v. If NORM: q_norm
-    and k_norm [KEY_DIM] are weights of the RMSNorm of a head. AHEAD: a split is at most KEYS keys, and those that are
+    and k_norm [KEY_DIM] are weights of the RMSNorm of a head. If PLACED: request b has the row cache_rows[b] of k and v,
+    int64 [B]. AHEAD: a split is at most KEYS keys, and those that are
     cached are read before the kernel in front has ended.
 
     Grid: B * HEADS * splits * row_tiles.
@@ -185,8 +187,11 @@ def split_kernel(
 
     d = tl.arange(0, KEY_LANES)
     base = q + request * q_batch + own_head * q_head + i.to(tl.int64) * q_row
-    k += request * k_batch + head * k_head
-    v += request * v_batch + head * v_head
+    cache_row = request
+    if PLACED:
+        cache_row = tl.load(cache_rows + request)
+    k += cache_row * k_batch + head * k_head
+    v += cache_row * v_batch + head * v_head
     if TURNED:
         # The kernel in front makes the projections alone: lengths, tables and the cache are there.
         within = used & (position < visible)

@@ -138,12 +138,13 @@ def attend(
 
 def attend_new(
     new: Float[Tensor, "B n projections"],
-    key: Float[Tensor, "B kv_heads visible dim"],
-    value: Float[Tensor, "B kv_heads visible dim"],
+    key: Float[Tensor, "rows kv_heads visible dim"],
+    value: Float[Tensor, "rows kv_heads visible dim"],
     lengths: Int64[Tensor, " B"],
     turning: Turning,
     scale: float,
     split: int | None = None,
+    cache_rows: Int64[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B n hidden"]:
     """Turns the queries and keys of n new tokens, writes keys and values to the cache, and attends, in few launches.
 
@@ -154,6 +155,7 @@ def attend_new(
         key, value: the leading places of a cache, which are read and written.
         lengths: cached tokens of each request. Tokens whose place is not among the visible ones are not written.
         scale, split: see :func:`attend`.
+        cache_rows: the row of the cache that each request has, all different and within it; None is one after another.
 
     Returns:
         Weighted values of all heads, in the dtype of ``new``.
@@ -161,17 +163,17 @@ def attend_new(
     Raises:
         ArgumentError: names the argument that does not fit.
     """
-    _check_new(new, key, value, lengths, turning)
-    batch, kv_heads, visible, dim = key.shape
+    _check_new(new, key, value, lengths, turning, cache_rows)
+    batch, (_, kv_heads, _, dim) = len(new), key.shape
     heads = new.shape[2] // dim - 2 * kv_heads
     query = new.view(batch, -1, heads + 2 * kv_heads, dim)[:, :, :heads].transpose(1, 2)
     places = lengths.view(batch, 1, 1, 1)
     _check_tensors(query, key, value, split)
     split = split or _new_split(query, key)
-    return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new).flatten(2)
+    return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new, cache_rows).flatten(2)
 
 
-def _launched(query, key, value, places, sinks, scale, window, softcap, split, turning=None, new=None):
+def _launched(query, key, value, places, sinks, scale, window, softcap, split, turning=None, new=None, cache_rows=None):
     batch, heads, n, key_dim = query.shape
     _, kv_heads, visible, value_dim = value.shape
     group = heads // kv_heads
@@ -197,6 +199,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
     early = dependent.options(query.device)
     turns = (None,) * 4 if turning is None else (turning.cos, turning.sin, turning.q_norm, turning.k_norm)
+    turns += (cache_rows,)
     pointers = [key if tensor is None else tensor for tensor in turns]
     fewest_new = FEWEST_NEW if row_tile < FEWEST_ROWS.value else FEWEST_ROWS.value
     run(
@@ -208,7 +211,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
         VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=stages,
         WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turning is not None,
         NORM=turns[2] is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
-        AHEAD=turning is not None and split <= keys,
+        AHEAD=turning is not None and split <= keys, PLACED=cache_rows is not None,
         num_warps=warps, **early,
     )  # fmt: skip
     if splits > 1:
@@ -249,7 +252,7 @@ def _rows(query: Tensor, key: Tensor, turned: bool) -> tuple[int, int]:
 def _pairs(query: Tensor, key: Tensor, turned: bool = False) -> int:
     """Programs without a split: requests times key heads times tiles of rows."""
     rows, tile = _rows(query, key, turned)
-    return len(key) * key.shape[1] * triton.cdiv(rows, tile)
+    return len(query) * key.shape[1] * triton.cdiv(rows, tile)
 
 
 def _output(query: Tensor, value: Tensor) -> Tensor:
@@ -295,17 +298,22 @@ def _check_places(query: Tensor, places: Tensor, window: int | None, sinks: Tens
         raise ArgumentError(f"sinks: on {sinks.device}; contiguous on {device} needed")
 
 
-def _check_new(new: Tensor, key: Tensor, value: Tensor, lengths: Tensor, turning: Turning) -> None:
+def _check_new(
+    new: Tensor, key: Tensor, value: Tensor, lengths: Tensor, turning: Turning, cache_rows: Tensor | None
+) -> None:
     """Raises ArgumentError for what else of :func:`attend_new` the kernels cannot take. Reads no device data."""
-    batch, kv_heads, visible, dim = key.shape
+    _, kv_heads, visible, dim = key.shape
     heads, rest = divmod(new.shape[2] - 2 * kv_heads * dim, dim)
     if value.shape != key.shape or rest or heads < 1 or dim % 2 or not new.is_contiguous():
         raise ArgumentError(
             f"new: {new.shape[2]} numbers a token with keys of shape {tuple(key.shape)} and values of shape "
             f"{tuple(value.shape)}; contiguous queries, keys and values of heads of one even size needed"
         )
-    if lengths.shape != (batch,) or lengths.device != new.device:
-        raise ArgumentError(f"lengths: shape {tuple(lengths.shape)} on {lengths.device}; one a request needed")
+    batch = len(key) if cache_rows is None else len(new)
+    for name, numbers in (("lengths", lengths), ("cache_rows", lengths if cache_rows is None else cache_rows)):
+        if numbers.shape != (batch,) or numbers.device != new.device or numbers.dtype != torch.int64:
+            form = f"{numbers.dtype} {tuple(numbers.shape)} on {numbers.device}"
+            raise ArgumentError(f"{name}: {form}; torch.int64 ({batch},) on {new.device} needed, one a request")
     for table in (turning.cos, turning.sin):
         if not table.is_contiguous() or table.shape[1:] != (dim,) or len(table) < visible:
             raise ArgumentError(f"turning: a table of shape {tuple(table.shape)}; [{visible}, {dim}] at least needed")

@@ -188,7 +188,7 @@ class CachedModel(CausalModel, RowCache):
         """
         written = self._following(first, tokens.shape[1]).clamp(max=self.capacity - 1)  # of padding
         self._cache.extend(written, self.capacity, row)
-        self._forward(self._cache, tokens, first, written, (), last=True)
+        self._forward(self._cache, tokens, first, written, (), fixed=True, last=True)
         self._lengths[row] = first + count
 
     @torch.inference_mode()

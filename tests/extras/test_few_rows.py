@@ -68,6 +68,39 @@ def test_other_passes_are_left_to_torch_compile(rows, n, options, compiled):
     torch.testing.assert_close(*logits, rtol=0, atol=1e-4 * float(logits[0].std()))
 
 
+def test_a_piece_of_a_prompt_is_fed_to_its_row(compiled):
+    """The second piece of one of three requests, padded, beside requests that keep what they have."""
+    plain, engine = cached("llama"), cached("llama")
+    compiling.compile_model(engine)
+    first, second = list(range(1, 8)), [token % families.VOCABULARY for token in range(40)]
+    row, begun, count = (torch.tensor([number], device=DEVICE) for number in (1, len(first), len(second)))
+    for model in (plain, engine):
+        model.start([[5, 6, 7], first, [9]], 256)
+    plain.feed([second], [1], [len(first)])
+    padded = torch.tensor([second + [0] * (64 - len(second))], device=DEVICE)
+    engine.feed_fixed(padded, row, begun, count)
+    logits = []
+    for model in (plain, engine):
+        model.show(3)
+        ids = torch.tensor([[4], [5], [6]], device=DEVICE)
+        logits.append(model.extend(ids, torch.ones(3, dtype=torch.int64, device=DEVICE)).logits)
+    assert torch.equal(plain.lengths, engine.lengths)
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-4 * float(logits[0].std()))
+    assert compiled == []
+
+
+def test_longer_pieces_of_prompts_are_left_to_pytorch(compiled):
+    """Neither are they compiled, which would take half a minute a width."""
+    engine = cached("llama")
+    compiling.compile_model(engine)
+    engine.start([[1, 2]], 256)
+    numbers = (torch.tensor([number], device=DEVICE) for number in (0, 2, 3))
+    tokens = torch.ones((1, launch_product.MOST_ROWS + 1), dtype=torch.int64, device=DEVICE)
+    engine.feed_fixed(tokens, *numbers)
+    assert engine.lengths.tolist() == [5]
+    assert compiled == []
+
+
 def test_a_model_in_one_dtype_with_logits_in_another(compiled):
     """As a draft in 16 bits whose logits are float32."""
     model = families.made("llama").to(DEVICE, torch.float16)

@@ -122,6 +122,22 @@ def test_attends_and_writes(case, monkeypatch):
             assert torch.equal(states[b, :, length + case.n :], old[b, :, length + case.n :])
 
 
+@pytest.mark.parametrize("name", ["five tokens", "splits"])
+def test_requests_have_rows_of_a_larger_cache(name):
+    """The other rows are neither read nor written."""
+    case = CASES[name]
+    new, keys, values, lengths, turning = made(case)
+    rows = torch.tensor([3, 0, 4], device=DEVICE)
+    larger = [states.new_full((5, *states.shape[1:]), torch.nan) for states in (keys, values)]
+    for whole, states in zip(larger, (keys, values), strict=True):
+        whole[rows] = states
+    result = attend_new(new, *larger, lengths, turning, 0.2, case.split, rows)
+    assert torch.equal(result, attend_new(new, keys, values, lengths, turning, 0.2, case.split))
+    for whole, states in zip(larger, (keys, values), strict=True):
+        assert torch.equal(whole[rows], states)
+        assert bool(whole[[1, 2]].isnan().all())
+
+
 @pytest.mark.parametrize("name", ["five tokens", "splits that are read ahead", "splits"])
 def test_what_lies_behind_a_request_is_not_read(name):
     """Rejected tokens may have left NaN there, and NaN times 0 is NaN."""
@@ -182,11 +198,12 @@ def test_arguments_that_the_kernel_cannot_take():
     for match, arguments in {
         r"new: 255 numbers": (new[..., :255].contiguous(), keys, values, lengths, turning),
         r"new: 256 numbers": (new, keys, values[..., :16], lengths, turning),
-        r"lengths: shape \(1,\)": (new, keys, values, lengths[:1], turning),
+        r"lengths: torch.int64 \(1,\)": (new, keys, values, lengths[:1], turning),
         r"turning: a table of shape \(9, 32\); \[128, 32\]": (new, keys, values, lengths, Turning(cos[:9], sin)),
         r"turning: norms of \[32\] numbers": (new, keys, values, lengths, Turning(cos, sin, norm)),
         r"query: torch.float64": (new.double(), keys.double(), values.double(), lengths, turning),
         r"split: 100": (new, keys, values, lengths, turning, 0.2, 100),
+        r"cache_rows: torch.int64 \(1,\)": (new, keys, values, lengths, turning, 0.2, None, lengths[:1]),
     }.items():
         with pytest.raises(ArgumentError, match=f"^{match}"):
             attend_new(*(arguments if len(arguments) > 5 else (*arguments, 0.2)))

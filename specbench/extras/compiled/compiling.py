@@ -24,7 +24,8 @@ _SHAPES = 256  # that a function may be compiled for
 def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Passes over few tokens of Llama-like models are taken by kernels of ours instead (few_rows.py). For the others,
+    Passes over few tokens of Llama-like models, pieces of prompts among them, are taken by kernels of ours instead
+    (few_rows.py). Pieces of other prompts are left to PyTorch, which has no code to write for them. For the others,
     layers that read the same input become one product (joined.py), and products of few rows are ours (products.py).
     PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses some kernels by their
     speed on this machine, so each process may round in its own way. Ranks have to agree to the last bit, and take
@@ -40,12 +41,16 @@ def compile_model(cached: CachedModel, early: bool = True) -> None:
     early = early and dependent.possible(cached.device)
     compiled = compile_fixed(cached.placed(layers), early, post_grad_custom_pre_pass=OuterProducts())
     few = few_rows.FewRows(cached, layers) if plain else None
+    of_prompts = cached.placed(cached.model)
 
     def forward(
         lengths: Tensor, positions: Tensor, ancestors: Tensor | None, past_key_values: RaggedCache, **inputs: Any
     ) -> Any:
+        is_prompt = bool(inputs["logits_to_keep"])
         if few is not None and few.takes(inputs["input_ids"], ancestors, "output_hidden_states" in inputs):
-            return few(past_key_values, lengths, inputs["input_ids"])
+            return few(past_key_values, lengths, inputs["input_ids"], is_prompt)
+        if is_prompt:
+            return of_prompts(lengths, positions, ancestors, past_key_values, **inputs)
         with products.ours():
             return compiled(lengths, positions, ancestors, past_key_values, **inputs)
 

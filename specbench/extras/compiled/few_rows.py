@@ -3,7 +3,7 @@
 A small model's kernels run for a microsecond or two each, so that a pass takes as long as it has kernels. Norms, gates
 and sums are part of products here (kernels/product.py), and rotation and the writing of the cache part of attention
 (kernels/attention.py). Nothing is compiled by PyTorch. Passes over more rows, trees and those that return hidden states
-are left to code that torch.compile writes.
+are left to code that torch.compile writes, and pieces of prompts of more rows to PyTorch.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ class FewRows:
         return ancestors is None and not hidden_states and token_ids.numel() <= launch_product.MOST_ROWS
 
     def extend(
-        self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"]
-    ) -> Float[Tensor, "B n V"]:
-        """Feeds tokens behind those that are cached and returns the logits after each."""
+        self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"], last: bool = False
+    ) -> Float[Tensor, "B logits V"]:
+        """Feeds tokens behind those that are cached and returns the logits after each, or after the last one alone."""
         attention, table = self._model.model.layers[0].self_attn, self._model.model.embed_tokens.weight
         state = launch_product.embed(token_ids.contiguous(), table.detach(), self._first_norm)
         cos, sin = self._tables(cache.capacity, state.hidden)
+        placed = None if isinstance(cache.read_rows, slice) else cache.read_rows
+        rows = slice(None) if placed is not None else cache.read_rows
         for layer, memory in zip(self._layers, cache.layers, strict=True):
             stored: Any = memory
             new = layer.queries_keys_values.times(state)
@@ -90,16 +92,17 @@ class FewRows:
                 kv_heads = self._config.num_key_value_heads
                 like = new.new_empty((0, kv_heads, 0, attention.head_dim))
                 stored.lazy_initialization(like, like)
-            keys, values = (states[cache.read_rows, :, : cache.visible] for states in (stored.keys, stored.values))
+            keys, values = (states[rows, :, : cache.visible] for states in (stored.keys, stored.values))
             turning = Turning(cos, sin, *layer.head_norms, state.epsilon)
-            attended = launch_attention.attend_new(new, keys, values, lengths, turning, attention.scaling)
+            where = (lengths, turning, attention.scaling)
+            attended = launch_attention.attend_new(new, keys, values, *where, cache_rows=placed)
             state = layer.attended.added(attended, state, layer.inner_norm)
             state = layer.down.added(layer.gates.times(state, gated=True), state, layer.next_norm)
-        return self._output.times(state)
+        return self._output.times(_last(state) if last else state)
 
-    def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor) -> SimpleNamespace:
+    def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor, last: bool) -> SimpleNamespace:
         """As a model of transformers returns them."""
-        return SimpleNamespace(logits=self.extend(cache, lengths, token_ids), hidden_states=None)
+        return SimpleNamespace(logits=self.extend(cache, lengths, token_ids, last), hidden_states=None)
 
     def _tables(self, capacity: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if capacity not in self._turning:
@@ -113,6 +116,13 @@ def takes(cached: CachedModel) -> bool:
     return is_llama_like(cached) and all(
         launch_product.takes(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)
     )
+
+
+def _last(state: Normed) -> Normed:
+    """Returns the state of the last token of each request."""
+    hidden, weighted = (states[:, -1:].contiguous() for states in (state.hidden, state.weighted))
+    squares = state.squares.unflatten(1, state.hidden.shape[:2])[:, :, -1].contiguous()
+    return Normed(hidden, weighted, squares, state.epsilon)
 
 
 def _matrix(layer: Any) -> Matrix:
