@@ -147,9 +147,9 @@ def split_kernel(
 
     If TURNED: q [B, n, HEADS * GROUP + 2 * HEADS, KEY_DIM] are queries, keys and values of the n <= NEW tokens, with no
     room between them; cos and sin [positions, KEY_DIM]. New keys and values are written to k and v. If NORM: q_norm
-    and k_norm [KEY_DIM] are weights of the RMSNorm of a head. If PLACED: request b has the row cache_rows[b] of k and v,
-    int64 [B]. AHEAD: a split is at most KEYS keys, and those that are
-    cached are read before the kernel in front has ended.
+    and k_norm [KEY_DIM] are weights of the RMSNorm of a head. If PLACED: request b has the row cache_rows[b] (int64
+    [B]) of k and v. AHEAD: a split is at most KEYS keys, and those that are cached are read before the kernel in front
+    has ended.
 
     Grid: B * HEADS * splits * row_tiles.
     """
