@@ -130,10 +130,6 @@ class Rule(RuleInfo):
             return num_draft_tokens  # every comparison counts
         return torch.minimum(num_accepted + 1, num_draft_tokens)
 
-    def deciding_offset(self, one: int, other: int) -> int:
-        """The offset of the comparison that differs between two outcomes with these accepted lengths."""
-        return max(one, other) - 1 if self.decides == LAST_SUCCESS else min(one, other)
-
     def weights_after(self, path: DraftPath, num_accepted: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
         """The distribution of the token after the accepted ones, not normalised."""
         p, q = path.rows_after(num_accepted)

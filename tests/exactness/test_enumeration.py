@@ -25,11 +25,13 @@ from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual
+from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
 from specbench.rules.block.masked import BlockVerifier
-from specbench.rules.rule import Rule, rule_of, rules_with_formulas
+from specbench.rules.rule import ReferenceVerifier, Rule, rule_of, rules_with_formulas
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES, every_fixture
+from tests.rules.test_rules import BARE_BLOCK, LAZY, LENIENT
 
 # --- Fixtures and enumeration ---
 
@@ -132,11 +134,17 @@ def padded(tokens: torch.Tensor, width: int) -> torch.Tensor:
 # --- The reference: what a rule emits, from the tables and the formulas ---
 
 
-@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=lambda verifier: verifier.rule)
+RULES = [ReferenceVerifier(rule) for rule in (LAZY, LENIENT, BARE_BLOCK)]
+ZOO = [TokenSteps(), BlockSteps()]  # whose flawed verifiers differ from a sound rule in their bug alone
+
+
+@pytest.mark.parametrize(
+    "verifier", [MaskedVerifier(), BlockVerifier(), *ZOO, *RULES], ids=lambda verifier: rule_of(verifier).name
+)
 def test_the_reference_is_the_rule(verifier):
     """Other code than the verifiers', from other numbers: the tables' probabilities, not the rows that are verified."""
     for fixture in (*small_fixtures(), greedy_fixture()):
-        streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
+        streams = request_streams(5, 0, 3000, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
         steps, reference = verified(verifier, drawn), drawn.expected(rule_of(verifier))
         assert torch.equal(steps.verification.token_ids, reference.token_ids), fixture.name

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError
@@ -20,24 +19,20 @@ from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.draws import small_pairs
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity import long_use
 from specbench.exactness.results import COUNTED, RULE
 from specbench.exactness.settings import Settings, settings_of
-from specbench.exactness.steps import draw, verified
-from specbench.exactness.streams import request_streams
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.verdict import altered, verdict_of
 from specbench.exactness.zoo.bugs import bugs, card, flawed
-from specbench.exactness.zoo.steps import BlockSteps, TokenSteps
+from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import rule_of
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
 from specbench.runs.combinations import with_every_bug
-from tests.helpers.cases import CPU, FIXTURES, FLAWED, amount, examined
+from tests.helpers.cases import FIXTURES, FLAWED, amount, examined
 from tests.helpers.made_up_evidence import certificate_of
 from tests.helpers.made_up_verifiers import refusing
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
@@ -187,17 +182,6 @@ def test_a_bug_that_is_not_there_is_answered_with_those_that_are():
         ConfigError, match=r"verifier\.bug=lenience: no such bug\. Use one of accepts_everything, .*lenient"
     ):
         flawed("lenience")
-
-
-def test_the_skeletons_of_the_zoo_are_sound_rules():
-    """So that each flawed verifier differs from a sound one in its bug alone."""
-    for skeleton, sound in ((TokenSteps(), MaskedVerifier()), (BlockSteps(), BlockVerifier())):
-        for fixture in (*small_fixtures(), greedy_fixture()):
-            streams = request_streams(3, 0, 3000, fixture.gamma + 1, CPU)
-            drawn = draw(sound, fixture, streams)
-            one, two = (verified(verifier, drawn) for verifier in (skeleton, sound))
-            assert torch.equal(one.verification.token_ids, two.verification.token_ids)
-            assert torch.equal(one.verification.num_accepted, two.verification.num_accepted)
 
 
 # --- What a newcomer may hand to the laboratory ---

@@ -1,9 +1,11 @@
 """Whatever a verifier under test does wrong is named, with the fixture and the request; the evidence so far is kept."""
 
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -25,7 +27,7 @@ from specbench.rules import RULES, RuleInfo
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES, examined
-from tests.helpers.made_up_verifiers import refusing
+from tests.helpers.made_up_verifiers import acting, refusing
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, call_seconds=2)
 
@@ -80,53 +82,42 @@ def test_what_is_no_verification_is_named(made, message):
     assert fault.value.fixture == "chain"
 
 
-class Raises(MaskedVerifier):
-    """For one request of a batch only."""
-
-    def verify(self, draft, target, streams):
-        if (streams.seeds % 5 == 3).any():
-            return {}["never returned"]  # as the message of a call that hangs has it
-        return super().verify(draft, target, streams)
+def raise_for_some(draft, target, streams):
+    if (streams.seeds % 5 == 3).any():
+        return {}["never returned"]  # as the message of a call that hangs has it
 
 
 def test_an_exception_is_named_with_the_request_that_raises_it_alone():
     with pytest.raises(
         guard.VerifierFault, match=r"raised KeyError: 'never returned' \(.*test_guard.py, line \d+\)"
     ) as fault:
-        verify_on(Raises(), requests=40)
+        verify_on(acting(raise_for_some), requests=40)
     seed = int(fault.value.request.split("seed ")[1].split(" ")[0])
     assert seed % 5 == 3
     assert "drafted [" in fault.value.request
 
 
 def test_refusals_are_no_faults_and_the_program_is_not_ended():
-    class Exits(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            raise SystemExit(3)
-
     with pytest.raises(ArgumentError, match="not supported"):
         verify_on(refusing(says="draft.rows: not supported"))
     with pytest.raises(guard.VerifierFault, match="ended the program"):
-        verify_on(Exits())
+        verify_on(acting(lambda *_: sys.exit(3)))
 
 
-class Hangs(MaskedVerifier):
-    """For one-hot drafts, although it means to catch everything."""
-
-    def verify(self, draft, target, streams):
-        while draft.rows is None:
-            try:
-                time.sleep(0.01)
-            except Exception:
-                continue
-        return super().verify(draft, target, streams)
+def hang(draft, target, streams):
+    """For one-hot drafts, although the code means to catch everything."""
+    while draft.rows is None:
+        try:
+            time.sleep(0.01)
+        except Exception:
+            continue
 
 
 def test_a_call_that_never_returns_is_stopped(monkeypatch):
     with guard.call_limit(0.3), pytest.raises(guard.VerifierFault, match=r"never returned: it was stopped after 0\.3"):
-        verify_on(Hangs(), "one_hot")
+        verify_on(acting(hang), "one_hot")
     monkeypatch.setattr(suite, "small_fixtures", lambda: (FIXTURES["one_hot"],))
-    fault = examined(Hangs(), dataclasses.replace(SETTINGS, call_seconds=1)).fault
+    fault = examined(acting(hang), dataclasses.replace(SETTINGS, call_seconds=1)).fault
     assert fault.startswith("On the fixture 'one_hot': verify never returned: it was stopped after 1 seconds")
     assert "Raise protocol.call_seconds if it is only slow." in fault
 
@@ -137,17 +128,12 @@ def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monke
     seen = threading.Event()
     faults = []
 
-    class Sleeps(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            assert seen.wait(20)
-            return super().verify(draft, target, streams)
-
     def stuck(fault):
         faults.append(fault)
         seen.set()
 
     with guard.call_limit(0.2, stuck):
-        verify_on(Sleeps())
+        verify_on(acting(lambda *_: seen.wait(20)))
     assert "never returned within 0.4 seconds" in str(faults[0])
     assert faults[0].fixture == "chain"
 
@@ -159,13 +145,8 @@ def test_a_process_that_was_stopped_has_not_been_slow():
         ["sh", "-c", "read go; kill -STOP $0; sleep 0.7; kill -CONT $0", str(os.getpid())], stdin=-1
     )
 
-    class Suspended(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            helper.communicate(b"\n")
-            return super().verify(draft, target, streams)
-
     with guard.call_limit(0.3, faults.append):
-        verify_on(Suspended())
+        verify_on(acting(lambda *_: helper.communicate(b"\n")))
         time.sleep(0.4)  # in which the other thread looks
     assert faults == []
     assert helper.returncode == 0
@@ -295,13 +276,11 @@ def test_a_sampler_of_its_own_may_refuse_calls_of_d_and_is_broken_if_it_raises_t
 
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
 def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same():
-    class Guarded(TargetResidual):
-        def verify(self, draft, target, streams):
-            if isinstance(streams, GivenStreams):
-                raise ArgumentError("real streams alone")
-            return super().verify(draft, target, streams)
+    def refuse(draft, target, streams):
+        if isinstance(streams, GivenStreams):
+            raise ArgumentError("real streams alone")
 
-    evidence = examined(Guarded(), dataclasses.replace(SETTINGS, draws=20_000))
+    evidence = examined(acting(refuse, TargetResidual), dataclasses.replace(SETTINGS, draws=20_000))
     assert evidence.fault is None
     assert evidence.rejected
 
@@ -310,19 +289,14 @@ def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same(
 @pytest.mark.usefixtures("unchecked", "little_effort")
 def test_the_evidence_so_far_is_kept():
     """Broken at the 5,000th request or so."""
+    calls = itertools.count(1)
 
-    class Tires(MaskedVerifier):
-        seen = 0
-
-        def verify(self, draft, target, streams):
-            if streams.width == 4:  # drawn with real seeds
-                Tires.seen += 1
-                if Tires.seen > 150:
-                    raise RuntimeError("out of workspace")
-            return super().verify(draft, target, streams)
+    def tire(draft, target, streams):
+        if streams.width == 4 and next(calls) > 150:  # drawn with real seeds
+            raise RuntimeError("out of workspace")
 
     settings = dataclasses.replace(SETTINGS, draws=200_000, stop_when_caught=False)
-    evidence = examined(Tires(), settings)
+    evidence = examined(acting(tire), settings)
     assert "RuntimeError: out of workspace" in (evidence.fault or "")
     assert evidence.habits
     assert any(row.draws > 1000 for row in evidence.rows)

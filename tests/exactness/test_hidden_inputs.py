@@ -1,10 +1,11 @@
 """What code depends on beside its arguments is found and named: each habit planted once."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from specbench.core.rng import Stream
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.habits import (
     COMPANY,
@@ -24,7 +25,6 @@ from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.sampling import inverse_cdf
 from tests.helpers.cases import FIXTURES
 from tests.helpers.made_up_verifiers import EmitsAt
 
@@ -60,33 +60,24 @@ READS_PLACE = EmitsAt(lambda u, _: torch.where(torch.arange(len(u)) % 3 == 0, 1 
 READS_FIRST_SEED = EmitsAt(lambda u, streams: (u + (streams.seeds[0] % 1000) / 1000) % 1)
 
 
-class Remembers(TokenSteps):
+def remembers(wrong) -> EmitsAt:
     """Emits another token at some of its calls: ``wrong`` gets their number."""
-
-    def __init__(self, wrong):
-        self.calls, self.wrong = 0, wrong
-
-    def emit(self, weights, draft, streams, num_accepted):
-        self.calls += 1
-        u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, 1 - u if self.wrong(self.calls) else u)
+    calls = itertools.count(1)
+    return EmitsAt(lambda u, _: 1 - u if wrong(next(calls)) else u)
 
 
-class DrawsOnItsOwn(TokenSteps):
+def draws_on_its_own(share: float) -> EmitsAt:
     """With a generator of its own; at few requests, or at all."""
+    generator = torch.Generator().manual_seed(5)
 
-    def __init__(self, share: float):
-        self.generator, self.share = torch.Generator().manual_seed(5), share
+    def noisy(u, _):
+        noise = torch.rand(len(u), generator=generator, dtype=torch.float64)
+        return torch.where(torch.rand(len(u), generator=generator) < share, noise, u)
 
-    def emit(self, weights, draft, streams, num_accepted):
-        noise = torch.rand(len(weights), generator=self.generator, dtype=torch.float64)
-        chosen = torch.rand(len(weights), generator=self.generator) < self.share
-        return inverse_cdf(weights, torch.where(chosen, noise, streams.uniform(Stream.EMIT)[:, 0]))
+    return EmitsAt(noisy)
 
 
-class OwnNoise(TokenSteps):
-    def emit(self, weights, draft, streams, num_accepted):
-        return torch.multinomial(weights, 1)[:, 0]
+OWN_NOISE = EmitsAt(lambda u, _: torch.rand_like(u))
 
 
 HABITS = {
@@ -98,7 +89,7 @@ HABITS = {
     "seed of the first request": (SeedOfFirstRow(), {COMPANY}),
     "uniforms of the neighbour": (EmitsAt(lambda u, _: u.roll(1)), {COMPANY}),
     "reads the first request's seed": (READS_FIRST_SEED, {SEED, COMPANY}),
-    "noise of its own": (OwnNoise(), {GENERATOR}),
+    "noise of its own": (OWN_NOISE, {GENERATOR}),
 }
 
 
@@ -123,13 +114,13 @@ MEMORIES = {
 @pytest.mark.cases(2, 4)
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_is_told_as_one(name):
-    assert habits_of(Remembers(MEMORIES[name])) == {TWICE}
+    assert habits_of(remembers(MEMORIES[name])) == {TWICE}
 
 
 @pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("share", [1.0, 0.01])
 def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
-    assert habits_of(DrawsOnItsOwn(share)) == {TWICE}
+    assert habits_of(draws_on_its_own(share)) == {TWICE}
     assert habits_of(EmitsAt(lambda u, _: torch.from_numpy(np.random.rand(len(u))))) == {TWICE}
 
 
@@ -144,7 +135,7 @@ def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less()
 def test_the_generator_of_the_run_is_left_as_it_was():
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
-    seen(OwnNoise(), injectable=True)
+    seen(OWN_NOISE, injectable=True)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -152,7 +143,7 @@ def test_other_gpus_of_the_machine_are_left_alone(monkeypatch):
     """PyTorch warns where there are several, and takes all of them into use; warnings are errors here."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    seen(OwnNoise(), injectable=True)
+    seen(OWN_NOISE, injectable=True)
 
 
 def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
@@ -160,7 +151,7 @@ def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
         (Reads("seeds"), SEED),
         (READS_PLACE, PLACE),
         (READS_FIRST_SEED, COMPANY),
-        (OwnNoise(), GENERATOR),
+        (OWN_NOISE, GENERATOR),
     ):
         row = {row.name: row for row in seen(verifier)}[name]
         assert 0 < row.structural == row.differing

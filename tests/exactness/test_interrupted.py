@@ -1,5 +1,6 @@
 """A signal ends a certificate early: what was done is judged and kept, and what was not is named."""
 
+import itertools
 import os
 import signal
 from collections import Counter
@@ -21,6 +22,7 @@ from specbench.exactness.verdict import verdict_of
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.cases import CPU, FIXTURES
+from tests.helpers.made_up_verifiers import acting
 
 FEW = {"draws": 3000, "calls": 20, "serial_draws": 0, "use_calls": 50}
 NOT_RUN = "; not run: calls in long use"
@@ -40,23 +42,12 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-class Interrupts(MaskedVerifier):
-    """In a call of D: the first one after ``left`` others of vocabularies larger than those of small fixtures."""
-
-    def __init__(self, left: int):
-        self.left = left
-
-    def verify(self, draft, target, streams):
-        if target.logits.shape[1] > 300:
-            self.left -= 1
-            if self.left < 0:
-                interrupt()
-        return super().verify(draft, target, streams)
-
-
 def test_an_interrupted_certificate_has_the_bounds_of_what_was_done():
+    """In a call of D: the first one after five others of vocabularies larger than those of small fixtures."""
+    large = itertools.count()
+    verifier = acting(lambda _, target, __: interrupt() if target.logits.shape[1] > 300 and next(large) >= 5 else None)
     with pytest.raises(specbench.CertificateInterrupt, match="interrupted after") as caught:
-        specbench.certify(Interrupts(5), inputs_seed=4, device="cpu", **FEW)
+        specbench.certify(verifier, inputs_seed=4, device="cpu", **FEW)
     certificate = caught.value.certificate
     calls = next(row["calls"] for row in certificate.inputs if row["stratum"] == "all of D")
     assert 0 < calls < 20

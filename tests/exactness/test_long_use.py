@@ -21,7 +21,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
 from tests.helpers.cases import CPU, FIXTURES
-from tests.helpers.made_up_verifiers import changed, refusing
+from tests.helpers.made_up_verifiers import acting, changed, refusing
 
 CALLS = 400
 SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
@@ -159,18 +159,14 @@ def test_a_rule_without_formulas_is_compared_with_itself_alone():
 
 
 def test_limits_are_respected_and_refusals_left_out():
-    class Limited(TokenSteps):
-        limits = Limits(ragged=False, empty=False)
+    def refuse(draft, target, streams):
+        counts = draft.num_draft_tokens
+        if (counts != counts[:1]).any() or (counts == 0).any():
+            raise ArgumentError("draft: ragged or empty")
+        if target.logits.dtype == torch.float16:
+            raise ArgumentError("target: float16")
 
-        def verify(self, draft, target, streams):
-            counts = draft.num_draft_tokens
-            if (counts != counts[:1]).any() or (counts == 0).any():
-                raise ArgumentError("draft: ragged or empty")
-            if target.logits.dtype == torch.float16:
-                raise ArgumentError("target: float16")
-            return super().verify(draft, target, streams)
-
-    row = used(Limited())
+    row = used(acting(refuse, TokenSteps, limits=Limits(ragged=False, empty=False)))
     assert 200 < row.calls < CALLS  # those of float16 are left out
     assert row.changed == 0
 

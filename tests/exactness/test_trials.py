@@ -25,7 +25,7 @@ from specbench.sampling import SamplingParams
 from tests.exactness.test_input_laws import DROPS, made_up
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
-from tests.helpers.made_up_verifiers import changed, refusing
+from tests.helpers.made_up_verifiers import acting, changed, refusing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
@@ -120,16 +120,12 @@ def test_refusals_are_kept_and_the_rest_goes_on():
 
 
 def test_what_a_verifier_says_that_it_cannot_do_is_not_drawn():
-    class Uniform(MaskedVerifier):
-        limits = Limits(ragged=False, empty=False)
-        takes_padded = False
+    def check(draft, target, streams):
+        assert not draft.padded
+        assert draft.num_draft_tokens.min() == draft.num_draft_tokens.max() > 0
 
-        def verify(self, draft, target, streams):
-            assert not draft.padded
-            assert draft.num_draft_tokens.min() == draft.num_draft_tokens.max() > 0
-            return super().verify(draft, target, streams)
-
-    outcome, _, _ = trials(Uniform(), 40, "tiny")
+    verifier = acting(check, limits=Limits(ragged=False, empty=False), takes_padded=False)
+    outcome, _, _ = trials(verifier, 40, "tiny")
     assert not outcome.refusals
 
 
@@ -198,17 +194,15 @@ def test_time_ends_it_and_is_said():
 def test_the_conditions_of_a_run_are_a_stratum():
     seen = set()
 
-    class Looks(MaskedVerifier):
-        def verify(self, draft, target, streams):
-            if target.logits.shape[1] == 1009:
-                seen.add((target.logits.dtype, draft.max_draft_tokens // 7, len(draft.num_draft_tokens)))
-                assert (target.temperature == 0.7).all()
-                assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
-            return super().verify(draft, target, streams)
+    def look(draft, target, streams):
+        if target.logits.shape[1] == 1009:
+            seen.add((target.logits.dtype, draft.max_draft_tokens // 7, len(draft.num_draft_tokens)))
+            assert (target.temperature == 0.7).all()
+            assert (target.cutoff > -math.inf).all() or target.logits.isinf().any()
 
     stratum = configured_stratum(SamplingParams(0.7, top_k=3), 7, 5, torch.bfloat16)
     stratum = dataclasses.replace(stratum, vocabulary=(1009, 1009))
-    _, rows, _ = trials(Looks(), 100, "tiny", configured=stratum)
+    _, rows, _ = trials(acting(look), 100, "tiny", configured=stratum)
     assert (rows[CONFIGURED].calls, rows[CONFIGURED].differing) == (5, 0)
     assert {(torch.bfloat16, 5)} == {(dtype, size) for dtype, _, size in seen if size == 5}
 

@@ -1,4 +1,4 @@
-"""Made-up verifiers: sound code of which a method or an attribute is another one, and code that refuses requests."""
+"""Made-up verifiers: sound code that has another method or attribute, does something first, or refuses requests."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
-from specbench.core.types import Draft
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
@@ -17,16 +17,24 @@ def changed(kind: type = TokenSteps, **members: object):
     return type(f"Changed{kind.__name__}", (kind,), members)()
 
 
+def acting(act: Callable[[Draft, LogitRows, Streams], object], kind: type = MaskedVerifier, **members: object):
+    """A verifier of a kind, with other attributes, that first calls ``act`` with its arguments."""
+
+    def verify(self, draft, target, streams):
+        act(draft, target, streams)
+        return kind.verify(self, draft, target, streams)
+
+    return changed(kind, verify=verify, **members)
+
+
 def refusing(kind: type = MaskedVerifier, when: Callable[[Draft], object] = lambda _: True, says: str = "draft: never"):
     """A verifier that does what ``kind`` does, but refuses the drafts of which ``when`` is true."""
 
-    class Refuses(kind):
-        def verify(self, draft, target, streams):
-            if when(draft):
-                raise ArgumentError(says)
-            return super().verify(draft, target, streams)
+    def refuse(draft, *_):
+        if when(draft):
+            raise ArgumentError(says)
 
-    return Refuses()
+    return acting(refuse, kind)
 
 
 class EmitsAt(TokenSteps):

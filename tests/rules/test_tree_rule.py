@@ -15,9 +15,10 @@ from specbench.rules.token import tree as tree_module
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.rules.token.tree_naive import NaiveTreeVerifier
-from specbench.sampling import RowParams, SamplingParams, logit_rows, reaching
+from specbench.sampling import SamplingParams, reaching
 from tests.helpers.cases import FIXTURES, ragged_case
 from tests.helpers.tree_enumeration import all_siblings, code_error, independently, most_likely, without_replacement
+from tests.rules.test_verifiers import scattered
 
 TOKEN = get_rule("token")
 
@@ -139,22 +140,15 @@ def test_padding_behind_a_tree_is_not_looked_at(verifier):
     q, p = ((torch.arange(width) < counts + more).flatten() for width, more in ((6, 0), (7, 1)))
     token_ids = torch.zeros(18).long().masked_scatter(q, draft.token_ids)
     parents = torch.full((18,), -1).masked_scatter(q, draft.parents)
-    rows = spread(draft.rows, q)
+    rows = scattered(draft.rows, q)
     padded = Draft(token_ids, rows, draft.num_draft_tokens, 6, padded=True, parents=parents, depth=6)
-    result = verifier.verify(padded, spread(target, p), streams)
+    result = verifier.verify(padded, scattered(target, p), streams)
     assert torch.equal(result.token_ids, expected.token_ids)
     assert torch.equal(result.path, expected.path)
-    again, rows = padded.compact(spread(target, p))
+    again, rows = padded.compact(scattered(target, p))
     assert torch.equal(again.parents, draft.parents)
     assert again.depth == 6
     assert torch.equal(rows.logits, target.logits)
-
-
-def spread(rows, places):
-    """Rows at temperature 1 at the places that are True, NaN at the others."""
-    logits = rows.logits.new_full((len(places), rows.logits.shape[1]), torch.nan)
-    logits[places] = rows.logits
-    return logit_rows(logits, RowParams.of([SamplingParams()] * len(places)))
 
 
 def test_a_row_of_nan_yields_no_token():

@@ -83,17 +83,17 @@ def test_padding_is_not_looked_at(verifier, counts, one_hot):
     expected = verifier.verify(draft, target, streams)
     q, p = draft.drafted.flatten(), torch.cat([torch.ones(len(counts), 1).bool(), draft.drafted], 1).flatten()
     ids = torch.full((len(q),), 7).masked_scatter(q, draft.token_ids)
-    rows = None if draft.rows is None else _scattered(draft.rows, q)
+    rows = None if draft.rows is None else scattered(draft.rows, q)
     padded = Draft(ids, rows, draft.num_draft_tokens, draft.max_draft_tokens, padded=True)
-    got = verifier.verify(padded, _scattered(target, p), streams)
+    got = verifier.verify(padded, scattered(target, p), streams)
     assert torch.equal(got.token_ids, expected.token_ids)
     assert torch.equal(got.num_accepted, expected.num_accepted)
-    again, scored = padded.compact(_scattered(target, p))
+    again, scored = padded.compact(scattered(target, p))
     assert torch.equal(again.token_ids, draft.token_ids)
     assert torch.equal(scored.logits, target.logits)
 
 
-def _scattered(rows: LogitRows, places: torch.Tensor) -> LogitRows:
+def scattered(rows: LogitRows, places: torch.Tensor) -> LogitRows:
     """The rows at the places that are True, NaN at the others."""
 
     def spread(values: torch.Tensor) -> torch.Tensor:
