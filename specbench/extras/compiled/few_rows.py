@@ -77,9 +77,12 @@ class FewRows:
         return ancestors is None and not hidden_states and token_ids.numel() <= launch_product.MOST_ROWS
 
     def extend(
-        self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"], last: bool = False
+        self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"], is_prompt: bool = False
     ) -> Float[Tensor, "B logits V"]:
-        """Feeds tokens behind those that are cached and returns the logits after each, or after the last one alone."""
+        """Feeds tokens behind those that are cached and returns the logits after each, or none if they are a prompt's.
+
+        A prompt's pass ends where its last layer is cached.
+        """
         attention, table = self._model.model.layers[0].self_attn, self._model.model.embed_tokens.weight
         state = launch_product.embed(token_ids.contiguous(), table.detach(), self._first_norm)
         cos, sin = self._tables(cache.capacity, state.hidden)
@@ -96,13 +99,15 @@ class FewRows:
             turning = Turning(cos, sin, *layer.head_norms, state.epsilon)
             where = (lengths, turning, attention.scaling)
             attended = launch_attention.attend_new(new, keys, values, *where, cache_rows=placed)
+            if is_prompt and layer is self._layers[-1]:
+                return new.new_empty((len(token_ids), 0, self._config.vocab_size))
             state = layer.attended.added(attended, state, layer.inner_norm)
             state = layer.down.added(layer.gates.times(state, gated=True), state, layer.next_norm)
-        return self._output.times(_last(state) if last else state)
+        return self._output.times(state)
 
-    def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor, last: bool) -> SimpleNamespace:
+    def __call__(self, cache: RaggedCache, lengths: Tensor, token_ids: Tensor, is_prompt: bool) -> SimpleNamespace:
         """As a model of transformers returns them."""
-        return SimpleNamespace(logits=self.extend(cache, lengths, token_ids, last), hidden_states=None)
+        return SimpleNamespace(logits=self.extend(cache, lengths, token_ids, is_prompt), hidden_states=None)
 
     def _tables(self, capacity: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if capacity not in self._turning:
@@ -116,13 +121,6 @@ def takes(cached: CachedModel) -> bool:
     return is_llama_like(cached) and all(
         launch_product.takes(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)
     )
-
-
-def _last(state: Normed) -> Normed:
-    """Returns the state of the last token of each request."""
-    hidden, weighted = (states[:, -1:].contiguous() for states in (state.hidden, state.weighted))
-    squares = state.squares.unflatten(1, state.hidden.shape[:2])[:, :, -1].contiguous()
-    return Normed(hidden, weighted, squares, state.epsilon)
 
 
 def _matrix(layer: Any) -> Matrix:
