@@ -11,31 +11,12 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.trees import MOST_NODES, check_window
-from specbench.kernels import dependent
+from specbench.kernels import attention_tiles, dependent
 from specbench.kernels.attention import FEWEST_ROWS, combine_kernel, split_kernel
+from specbench.kernels.attention_tiles import lanes
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
 from specbench.kernels.tiles import LOG2_E
 
-ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
-ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers;
-FEW_OF_FLOAT32 = 2  # and up to this many are faster without matrix products
-MOST_KEYS = 128  # a tile,
-TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once;
-MOST_NEW_KEYS = 256  # or these at once, of small heads that are turned too, in few programs
-SMALL_HEAD = 128  # bytes
-STAGES = 3  # tiles on their way while one is worked on,
-STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
-WARPS = 4
-FEWEST_KEYS, WARPS_OF_FEWEST = 16, 2  # that a program can read, and the warps for them
-SHORTEST_SPLIT = 64  # keys that a program reads at least,
-SHORT_SPLIT = 128  # or these, so that there are not too many parts to add up,
-FEW_KEYS = 1024  # if more than this many are visible
-KEYS_OF_MANY, WARPS_OF_MANY = 32, 2  # a tile of programs that read as many: then more of them fit
-MANY = 128  # programs without a split: one for each multiprocessor of an H100 or H200, so that FEW_KEYS are not split
-AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
-SHORT_CONTEXT = 2048  # for up to this many visible keys;
-PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
-PROGRAMS_OF_FLOAT32 = 160  # of one row each: up to this many, they read fewer keys
 LARGEST_DIM = 256
 FEWEST_NEW = 2  # lanes for the new tokens of a request
 
@@ -55,36 +36,6 @@ class Turning:
     q_norm: Float[Tensor, " dim"] | None = None
     k_norm: Float[Tensor, " dim"] | None = None
     epsilon: float = 0.0
-
-
-def keys_per_split(pairs: int, visible: int) -> int:
-    """How many keys a program reads, from shapes alone: the fewest that need no more programs than are of use.
-
-    Programs that a last, short split adds do not count. Few keys of many requests are not split: there the second
-    kernel costs more than reading them one after the other (experiments/decode_speed.md).
-
-    Args:
-        pairs: requests times key heads (times tiles of rows).
-        visible: leading places of the cache that may be read.
-    """
-    if visible <= FEW_KEYS and pairs >= min(MANY, visible // 4):
-        return FEW_KEYS
-    split = SHORTEST_SPLIT if visible <= FEW_KEYS else SHORT_SPLIT
-    while pairs * (visible // split) > (AT_ONCE if visible <= SHORT_CONTEXT else PROGRAMS):
-        split *= 2
-    return split
-
-
-def _new_split(query: Tensor, key: Tensor) -> int:
-    """How many keys a program reads that turns new tokens; see :func:`keys_per_split`."""
-    pairs, visible = _pairs(query, key, True), key.shape[2]
-    if visible > MOST_NEW_KEYS:
-        return keys_per_split(pairs, visible)
-    if query.dtype != torch.float32:
-        return MOST_NEW_KEYS
-    fewer = (FEWEST_KEYS, 2 * FEWEST_KEYS) if _rows(query, key, True)[1] == 1 else ()
-    few_enough = (split for split in fewer if pairs * triton.cdiv(visible, split) <= PROGRAMS_OF_FLOAT32)
-    return next(few_enough, SHORTEST_SPLIT)
 
 
 def takes(query: Tensor, value: Tensor) -> bool:
@@ -129,7 +80,7 @@ def attend(
     """
     _check_tensors(query, key, value, split)
     _check_places(query, places, window, sinks)
-    split = split or keys_per_split(_pairs(query, key), key.shape[2])
+    split = split or attention_tiles.keys_per_split(query, key)
     arguments = (query, key, value, places, sinks, scale, window or 0, softcap or 0.0, split)
     if torch.compiler.is_compiling():
         return torch.ops.specbench.attention(*arguments)
@@ -169,7 +120,7 @@ def attend_new(
     query = new.view(batch, -1, heads + 2 * kv_heads, dim)[:, :, :heads].transpose(1, 2)
     places = lengths.view(batch, 1, 1, 1)
     _check_tensors(query, key, value, split)
-    split = split or _new_split(query, key)
+    split = split or attention_tiles.keys_per_split(query, key, turned=True)
     return _launched(query, key, value, places, None, scale, 0, 0.0, split, turning, new, cache_rows).flatten(2)
 
 
@@ -180,20 +131,9 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     out = _output(query, value)
     if out.numel() == 0:
         return out
-    rows, row_tile = _rows(query, key, turning is not None)
-    row_tiles = triton.cdiv(rows, row_tile)
-    key_lanes, value_lanes = (max(16, triton.next_power_of_2(dim)) for dim in (key_dim, value_dim))
-    splits, head_bytes = max(1, triton.cdiv(visible, split)), max(key_lanes, value_lanes) * key.element_size()
-    keys = max(16, min(MOST_KEYS, split, TILE_BYTES // head_bytes))
-    if turning is not None and head_bytes <= SMALL_HEAD and batch * kv_heads * splits * row_tiles <= AT_ONCE:
-        keys = max(16, min(MOST_NEW_KEYS, split))
-    stages, warps = STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES, WARPS
-    if split >= FEW_KEYS and query.dtype != torch.float32:
-        keys, warps = KEYS_OF_MANY, WARPS_OF_MANY
-    elif split == FEWEST_KEYS:
-        warps = WARPS_OF_FEWEST
-    elif turning is not None and keys > MOST_KEYS:
-        warps = 2 * WARPS
+    turned = turning is not None
+    tiles = attention_tiles.tiles(query, key, value, split, turned)
+    row_tiles, splits = triton.cdiv(n * group, tiles.rows), max(1, triton.cdiv(visible, split))
     left = 0 if splits == 1 else batch * heads * n * splits
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
@@ -201,25 +141,24 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split, t
     turns = (None,) * 4 if turning is None else (turning.cos, turning.sin, turning.q_norm, turning.k_norm)
     turns += (cache_rows,)
     pointers = [key if tensor is None else tensor for tensor in turns]
-    fewest_new = FEWEST_NEW if row_tile < FEWEST_ROWS.value else FEWEST_ROWS.value
+    fewest_new = FEWEST_NEW if tiles.rows < FEWEST_ROWS.value else FEWEST_ROWS.value
     run(
         split_kernel, batch * kv_heads * splits * row_tiles,
         query if new is None else new, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
         key if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E.value,
         softcap, n, visible, window, split, splits, row_tiles, *pointers, turning.epsilon if turning else 0.0,
-        HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
-        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=stages,
-        WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turning is not None,
+        HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=lanes(key_dim),
+        VALUE_DIM=value_dim, VALUE_LANES=lanes(value_dim), ROWS=tiles.rows, KEYS=tiles.keys, STAGES=tiles.stages,
+        WINDOW=window > 0, SOFTCAP=softcap > 0, SINKS=sinks is not None, WHOLE=splits == 1, TURNED=turned,
         NORM=turns[2] is not None, NEW=max(fewest_new, triton.next_power_of_2(n)),
-        AHEAD=turning is not None and split <= keys, PLACED=cache_rows is not None,
-        num_warps=warps, **early,
+        AHEAD=turned and split <= tiles.keys, PLACED=cache_rows is not None, num_warps=tiles.warps, **early,
     )  # fmt: skip
     if splits > 1:
         run(
             combine_kernel, batch * n * heads,
             parts, exponents, key if sinks is None else sinks, out, n, splits,
-            HEADS=kv_heads, GROUP=group, VALUE_DIM=value_dim, VALUE_LANES=value_lanes,
-            LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS, **early,
+            HEADS=kv_heads, GROUP=group, VALUE_DIM=value_dim, VALUE_LANES=lanes(value_dim),
+            LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=attention_tiles.WARPS, **early,
         )  # fmt: skip
     return out
 
@@ -236,23 +175,6 @@ _attention = torch.library.custom_op(
 @_attention.register_fake
 def _(query, key, value, places, sinks, scale, window, softcap, split):
     return _output(query, value)
-
-
-def _rows(query: Tensor, key: Tensor, turned: bool) -> tuple[int, int]:
-    """Rows of a request and key head, and how many of them a program has."""
-    rows, is_float32 = query.shape[2] * query.shape[1] // key.shape[1], query.dtype == torch.float32
-    if turned and is_float32 and rows <= ROWS_OF_FLOAT32:
-        return rows, 1
-    if is_float32 and rows <= FEW_OF_FLOAT32:
-        return rows, rows
-    most = ROWS_OF_FLOAT32 if is_float32 else ROWS
-    return rows, max(FEWEST_ROWS.value, min(most, triton.next_power_of_2(rows)))
-
-
-def _pairs(query: Tensor, key: Tensor, turned: bool = False) -> int:
-    """Programs without a split: requests times key heads times tiles of rows."""
-    rows, tile = _rows(query, key, turned)
-    return len(query) * key.shape[1] * triton.cdiv(rows, tile)
 
 
 def _output(query: Tensor, value: Tensor) -> Tensor:
@@ -276,8 +198,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, split: int | None)
             )
     if query.shape[1] % key.shape[1]:
         raise ArgumentError(f"query: {query.shape[1]} heads; a multiple of the {key.shape[1]} of the keys needed")
-    if split is not None and (split < FEWEST_KEYS or split & (split - 1)):
-        raise ArgumentError(f"split: {split}; a power of two of at least {FEWEST_KEYS} needed")
+    if split is not None and (split < attention_tiles.FEWEST_KEYS or split & (split - 1)):
+        raise ArgumentError(f"split: {split}; a power of two of at least {attention_tiles.FEWEST_KEYS} needed")
 
 
 def _check_places(query: Tensor, places: Tensor, window: int | None, sinks: Tensor | None) -> None:

@@ -11,8 +11,9 @@ import torch
 
 from specbench.core import trees
 from specbench.core.errors import ArgumentError
-from specbench.kernels import launch, launch_attention
-from specbench.kernels.launch_attention import attend, keys_per_split
+from specbench.kernels import attention_tiles, launch, launch_attention
+from specbench.kernels.attention_tiles import split_of
+from specbench.kernels.launch_attention import attend
 from specbench.models import plain_attention
 from specbench.models.plain_attention import places
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("poison")
 def _large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreted tile costs milliseconds, however large."""
     if launch.INTERPRETED:
-        monkeypatch.setattr(launch_attention, "ROWS_OF_FLOAT32", 64)
-        monkeypatch.setattr(launch_attention, "TILE_BYTES", 2**15)
+        monkeypatch.setattr(attention_tiles, "ROWS_OF_FLOAT32", 64)
+        monkeypatch.setattr(attention_tiles, "TILE_BYTES", 2**15)
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ def test_places_out_of_range_read_nothing_else(name, monkeypatch):
     [(1, 1), (8, 131_072), (512, 8261), (64, 1093), (5000, 300), (264, 1024), (263, 1024), (264, 1025)],
 )
 def test_splits_fill_a_gpu_and_no_more(pairs, visible):
-    split = keys_per_split(pairs, visible)
-    most = launch_attention.AT_ONCE if visible <= launch_attention.SHORT_CONTEXT else launch_attention.PROGRAMS
+    split = split_of(pairs, visible)
+    most = attention_tiles.AT_ONCE if visible <= attention_tiles.SHORT_CONTEXT else attention_tiles.PROGRAMS
     assert pairs * (visible // split) <= most or split >= visible
     assert split >= visible or split <= 128 or pairs * (visible // (split // 2)) > most
 
@@ -200,7 +201,7 @@ def test_splits_fill_a_gpu_and_no_more(pairs, visible):
 )
 def test_splits_that_were_fastest_on_a_gpu(pairs, visible, split):
     """experiments/decode_speed/attention_few_keys.csv."""
-    assert keys_per_split(pairs, visible) == split
+    assert split_of(pairs, visible) == split
 
 
 @pytest.mark.usefixtures("unchecked")
