@@ -4,6 +4,7 @@ It samples texts from ``source`` both ways, asks the questions of :mod:`specbenc
 certificate. The command fails if the engine is refuted.
 """
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Collection, Sequence
@@ -34,6 +35,8 @@ from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED
 
 SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, SHARES: ShareRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
+LENGTH, GREEDY_LENGTH = 8, 48  # tokens of texts that are sampled as drawn, and at temperature 0
+MOST_COMPARED = 64  # tokens of a recorded text, unless more are requested: bounds of longer ones take minutes
 USUAL_GAMMA = 4  # of an engine that does not say how many tokens it drafts
 # A source may be made of these; what it is made of stands in the column ``config``.
 OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")
@@ -48,10 +51,12 @@ class JudgeProtocol:
         texts: sampled to compare distributions, both modes together, at most.
         minutes: after which no further texts are sampled for that; 0 is no limit.
         prompts: how many of the shipped prompts are used; a file of texts has its own.
-        length: tokens of these texts; more than gamma + 1 reach beyond the first step of speculation.
+        length: tokens of these texts, of which more than gamma + 1 reach beyond the first step of speculation; None is
+            8, or those of the longest text of a file, up to 64.
         false_alarm: chance that a sound engine is refuted by its distribution.
         power: with which biases are found, and confidence of bounds.
-        greedy_length: tokens of texts at temperature 0, and of those that are timed; 0 leaves the former out.
+        greedy_length: tokens of texts at temperature 0, and of those that are timed; 0 leaves the former out, and None
+            is 48, or those of the longest text of a file.
         rounds: of timed texts; 0 leaves them out.
         target, draft: checkpoints of the engine's models, which score the texts; see :func:`specbench.load_pair`.
         tolerance: logit units by which the engine may differ from the target at the edge of truncated distributions;
@@ -76,17 +81,17 @@ class JudgeProtocol:
         texts: int = 10_000,
         minutes: float | int = 20,
         prompts: int = 8,
-        length: int = 8,
+        length: int | None = None,
         false_alarm: float | int = 1e-4,
         power: float | int = 0.99,
-        greedy_length: int = 48,
+        greedy_length: int | None = None,
         rounds: int = 2,
         target: str | None = None,
         draft: str | None = None,
         tolerance: float | None = None,
     ):
         self.prompts = check_count("protocol.prompts", prompts)
-        self.greedy_length = check_count("protocol.greedy_length", greedy_length, 0)
+        self.greedy_length = None if greedy_length is None else check_count("protocol.greedy_length", greedy_length, 0)
         self.rounds = check_count("protocol.rounds", rounds, 0)
         if draft is not None and target is None:
             raise ConfigError("protocol.draft", draft, "texts are scored with a target", "Name protocol.target too.")
@@ -97,7 +102,7 @@ class JudgeProtocol:
         self.limits = SampleLimits(
             check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
-            check_count("protocol.length", length),
+            0 if length is None else check_count("protocol.length", length),
             check_chance("protocol.false_alarm", false_alarm),
             check_chance("protocol.power", power),
         )
@@ -147,21 +152,23 @@ class JudgeProtocol:
         encode = None if checkpoint is None else checkpoint.encode
         prompts, sentences = (prompts_of(source, self.prompts, lists, encode) for lists in (encode is None, False))
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
+        longest, longest_greedy = getattr(source, "longest", (LENGTH, GREEDY_LENGTH))
+        limits = dataclasses.replace(self.limits, length=self.limits.length or min(longest, MOST_COMPARED))
+        greedy_length = longest_greedy if self.greedy_length is None else self.greedy_length
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
-        say(f"judging {source.engine} on {len(prompts)} prompts")
-        findings: list[Finding] = [judge_distribution(sampler, prompts, self.limits, context.journal, checkpoint)]
+        say(f"judging {source.engine} on {len(prompts)} prompts, by {_compared(source, limits.length)}")
+        findings: list[Finding] = [judge_distribution(sampler, prompts, limits, context.journal, checkpoint)]
         if checkpoint is not None:
-            findings.append(judge_checkpoint(checkpoint, self.limits.false_alarm, self.limits.power))
+            findings.append(judge_checkpoint(checkpoint, limits.false_alarm, limits.power))
         say(" ".join(finding.answer for finding in findings))
-        finding, greedy = judge_greedy(sampler, sentences, self.greedy_length, checkpoint)
+        finding, greedy = judge_greedy(sampler, sentences, greedy_length, checkpoint)
         say(finding.answer)
         findings.append(finding)
         gamma = self._gamma(context, source)
         findings.append(judge_checks(sampler, sentences, greedy, gamma))
         drafts = getattr(source, "draft", "") is not None  # a source that drafts without a model has None
         scorer = checkpoint if drafts else None
-        length = self.greedy_length or self.limits.length
-        findings.append(judge_speed(sampler, sentences, length, self.rounds, scorer, gamma))
+        findings.append(judge_speed(sampler, sentences, greedy_length or limits.length, self.rounds, scorer, gamma))
         method = context.verifier_name if getattr(source, "of_run", False) else getattr(source, "method", None)
         return Judgement(
             engine=source.engine,
@@ -170,7 +177,7 @@ class JudgeProtocol:
             texts=sampler.texts,
             empty=sampler.empty,
             findings=findings,
-            scope=_scope(sampler, method, prompts, self.limits, context.processors),
+            scope=_scope(sampler, method, prompts, limits, context.processors),
             command=context.command,
             environment=environment(context.device),
         )
@@ -221,6 +228,12 @@ def _checked(context: RunContext, target: str | None) -> Source:
     return source
 
 
+def _compared(source: Source, length: int) -> str:
+    """What distributions are compared on. Texts of a file may go on behind it."""
+    longest, _ = getattr(source, "longest", (length, 0))
+    return f"texts of {length} tokens" if length >= longest else f"the first {length} of up to {longest} tokens a text"
+
+
 def _scope(
     sampler: Sampler, method: str | None, prompts: Sequence[JudgedPrompt], limits: SampleLimits, processors: str
 ) -> list[str]:
@@ -235,7 +248,7 @@ def _scope(
     return [
         f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, {template} chat template",
         "all of them are in texts.jsonl, but for those that were timed",
-        f"distributions are compared on texts of {limits.length} tokens; {named}",
+        f"distributions are compared on {_compared(sampler.source, limits.length)}; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
         f"empty texts that nothing ended: {sampler.empty:,}",
     ]

@@ -102,8 +102,9 @@ class Source(Protocol):
             None. A source that has it decodes requests by their ``token_ids``.
         concurrency (optional): how many requests it decodes side by side; 1 if it does not say.
         recorded (optional): whether its texts were served before, so that they answer no new request.
-        prompts, pairs, greedy (optional): of a source of recorded texts, its prompts by name, how many pairs of texts
-            each has, and the names of those with texts at temperature 0.
+        prompts, pairs, greedy, longest (optional): of a source of recorded texts, its prompts by name, how many pairs
+            of texts each has, the names of those with texts at temperature 0, and the tokens of its longest texts: of
+            those that are compared as drawn, and of those at temperature 0.
         chat (optional): whether a chat template is applied to prompts, so that no checkpoint can score the texts.
         draft (optional): the draft model; None if it drafts without one.
         gamma (optional): how many tokens it drafts a step.

@@ -16,6 +16,7 @@ from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import reason, shown
 from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
+from specbench.exactness.two_sample.pairs import words_of
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params
 from specbench.sources.values import Kind, is_a, is_counters, is_logprobs, is_name, is_number, is_token_ids
@@ -82,6 +83,12 @@ def completion_of(request: TextRequest, line: Mapping[str, Any]) -> TextCompleti
     )
 
 
+def _longest(texts: Mapping[tuple[str, Mode, bool], Sequence[Mapping[str, Any]]], greedy: bool) -> int:
+    """Tokens of the longest text of a question; words of those without token ids, which are compared by words."""
+    lines = [line for (_, _, is_greedy), group in texts.items() if is_greedy == greedy for line in group]
+    return max((len(line.get("token_ids") or words_of(line.get("text", ""))) for line in lines), default=0) or 1
+
+
 def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
     """The lines of a file, checked, without what is null in them.
 
@@ -145,6 +152,7 @@ class FileSource:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
+        longest: tokens of the longest text that is compared as drawn, and of the longest at temperature 0; at least 1.
 
     Raises:
         ConfigError: a file that cannot be read.
@@ -160,6 +168,7 @@ class FileSource:
         self.prompts: dict[str, str] = {}
         self.pairs: dict[str, int] = {}
         self.greedy: set[str] = set()
+        self.longest = (1, 1)
         self.modes: frozenset[Mode] = frozenset(Mode)
         self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
         self._given: dict[tuple[str, Mode, bool], int] = {}
@@ -187,6 +196,7 @@ class FileSource:
         self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
+        self.longest = (_longest(texts, False), _longest(texts, True))
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")

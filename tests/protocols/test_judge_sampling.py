@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,21 @@ def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     assert first["texts"] == other["texts"]
     assert first["log10_evidence"] == pytest.approx(other["log10_evidence"])
     assert "served by made up 1" in outcome.headline
+
+
+def test_texts_of_a_file_are_compared_whole(tmp_path):
+    """Every draw is another one from the tenth token on. A file of longer texts says how many tokens it compared."""
+    rng, lines = random.Random(0), []
+    for n in range(200):
+        for late, mode in enumerate(Mode):
+            ids = [rng.randrange(2) + 2 * (late and i > 8) for i in range(24)]
+            lines.append({"prompt_id": f"{n % 4}", "mode": mode, "token_ids": ids})
+    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    source = FileSource(str(tmp_path / "served.jsonl"))
+    whole, begun = (judged(source, length=length, greedy_length=None) for length in (None, 8))
+    assert (verdicts(whole)[0], verdicts(begun)[0]) == (REFUTED, NOT_REFUTED)
+    scopes = [judgement.documents["certificate.md"] for judgement in (whole, begun)]
+    assert ["the first 8 of up to 24 tokens a text" in scope for scope in scopes] == [False, True]
 
 
 def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,7 @@ def test_a_line_s_length_stands_in_the_place_of_the_samplers(small, tmp_path):
     ("line", "words"),
     [
         ({"temperature": -1}, "temperature=-1: below 0"),
+        ({"temperature": math.nan}, "temperature=nan: not a finite number"),
         ({"top_p": "much"}, "top_p=much: not a finite number"),
         ({"min_tokens": 4, "max_tokens": 3}, "min_tokens=4: above max_tokens=3"),
         ({"min_tokens": 8}, "min_tokens=8: above max_tokens=7"),

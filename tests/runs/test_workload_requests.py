@@ -15,6 +15,7 @@ REQUESTS = [
     ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
     ({"prompt": "p", "min_tokens": 2, "sampling_params": {"min_tokens": 2}}, {"min_tokens": 2}, None),
     ({"text": "p", "regex": "a", "ebnf": "of the set"}, {}, None),
+    ({"prompt": "p", "n_predict": 7, "repeat_penalty": 1, "mirostat": 0, "image_data": []}, {}, 7),
 ]
 
 
@@ -64,6 +65,8 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"add_special_tokens": False}, "add_special_tokens False of the request cannot be run"),
         ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
         ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
+        ({"repeat_penalty": 1.5}, "repeat_penalty 1.5 of the request cannot be run"),
+        ({"image_data": "a.png"}, "image_data 'a.png' of the request cannot be run"),
         ({"sampling_params": [{"temperature": 0}]}, "sampling_params [{'temperature': 0}] is no JSON object"),
         ({"sampling_params": '{"temperature": 0}'}, "is no JSON object of parameters by their names"),
     ):

@@ -93,6 +93,18 @@ def test_the_same_rows_are_the_same_prompts_in_every_format(tmp_path):
         assert [prompt.place for prompt in rows] == ["row 1", "row 2", "row 3"]
 
 
+def test_lines_are_counted_over_all_files_of_a_folder(tmp_path):
+    """The second file's first prompt had the first one's name. A line that cannot be read is named in its file."""
+    (tmp_path / "test-00000-of-00003.jsonl").write_text('{"prompt": "x"}\n\n{"prompt": "y"}\n')
+    (tmp_path / "test-00001-of-00003.jsonl").write_text('{"prompt": "z"}\n')
+    assert [(prompt.text, prompt.name) for prompt in load(tmp_path).prompts] == [
+        ("x", "line-1"), ("y", "line-3"), ("z", "line-4"),
+    ]  # fmt: skip
+    (tmp_path / "test-00002-of-00003.jsonl").write_text('{"prompt"')
+    with pytest.raises(ConfigError, match=r"line 1 of test-00002-of-00003\.jsonl is not JSON"):
+        load(tmp_path)
+
+
 def test_one_split_of_a_folder_is_read(tmp_path):
     folder = parquet(tmp_path)
     pq.write_table(pa.Table.from_pylist([{"prompt": "x"}]), folder / "data" / "train-00000-of-00001.parquet")

@@ -13,7 +13,7 @@ from specbench.core.machine.files import shown
 from specbench.core.sampling_params import SamplingParams
 from specbench.runs.workloads.sources import WorkloadRow
 
-LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
+LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n_predict")  # names of one thing
 RENAMED = dict.fromkeys(LENGTHS, "max_new_tokens")
 PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
@@ -25,9 +25,11 @@ REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
     *("continue_final_message", "prompt_embeds", "lora_path", "min_new_tokens", "thinking_budget"),
+    *("logits_processors", "image_data", "audio_data", "video_data"),
+    *("repeat_penalty", "mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier", "top_n_sigma"),  # llama.cpp
     *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "response_format"),  # structured_outputs here
 )
-HARMLESS = {"best_of": 1, "response_format": {"type": "text"}}
+HARMLESS = {"best_of": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
 FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING, "sampling_params"}
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
@@ -86,7 +88,7 @@ def own_parameters(row: WorkloadRow) -> dict[str, Any]:
         if parameter not in PARAMETERS:
             continue
         other = parameters.setdefault(parameter, value)
-        if other != value:  # an engine takes one of them; which, a log does not tell
+        if other is not value and other != value:  # an engine takes one of them; which, a log does not tell
             problem = f"{names[parameter]} {shown(other)} and {name} {shown(value)}"
             raise row.wrong(f"{problem} are the same parameter with different values", "Leave one of them out.")
         names.setdefault(parameter, name)

@@ -75,9 +75,12 @@ def rows(place: Path, source: Origin, format_: Origin, split: str | None = None)
                 number += 1
                 yield WorkloadRow(number, "row", value, format_)
         return
+    before = 0
     for file in files:
+        number, within = 0, f" of {file.name}" if place.is_dir() else ""
         for number, line in source.lines(file):
-            yield WorkloadRow(number, "line", format_.parsed(line, f"line {number}"), format_)
+            yield WorkloadRow(before + number, "line", format_.parsed(line, f"line {number}{within}"), format_)
+        before += number
 
 
 def _files(folder: Path, source: Origin, split: str | None) -> list[Path]:
