@@ -35,6 +35,7 @@ from specbench.sources import Mode, Source
 from specbench.sources.contract import SAMPLED
 
 SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, SHARES: ShareRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
+TEXTS = 10_000
 LENGTH, GREEDY_LENGTH = 8, 48  # tokens of texts that are sampled as drawn, and at temperature 0
 MOST_COMPARED = 64  # tokens of a recorded text, unless more are requested: bounds of longer ones take minutes
 USUAL_GAMMA = 4  # of an engine that does not say how many tokens it drafts
@@ -48,7 +49,7 @@ class JudgeProtocol:
     """See the module.
 
     Args:
-        texts: sampled to compare distributions, both modes together, at most.
+        texts: sampled to compare distributions, both modes together, at most; None is 10,000, or all of a file.
         minutes: after which no further texts are sampled for that; 0 is no limit.
         prompts: how many of the shipped prompts are used; a file of texts has its own.
         length: tokens of these texts, of which more than gamma + 1 reach beyond the first step of speculation; None is
@@ -78,7 +79,7 @@ class JudgeProtocol:
 
     def __init__(
         self,
-        texts: int = 10_000,
+        texts: int | None = None,
         minutes: float | int = 20,
         prompts: int = 8,
         length: int | None = None,
@@ -100,7 +101,7 @@ class JudgeProtocol:
             tolerance = check_seconds("protocol.tolerance", tolerance, remedy, "no number of logit units")
         self.target, self.draft, self.tolerance = target, draft, tolerance
         self.limits = SampleLimits(
-            check_count("protocol.texts", texts, 2),
+            0 if texts is None else check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
             0 if length is None else check_count("protocol.length", length),
             check_chance("protocol.false_alarm", false_alarm),
@@ -153,10 +154,14 @@ class JudgeProtocol:
         prompts, sentences = (prompts_of(source, self.prompts, lists, encode) for lists in (encode is None, False))
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
         longest, longest_greedy = getattr(source, "longest", (LENGTH, GREEDY_LENGTH))
-        limits = dataclasses.replace(self.limits, length=self.limits.length or min(longest, MOST_COMPARED))
+        limits = dataclasses.replace(
+            self.limits,
+            texts=self.limits.texts or _recorded(source) or TEXTS,
+            length=self.limits.length or min(longest, MOST_COMPARED),
+        )
         greedy_length = longest_greedy if self.greedy_length is None else self.greedy_length
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
-        say(f"judging {source.engine} on {len(prompts)} prompts, by {_compared(source, limits.length)}")
+        say(f"judging {source.engine} on {len(prompts)} prompts, by {_compared(source, limits)}")
         findings: list[Finding] = [judge_distribution(sampler, prompts, limits, context.journal, checkpoint)]
         if checkpoint is not None:
             findings.append(judge_checkpoint(checkpoint, limits.false_alarm, limits.power))
@@ -228,10 +233,17 @@ def _checked(context: RunContext, target: str | None) -> Source:
     return source
 
 
-def _compared(source: Source, length: int) -> str:
-    """What distributions are compared on. Texts of a file may go on behind it."""
-    longest, _ = getattr(source, "longest", (length, 0))
-    return f"texts of {length} tokens" if length >= longest else f"the first {length} of up to {longest} tokens a text"
+def _recorded(source: Source) -> int:
+    """Texts of a file that have one of the other mode; 0 for a source that writes them."""
+    return 2 * sum(getattr(source, "pairs", {}).values())
+
+
+def _compared(source: Source, limits: SampleLimits) -> str:
+    """What distributions are compared on, and what of a file is left out."""
+    longest, _ = getattr(source, "longest", (limits.length, 0))
+    left = [f"of up to {longest}"] if limits.length < longest else []
+    left += [f"{limits.texts:,} of {total:,} texts at most"] if limits.texts < (total := _recorded(source)) else []
+    return f"texts of {limits.length} tokens" + (f" ({', '.join(left)})" if left else "")
 
 
 def _scope(
@@ -248,7 +260,7 @@ def _scope(
     return [
         f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, {template} chat template",
         "all of them are in texts.jsonl, but for those that were timed",
-        f"distributions are compared on {_compared(sampler.source, limits.length)}; {named}",
+        f"distributions are compared on {_compared(sampler.source, limits)}; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
         f"empty texts that nothing ended: {sampler.empty:,}",
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.core.checks import check_path
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import reason, shown
+from specbench.core.machine.files import Origin, reason, shown
 from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
@@ -102,32 +102,24 @@ def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
         rows = path.read_bytes().split(b"\n")
     except (OSError, ValueError) as error:  # ValueError: a path that no file can have
         raise ConfigError("source.path", path, f"cannot be read ({reason(error)})", "Give a file of texts.") from error
-    lines = []
+    lines, origin = [], Origin("source.path", path, _FORMAT)
     for number, row in enumerate(rows, 1):
         if not row.strip() or (partial and number == len(rows)):  # a whole line ends in a line break
             continue
-        if problem := _problem(row, lines):
-            raise ConfigError("source.path", path, f"line {number} {problem}", _FORMAT)
+        if len(row) > LONGEST:
+            raise origin.wrong(f"line {number} has {len(row):,} bytes")
+        line = origin.parsed(row, f"line {number}")
+        if not isinstance(line, dict) or not {"prompt_id", "mode"} <= set(line):
+            raise origin.wrong(f"line {number} is no object with a prompt_id and a mode")
+        line = {name: value for name, value in line.items() if value is not None}
+        if problem := _problem(line):
+            raise origin.wrong(f"line {number} {problem}")
+        lines.append(line)
     return lines
 
 
-def _problem(row: bytes, lines: list[dict[str, Any]]) -> str | None:
-    """What is wrong with a line; one with nothing wrong is appended to ``lines``."""
-    if len(row) > LONGEST:
-        return f"has {len(row):,} bytes"
-    try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):
-        return "is no JSON"
-    if not isinstance(line, dict) or not {"prompt_id", "mode"} <= set(line):
-        return "is no object with a prompt_id and a mode"
-    problem = _problem_of_values(line := {name: value for name, value in line.items() if value is not None})
-    if problem is None:
-        lines.append(line)
-    return problem
-
-
-def _problem_of_values(line: dict[str, Any]) -> str | None:
+def _problem(line: dict[str, Any]) -> str | None:
+    """What is wrong with the values of a line."""
     if not is_name(prompt_id := line.get("prompt_id")):
         return f"has the prompt_id {shown(prompt_id)}, which is no text"
     if (mode := line.get("mode")) not in list(Mode):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ArgumentError, ConfigError, OutageError, SpecbenchError
+from specbench.protocols import judge
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.sampler import PROMPTS, JudgedPrompt, Sampler, prompts_of
@@ -113,8 +114,8 @@ def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     assert "served by made up 1" in outcome.headline
 
 
-def test_texts_of_a_file_are_compared_whole(tmp_path):
-    """Every draw is another one from the tenth token on. A file of longer texts says how many tokens it compared."""
+def test_texts_of_a_file_are_compared_whole(tmp_path, monkeypatch):
+    """Every draw is another one from the tenth token on. What is left out of a file is named."""
     rng, lines = random.Random(0), []
     for n in range(200):
         for late, mode in enumerate(Mode):
@@ -122,10 +123,11 @@ def test_texts_of_a_file_are_compared_whole(tmp_path):
             lines.append({"prompt_id": f"{n % 4}", "mode": mode, "token_ids": ids})
     (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     source = FileSource(str(tmp_path / "served.jsonl"))
-    whole, begun = (judged(source, length=length, greedy_length=None) for length in (None, 8))
+    monkeypatch.setattr(judge, "TEXTS", 2)  # of an engine
+    whole, begun = (judged(source, texts=texts, length=length) for texts, length in ((None, None), (100, 8)))
     assert (verdicts(whole)[0], verdicts(begun)[0]) == (REFUTED, NOT_REFUTED)
     scopes = [judgement.documents["certificate.md"] for judgement in (whole, begun)]
-    assert ["the first 8 of up to 24 tokens a text" in scope for scope in scopes] == [False, True]
+    assert ["texts of 8 tokens (of up to 24, 100 of 400 texts at most)" in scope for scope in scopes] == [False, True]
 
 
 def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):

@@ -157,7 +157,7 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("no json", "line 1 is no JSON"),
+        ("no json", "line 1 is not JSON"),
         ("[1]", "is no object with a prompt_id and a mode"),
         ('{"mode": "plain", "text": ""}', "is no object with a prompt_id and a mode"),
         ('{"prompt_id": 3, "mode": "plain", "text": ""}', "line 1 has the prompt_id 3, which is no text"),
@@ -166,7 +166,8 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain"}', "has neither text nor token_ids"),
         ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read, '12'"),
         ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
-        ("[" * 100_000, "line 1 is no JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
+        ('{"prompt_id": "a", "mode": "plain", "mode": "speculative", "text": ""}', "line 1 has two values of 'mode'"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [NaN]}', "has a logprobs that cannot be read"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "counters": {"drafted": -1}}', "has a counters that"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": NaN}', "has a temperature that"),

@@ -29,7 +29,7 @@ REFUSED = (
     *("repeat_penalty", "mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier", "top_n_sigma"),  # llama.cpp
     *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "response_format"),  # structured_outputs here
 )
-HARMLESS = {"best_of": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
+HARMLESS = {"best_of": 1, "typical_p": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
 FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING, "sampling_params"}
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
