@@ -10,7 +10,6 @@ from specbench.metrics.acceptance import (
     acceptance_histogram,
     position_estimates,
     position_rates,
-    totals_by_prompt,
 )
 from specbench.metrics.empirical import distance_check, pooled
 from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
@@ -65,12 +64,6 @@ def test_rates_by_position_are_resampled_by_prompt():
 def test_plain_decoding_has_one_bar_and_no_positions():
     assert acceptance_histogram(NOTHING_DRAFTED, 0) == [2]
     assert position_rates(NOTHING_DRAFTED, 0) == ([], [])
-
-
-def test_totals_by_prompt():
-    totals = totals_by_prompt(SHORTENED)
-    assert totals.loc["a"].to_dict() == {"drafted": 5, "accepted": 4, "emitted": 7, "steps": 3}
-    assert totals.loc["b"].to_dict() == {"drafted": 4, "accepted": 0, "emitted": 2, "steps": 2}
 
 
 def test_fields_of_a_row():
