@@ -5,12 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from specbench.metrics.acceptance import (
-    acceptance_fields,
-    acceptance_histogram,
-    position_estimates,
-    position_rates,
-)
+from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.empirical import distance_check, pooled
 from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
 
@@ -44,8 +39,9 @@ LOGS = pytest.mark.parametrize(
 
 @LOGS
 def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
-    assert acceptance_histogram(steps, GAMMA) == histogram
-    assert position_rates(steps, GAMMA) == (joint, conditional)
+    fields = acceptance_fields(steps, GAMMA)
+    assert fields["acceptance_histogram"] == histogram
+    assert (fields["joint_rates"], fields["conditional_rates"]) == (joint, conditional)
     for estimates, values in zip(position_estimates(steps, GAMMA), (joint, conditional), strict=True):
         assert [estimate and estimate.value for estimate in estimates] == pytest.approx(values)
 
@@ -61,11 +57,6 @@ def test_rates_by_position_are_resampled_by_prompt():
     assert ends[0][0] == (0, 1)
 
 
-def test_plain_decoding_has_one_bar_and_no_positions():
-    assert acceptance_histogram(NOTHING_DRAFTED, 0) == [2]
-    assert position_rates(NOTHING_DRAFTED, 0) == ([], [])
-
-
 def test_fields_of_a_row():
     """Pooled, not a mean of per-prompt ratios; tokens after the stop token count as accepted, not as emitted."""
     fields = acceptance_fields(STOPPED, GAMMA)
@@ -79,6 +70,7 @@ def test_fields_of_a_row_without_drafts():
     fields = acceptance_fields(NOTHING_DRAFTED, 0)
     assert [fields[f"acceptance_rate{end}"] for end in ("", "_low", "_high")] == [None] * 3
     assert [fields[f"acceptance_length{end}"] for end in ("", "_low", "_high")] == [1, None, None]
+    assert (fields["acceptance_histogram"], fields["joint_rates"], fields["conditional_rates"]) == ([2], [], [])
 
 
 # --- Intervals ---
