@@ -1,4 +1,4 @@
-"""Hooks: where a feature comes in that the core does not import.
+"""Hooks: where a feature comes in that the core does not import; and optional packages.
 
 A hook has a provider, a module that is imported when the feature is first used. specbench/__init__.py names those of
 specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my_module")`` before it is used.
@@ -23,7 +23,10 @@ specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my
 """
 
 import importlib
+from types import ModuleType
 from typing import Any
+
+from specbench.core.errors import NotInstalledError
 
 _PROVIDERS: dict[str, str] = {}
 
@@ -36,3 +39,20 @@ def provide(hook: str, module: str) -> None:
 def provider(hook: str) -> Any:
     """Returns the module that provides a hook. Raises KeyError if there is none."""
     return importlib.import_module(_PROVIDERS[hook])
+
+
+def optional(module: str, extra: str, key: str, value: object) -> ModuleType:
+    """Imports a module of an optional package.
+
+    Args:
+        extra: of this project, which installs the package.
+        key, value: of the configuration, which need it.
+
+    Raises:
+        NotInstalledError: the package is not installed, or does not hold the module.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        remedy = f"Install it: pip install 'specbench[{extra}]'."
+        raise NotInstalledError(key, value, f"{module} cannot be imported ({error})", remedy) from error

@@ -19,25 +19,8 @@ from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 from specbench.metrics.ratios import BY_POSITION, CONDITIONAL, JOINT, StepLog, rates_by_position
 
 
-def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
-    """Number of verification steps that accepted 0, 1, ..., gamma drafted tokens; shortened last drafts included."""
-    return np.bincount(steps["num_accepted"], minlength=gamma + 1).tolist()
-
-
-def position_rates(steps: pd.DataFrame, gamma: int) -> tuple[list[float | None], list[float | None]]:
-    """Acceptance by position i = 1..gamma in the block, None where no block reached it.
-
-    Returns:
-        joint: share of the blocks that drafted position i which accepted at least i tokens. vLLM's per-position
-            rate, but with blocks that were cut short left out of the denominator.
-        conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
-    """
-    log = StepLog.of(steps, gamma)
-    return rates_by_position(log, JOINT), rates_by_position(log, CONDITIONAL)
-
-
 def position_estimates(steps: pd.DataFrame, gamma: int) -> tuple[list[Estimate | None], list[Estimate | None]]:
-    """:func:`position_rates`, joint and conditional, with their intervals by bootstrap over prompts."""
+    """The joint and the conditional rates of :func:`acceptance_fields`, with intervals by bootstrap over prompts."""
     log, units = StepLog.of(steps, gamma), _units(steps).tolist()
     joint, conditional = (
         [ratio_of_sums(*map(np.asarray, BY_POSITION[formula](log, i)), units) for i in range(1, gamma + 1)]
@@ -86,11 +69,21 @@ def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
 
 
 def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
-    """All columns of acceptance of a row, from its step log."""
-    joint, conditional = position_rates(steps, gamma)
+    """All columns of acceptance of a row, from its step log.
+
+    Returns:
+        Those of :func:`acceptance_columns`, and
+        acceptance_histogram: number of verification steps that accepted 0, 1, ..., gamma drafted tokens; shortened last
+            drafts included.
+        joint_rates: of each position i = 1..gamma, the share of the blocks that drafted it which accepted at least i
+            tokens; None where no block reached it. vLLM's per-position rate, but with blocks that were cut short left
+            out of the denominator.
+        conditional_rates: the share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
+    """
+    log = StepLog.of(steps, gamma)
     return {
         **acceptance_columns(totals_by_prompt(steps)),
-        "acceptance_histogram": acceptance_histogram(steps, gamma),
-        "joint_rates": joint,
-        "conditional_rates": conditional,
+        "acceptance_histogram": np.bincount(log.accepted, minlength=gamma + 1).tolist(),
+        "joint_rates": rates_by_position(log, JOINT),
+        "conditional_rates": rates_by_position(log, CONDITIONAL),
     }

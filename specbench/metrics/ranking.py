@@ -27,7 +27,7 @@ j may err with 1 / (j (j + 1)) of the level, which adds up to the level over all
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -99,31 +99,39 @@ def ranking(rows: pd.DataFrame) -> Ranking:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Standing:
     """How settings in shared rounds compare so far.
 
     Attributes:
-        best: of the highest speedup among settings not beaten.
-        beaten: settings shown to be slower than another.
-        tied: whether all others are shown to be within TIE of the best.
+        active: jobs that are not shown to be slower than another.
+        looks: by job, the number of its last look.
+        best: of the active, the one of the highest speedup; None before the first look.
+        tied: whether all other active ones are shown to be within TIE of it.
     """
 
-    best: int
-    beaten: set[int]
-    tied: bool
+    active: list[int]
+    looks: dict[int, int] = field(default_factory=dict)
+    best: int | None = None
+    tied: bool = False
 
 
-def look(settings: Mapping[int, SettingTimes], among: int) -> Comparison:
-    """Compares settings in shared rounds.
+def race(batches: Mapping[int, np.ndarray], counts: Sequence[int], among: int) -> Standing:
+    """Compares settings in shared rounds, again and again.
 
     Args:
-        settings: by job, that were not beaten at an earlier look; each knows the number of this one.
+        batches: by job, the columns BATCHES [4, rounds]; of fewer rounds if it was beaten at an earlier look.
+        counts: the rounds before each look.
+        among: settings that began.
     """
-    level = FALSE_NAME / among
-    beaten = _beaten(settings, level)
-    best = max((job for job in settings if job not in beaten), key=lambda job: settings[job].gain)
-    rivals = [one for job, one in settings.items() if job != best and job not in beaten]
-    return Comparison(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
+    standing, level = Standing(list(batches)), FALSE_NAME / among
+    for number, count in enumerate(counts, 1):
+        settings = {job: SettingTimes.shared(batches[job][:, :count], number, 0) for job in standing.active}
+        beaten = _beaten(settings, level)
+        active = [job for job in settings if job not in beaten]
+        best = max(active, key=lambda job: settings[job].gain)
+        tied = all(_tied(settings[job], settings[best], level) for job in active if job != best)
+        standing = Standing(active, standing.looks | dict.fromkeys(settings, number), best, tied)
+    return standing
 
 
 def _beaten(settings: Mapping[int, SettingTimes], level: float) -> set[int]:

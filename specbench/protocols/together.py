@@ -29,11 +29,12 @@ from specbench.core.machine.provenance import environment
 from specbench.core.rounding import speedup
 from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
+from specbench.metrics.ranking import Standing
 from specbench.metrics.speed import speed_of
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Together
 from specbench.protocols.rounds import LiveSpeed, TimedRounds, engine_columns
-from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group
+from specbench.protocols.together_file import PLAIN, Shared, decode_group
 
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
 
@@ -94,7 +95,7 @@ def _decode(shared: Shared, context: ModelContext, own: int, seconds: float | in
         shared.write(failed=failed)
     live = LiveSpeed(context.journal)
     watch, before = DisturbanceWatch(context.device.type == "cpu", torch.get_num_threads()), shared.seen
-    shown, done = 0, shared.count
+    shown, done = dict[int, int](), shared.count
     with progress("comparing settings", len(groups), seconds - shared.spent if seconds else math.inf) as advance:
         advance(done)
         while not (why := shared.ending(seconds)):
@@ -112,8 +113,8 @@ def _decode(shared: Shared, context: ModelContext, own: int, seconds: float | in
             advance(1)
             if own in decoded:
                 live.add(shared.rounds[PLAIN][-1], shared.rounds[own][-1])
-            if (standing := shared.standing()).number > shown:
-                shown = standing.number
+            if (standing := shared.standing()).looks != shown:
+                shown = standing.looks
                 _show(shared, standing)
     shared.write(ended=why)
     say(f"{shared.count} rounds in {shared.spent:.0f} s: {why}")

@@ -16,7 +16,7 @@ from specbench.core.machine.disk import writing
 from specbench.decoding import Completion, Decoder, Request, Step
 from specbench.decoding.detokenize import Tokenizer
 from specbench.metrics.disturbance import Disturbance
-from specbench.metrics.ranking import TIE, SettingTimes, look
+from specbench.metrics.ranking import TIE, Standing, race
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import Pair, Timed, decode_timed, seconds_of, times_of
 
@@ -104,16 +104,12 @@ class Shared:
             due = math.ceil(GROWTH * due)
         if self.ended and count > max([1, *points]):
             points.append(count)
-        standing = Standing([job for job in self.jobs if job != PLAIN and job not in self.failed], {}, None, False, 0)
-        for number, rounds in enumerate(points, 1):
-            if not standing.active:
-                break
-            batches = {job: np.concatenate([*vars(self.times(job)).values()])[:, :rounds] for job in standing.active}
-            times = {job: SettingTimes.shared(batch, number, 0) for job, batch in batches.items()}
-            result, looks = look(times, len(self.jobs) - 1), standing.looks | dict.fromkeys(times, number)
-            active = [job for job in standing.active if job not in result.beaten]
-            standing = Standing(active, looks, result.best, result.tied, number)
-        return standing
+        jobs = [job for job in self.jobs if job != PLAIN and job not in self.failed]
+        if not (jobs and points):
+            return Standing(jobs)
+        return race(
+            {job: np.concatenate([*vars(self.times(job)).values()]) for job in jobs}, points, len(self.jobs) - 1
+        )
 
     def ending(self, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.
@@ -138,25 +134,6 @@ class Shared:
                 raise ConfigError("protocol.seconds", seconds, problem, remedy)
             return f"another would pass the limit of {seconds:g} s"
         return ""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How settings compare after some rounds.
-
-    Attributes:
-        active: jobs that are not shown to be slower than another.
-        looks: by job, the number of its last look.
-        best: of the active, the one of the highest speedup; None before the first look.
-        tied: whether all other active ones are shown to be within TIE of it.
-        number: of the last look.
-    """
-
-    active: list[int]
-    looks: dict[int, int]
-    best: int | None
-    tied: bool
-    number: int
 
 
 def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> dict[str, Any]:

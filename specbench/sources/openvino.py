@@ -1,6 +1,5 @@
 """OpenVINO GenAI in this process, plain and with a draft model or prompt lookup, one text after another."""
 
-import importlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from specbench.core.checks import check_count, check_path
-from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError
+from specbench.core.extensions import optional
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params, check_supported, unsupported_but
 
@@ -73,7 +73,8 @@ class OpenVinoSource:
 
     def open(self) -> None:
         """Loads the target twice, without speculation and with it, and the draft."""
-        self.genai, self.openvino = _imported("openvino_genai"), _imported("openvino")
+        names = ("openvino_genai", "openvino")
+        self.genai, self.openvino = (optional(name, "openvino", "source", "openvino") for name in names)
         self.engine = f"OpenVINO GenAI {self.genai.get_version()}"
         how: dict[str, Any] = {"prompt_lookup": True}
         try:
@@ -166,14 +167,6 @@ def _folder(key: str, name: object) -> str:
         remedy = "Give a folder as optimum-cli export openvino writes it; see docs/sources.md for GGUF."
         raise ConfigError(key, name, "no folder with an openvino_model.xml", remedy)
     return str(folder)
-
-
-def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        problem, remedy = f"{module} cannot be imported ({error})", "Install it: pip install 'specbench[openvino]'."
-        raise NotInstalledError("source", "openvino", problem, remedy) from error
 
 
 def _short(error: Exception) -> str:

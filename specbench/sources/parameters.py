@@ -23,11 +23,9 @@ def unsupported_but(*supported: str) -> frozenset[str]:
 def check_supported(requests: Sequence[TextRequest], unsupported: Collection[str], engine: str) -> None:
     """Raises ConfigError for a request with a sampling parameter that the engine cannot set."""
     for request in requests:
-        for name in sorted(unsupported):
-            value = getattr(request.sampling, name)
-            if value != DEFAULTS[name]:
-                problem = f"{engine} cannot set it, and prompt {request.prompt_id!r} asks for it"
-                raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or use another source.")
+        for name, value in active_params(request.sampling, sorted(unsupported)).items():
+            problem = f"{engine} cannot set it, and prompt {request.prompt_id!r} asks for it"
+            raise ConfigError(f"sampler.{name}", value, problem, "Leave it out, or use another source.")
 
 
 def active_params(sampling: SamplingParams, names: Iterable[str] = DEFAULTS) -> dict[str, Any]:

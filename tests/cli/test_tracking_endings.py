@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -141,12 +140,3 @@ def test_who_only_looks_sends_nothing(tmp_path, monkeypatch):
     for online in (False, True):
         assert list(sweeps.track_sweep(status, ended=False, online=online)) == []
     assert modes == ["offline", "online"]
-
-
-def test_a_report_goes_where_the_runs_went(tmp_path):
-    """And what fails of it is a warning."""
-    sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
-    status = SweepStatus.of(sweep)
-    assert status is not None
-    (message,) = sweeps.track_report(status, online=True)
-    assert re.fullmatch(r"no report for W&B \(FileNotFoundError: .*report\.md'\)", message)

@@ -12,7 +12,7 @@ from specbench.core.rng import Streams
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TreeDrafter
 from specbench.metrics import ratios
-from specbench.metrics.acceptance import position_rates
+from specbench.metrics.acceptance import acceptance_fields
 from specbench.metrics.results import STEPS
 from specbench.models import CachedModel
 from specbench.rules.token.masked import MaskedVerifier
@@ -105,9 +105,9 @@ def test_rates_by_position_are_by_depth():
     """A tree of 6 tokens and depth 2, and one cut to 2 tokens and depth 1: it does not count as reaching position 2."""
     counts = {"num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
     steps = pd.DataFrame({"prompt": "a", "draft_depth": [2, 2, 1], **counts})
-    joint, conditional = position_rates(steps, 2)
-    assert joint == [2 / 3, 1 / 2]
-    assert conditional == [2 / 3, 1.0]
+    fields = acceptance_fields(steps, 2)
+    assert fields["joint_rates"] == [2 / 3, 1 / 2]
+    assert fields["conditional_rates"] == [2 / 3, 1.0]
     log = ratios.StepLog.of(steps, 2)
     assert ratios.ratio(log, ratios.FULL_DRAFTS) == 2.0
     assert ratios.ratio(log, "Σa / Σ(a + [a<d])") == 3 / 4

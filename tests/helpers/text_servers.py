@@ -116,6 +116,12 @@ class VllmCounters:
         return {"choices": [{"message": message, "finish_reason": "stop", "logprobs": logprobs}]}
 
 
+def opened(source: Any) -> Any:
+    """The source, opened."""
+    source.open()
+    return source
+
+
 def request(
     prompt: str = "abc", ids: tuple[int, ...] | None = (7, 8, 9), seed: int = 0, **sampling: Any
 ) -> TextRequest:

@@ -48,29 +48,22 @@ def machine(tmp_path, monkeypatch) -> Machine:
     return made
 
 
-def test_others_are_who_is_busy_and_not_this_process(machine):
+@pytest.mark.parametrize(
+    ("threads", "passed", "other_cores", "waited", "disturbed"),
+    [
+        (1, {"process": 8, "others": 9}, 0.9, 0.2, True),
+        (1, {"process": 9.97, "others": 0.15, "thread": 9.95}, 0.015, 0.005, False),
+        (2, {"process": 19, "others": 0.1, "thread": 9}, 0.01, None, False),
+    ],
+    ids=["busy", "quiet", "several threads do not tell how long one waited"],
+)
+def test_others_are_who_is_busy_and_not_this_process(machine, threads, passed, other_cores, waited, disturbed):
     assert busy_seconds({0, 1}) == pytest.approx(1000)
-    watch = DisturbanceWatch(on_cpu=True, threads=1)
-    machine.passes(wall=10, process=8, others=9)
+    watch = DisturbanceWatch(on_cpu=True, threads=threads)
+    machine.passes(wall=10, **passed)
     seen = watch.ended()
-    assert (seen.cores, seen.other_cores, seen.waited) == (2, pytest.approx(0.9), pytest.approx(0.2))
-    assert is_disturbed(seen)
-
-
-def test_a_quiet_machine(machine):
-    watch = DisturbanceWatch(on_cpu=True, threads=1)
-    machine.passes(wall=10, process=9.97, others=0.15, thread=9.95)
-    seen = watch.ended()
-    assert seen.other_cores == pytest.approx(0.015)
-    assert seen.waited == pytest.approx(0.005)
-    assert not is_disturbed(seen)
-
-
-def test_several_threads_do_not_tell_how_long_one_waited(machine):
-    watch = DisturbanceWatch(on_cpu=True, threads=2)
-    machine.passes(wall=10, process=19, others=0.1, thread=9)
-    seen = watch.ended()
-    assert (seen.cores, seen.other_cores, seen.waited) == (2, pytest.approx(0.01), None)
+    assert (seen.cores, seen.other_cores, seen.waited) == (2, pytest.approx(other_cores), pytest.approx(waited))
+    assert is_disturbed(seen) == disturbed
 
 
 @pytest.mark.parametrize(("on_cpu", "wall"), [(False, 10.0), (True, 0.3)], ids=["GPU", "too short"])

@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from specbench.metrics.acceptance import (
-    acceptance_fields,
-    acceptance_histogram,
-    position_estimates,
-    position_rates,
-    totals_by_prompt,
-)
+from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.empirical import distance_check, pooled
 from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
 
@@ -45,8 +39,9 @@ LOGS = pytest.mark.parametrize(
 
 @LOGS
 def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
-    assert acceptance_histogram(steps, GAMMA) == histogram
-    assert position_rates(steps, GAMMA) == (joint, conditional)
+    fields = acceptance_fields(steps, GAMMA)
+    assert fields["acceptance_histogram"] == histogram
+    assert (fields["joint_rates"], fields["conditional_rates"]) == (joint, conditional)
     for estimates, values in zip(position_estimates(steps, GAMMA), (joint, conditional), strict=True):
         assert [estimate and estimate.value for estimate in estimates] == pytest.approx(values)
 
@@ -62,17 +57,6 @@ def test_rates_by_position_are_resampled_by_prompt():
     assert ends[0][0] == (0, 1)
 
 
-def test_plain_decoding_has_one_bar_and_no_positions():
-    assert acceptance_histogram(NOTHING_DRAFTED, 0) == [2]
-    assert position_rates(NOTHING_DRAFTED, 0) == ([], [])
-
-
-def test_totals_by_prompt():
-    totals = totals_by_prompt(SHORTENED)
-    assert totals.loc["a"].to_dict() == {"drafted": 5, "accepted": 4, "emitted": 7, "steps": 3}
-    assert totals.loc["b"].to_dict() == {"drafted": 4, "accepted": 0, "emitted": 2, "steps": 2}
-
-
 def test_fields_of_a_row():
     """Pooled, not a mean of per-prompt ratios; tokens after the stop token count as accepted, not as emitted."""
     fields = acceptance_fields(STOPPED, GAMMA)
@@ -86,6 +70,7 @@ def test_fields_of_a_row_without_drafts():
     fields = acceptance_fields(NOTHING_DRAFTED, 0)
     assert [fields[f"acceptance_rate{end}"] for end in ("", "_low", "_high")] == [None] * 3
     assert [fields[f"acceptance_length{end}"] for end in ("", "_low", "_high")] == [1, None, None]
+    assert (fields["acceptance_histogram"], fields["joint_rates"], fields["conditional_rates"]) == ([2], [], [])
 
 
 # --- Intervals ---
@@ -138,8 +123,8 @@ def test_one_unit_has_no_interval():
 # --- Empirical against exact ---
 
 
-def exact_probs(seed: int, prefixes: int = 3, vocabulary: int = 40) -> np.ndarray:
-    return np.random.default_rng(seed).dirichlet(np.full(vocabulary, 0.3), size=prefixes)
+def exact_probs(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(40, 0.3), size=3)
 
 
 def draws_of(probs: np.ndarray, draws: int, seed: int) -> np.ndarray:

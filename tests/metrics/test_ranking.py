@@ -11,7 +11,7 @@ import pytest
 
 from specbench.core.errors import ArgumentError
 from specbench.metrics.disturbance import Disturbance
-from specbench.metrics.ranking import BATCHES, SettingTimes, look, plain_changed, ranking
+from specbench.metrics.ranking import BATCHES, plain_changed, race, ranking
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.reports import winner
 from specbench.reports.markdown import literal
@@ -195,12 +195,10 @@ def shared(seed: int, gains: list[float], easy: float = 0, batches: int = 72) ->
 
 def raced(seed: int, gains: list[float], easy: float = 0) -> tuple[list[int], dict[int, tuple[int, int]]]:
     """Who is left after all looks, and after how many batches and looks each of the others ended."""
-    batches, active, ended = shared(seed, gains, easy), list(range(len(gains))), {}
-    for number, count in enumerate((6, 9, 14, 21, 32, 48, 72), 1):
-        outcome = look({i: SettingTimes.shared(batches[i][:, :count], number, 0) for i in active}, len(gains))
-        ended |= dict.fromkeys(outcome.beaten, (count, number))
-        active = [setting for setting in active if setting not in outcome.beaten]
-    return active, ended
+    counts = (6, 9, 14, 21, 32, 48, 72)
+    outcome = race(dict(enumerate(shared(seed, gains, easy))), counts, len(gains))
+    ended = {job: (counts[look - 1], look) for job, look in outcome.looks.items() if job not in outcome.active}
+    return outcome.active, ended
 
 
 @pytest.mark.cases(1)

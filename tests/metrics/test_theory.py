@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from jaxtyping import TypeCheckError
 from scipy import stats
 
-from specbench.core.errors import ArgumentError
 from specbench.metrics import theory
 
-REFUSED = (ArgumentError, TypeCheckError)  # the tests' own type checks may come first
 ALPHAS = [0.0, 0.1, 0.5, 0.77, 0.999, 1.0]
 
 
@@ -38,20 +34,6 @@ def test_tokens_keep_their_digits_near_certain_acceptance(alpha: float) -> None:
     exact = Fraction(alpha)
     expected = float((1 - exact**65) / (1 - exact))
     assert theory.expected_tokens(alpha, 64) == pytest.approx(expected, rel=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        *((lambda alpha=alpha: theory.expected_tokens(alpha, 2), "alpha") for alpha in (-0.01, 1.01, float("nan"))),
-        *((lambda gamma=gamma: theory.expected_tokens(0.5, gamma), "gamma") for gamma in (-1, 2.5, 2.0, True)),
-        *((lambda prob=prob: theory.binomial_band(prob, 8), "prob") for prob in (1.1, float("nan"))),
-        (lambda: theory.binomial_band(0.5, 0), "draws"),
-    ],
-)
-def test_impossible_numbers_are_refused(call: Callable[[], object], name: str) -> None:
-    with pytest.raises(REFUSED, match=name):
-        call()
 
 
 @pytest.mark.parametrize("prob", [1e-9, 0.003, 0.3, 0.5, 0.98])

@@ -186,10 +186,8 @@ def scorer(**sampling: Any) -> TextScorer:
     return TextScorer(*PAIR, "cpu", "float32", SamplingParams(**sampling), None)
 
 
-def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> TextCompletion:
-    request = TextRequest(
-        prompt_id="a", prompt=prompt, sampling=SamplingParams(), seed=0, max_new_tokens=limit,
-    )  # fmt: skip
+def text(prompt: str, ids: Sequence[int] | None, finish: str = "length") -> TextCompletion:
+    request = TextRequest(prompt_id="a", prompt=prompt, sampling=SamplingParams(), seed=0, max_new_tokens=4)
     return TextCompletion(
         request=request, mode=Mode.PLAIN, text="", finish_reason=finish, token_ids=None if ids is None else tuple(ids)
     )

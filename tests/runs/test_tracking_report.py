@@ -228,5 +228,6 @@ def test_without_wandb_workspaces_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     status = sweep_of(tmp_path)
     (warning,) = track_report(status, online=True)
+    assert warning.startswith("no report for W&B (")
     assert "pip install 'specbench[wandb-workspaces]'" in warning
     assert [path.name for path in (status.folder / "report").iterdir()] == ["report.md"]

@@ -15,7 +15,7 @@ from specbench.sources import Mode
 from specbench.sources.http import MEBIBYTE
 from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
-from tests.helpers.text_servers import VLLM_COUNTERS, Raw, VllmCounters, llama, request, serving
+from tests.helpers.text_servers import VLLM_COUNTERS, Raw, VllmCounters, llama, opened, request, serving
 
 DRAFTED = {"drafted": VLLM_COUNTERS["drafted"]}
 LOGPROBS_WANTED = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(logprobs=1))
@@ -48,8 +48,7 @@ def complete(
 ) -> None:
     """Asks a server with these replies for a text."""
     with serving(replies) as server:
-        source = kind(server.url, plain_url=server.url, **{"retries": 0, **options})
-        source.open()
+        source = opened(kind(server.url, plain_url=server.url, **{"retries": 0, **options}))
         source.complete([text_request or request(ids=(7, 8))], mode)
 
 
@@ -181,8 +180,7 @@ def test_another_number_of_texts_than_was_requested_is_named_or_returned(kind):
     choice = {"text": "a", "content": "a", "tokens": [1], "truncated": False, "stop_type": "limit"}
     choice |= {"tokens_evaluated": 3, "timings": {}}
     with serving(openai(choices=[choice] * 2) | completing([choice] * 2)) as server:
-        source = kind(server.url)
-        source.open()
+        source = opened(kind(server.url))
         with pytest.raises(ConfigError, match="returned 2 texts for prompt 'abc', and the request was for 1"):
             source.complete([request()], Mode.SPECULATIVE)
         assert len(source.choices(request(), 3, Mode.SPECULATIVE)) == 2
@@ -354,9 +352,7 @@ def test_half_of_a_surrogate_pair_is_sent_as_it_is():
     """A stop string that is cut from a text may hold one."""
     asking = dataclasses.replace(request(ids=(7, 8)), sampling=SamplingParams(stop="\ud800"))
     with serving(llama()) as server:
-        source = LlamaServerSource(server.url)
-        source.open()
-        source.complete([asking], Mode.SPECULATIVE)
+        opened(LlamaServerSource(server.url)).complete([asking], Mode.SPECULATIVE)
         assert server.asked[-1][1]["stop"] == ["\ud800"]
 
 
@@ -365,6 +361,5 @@ def test_what_models_say_of_themselves_is_left_out_if_it_cannot_be_read():
     models = {"data": [{"id": "m", "owned_by": "\ud800", "meta": {"n_params": math.inf, "size": 1}}]}
     with serving({**llama(), **VllmCounters().replies, "/v1/models": lambda _: models}) as server:
         LlamaServerSource(server.url, server.url).open()
-        source = OpenAiSource(server.url)
-        source.open()
+        source = opened(OpenAiSource(server.url))
     assert source.engine == "a server 0.33.0"

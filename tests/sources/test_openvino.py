@@ -10,7 +10,7 @@ import pytest
 from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.sources import Mode, Source
 from specbench.sources.openvino import OpenVinoSource
-from tests.helpers.text_servers import request
+from tests.helpers.text_servers import opened, request
 
 
 class StandIn:
@@ -77,8 +77,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def test_both_pipelines_are_loaded_and_a_draft_has_counters(folders, stand_in):
-    source = OpenVinoSource(*folders, gamma=3, properties={"KV_CACHE_PRECISION": "f32"})
-    source.open()
+    source = opened(OpenVinoSource(*folders, gamma=3, properties={"KV_CACHE_PRECISION": "f32"}))
     assert isinstance(source, Source)
     assert source.engine == "OpenVINO GenAI 2026.4"
     assert [("draft_model" in made, made["KV_CACHE_PRECISION"]) for made in stand_in.made] == [
@@ -100,8 +99,7 @@ def test_both_pipelines_are_loaded_and_a_draft_has_counters(folders, stand_in):
 
 def test_prompt_lookup_is_another_pipeline_whose_steps_are_counted(folders, stand_in):
     stand_in.metrics = None
-    source = OpenVinoSource(folders[0], folders[1], method="prompt_lookup", gamma=3, max_ngram_size=2)
-    source.open()
+    source = opened(OpenVinoSource(folders[0], folders[1], method="prompt_lookup", gamma=3, max_ngram_size=2))
     assert stand_in.made[1]["prompt_lookup"] is True
     assert "draft_model" not in stand_in.made[1]
     (text,) = source.complete([request()], Mode.SPECULATIVE)
@@ -110,8 +108,7 @@ def test_prompt_lookup_is_another_pipeline_whose_steps_are_counted(folders, stan
 
 
 def test_sampling_parameters_go_by_its_names(folders, stand_in):
-    source = OpenVinoSource(*folders)
-    source.open()
+    source = opened(OpenVinoSource(*folders))
     on = {"temperature": 0.5, "top_k": 5, "min_tokens": 2, "stop": ["x"], "stop_token_ids": [4], "ignore_eos": True}
     source.complete([request(**on), request(temperature=0.0, top_k=5)], Mode.PLAIN)
     sampled, greedy = map(vars, stand_in.configs)
@@ -127,8 +124,7 @@ def test_sampling_parameters_go_by_its_names(folders, stand_in):
 
 def test_metrics_of_another_version_are_named(folders, stand_in):
     stand_in.metrics = SimpleNamespace(get_num_accepted_tokens=lambda: 2)
-    source = OpenVinoSource(*folders)
-    source.open()
+    source = opened(OpenVinoSource(*folders))
     with pytest.raises(
         ConfigError, match=r"^source=openvino: its metrics are of another version .*get_num_draft_tokens"
     ):

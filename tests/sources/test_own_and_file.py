@@ -185,19 +185,18 @@ def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
         written(tmp_path, line)
 
 
-def test_a_path_that_is_a_number_is_named():
-    with pytest.raises(ConfigError, match=r"^source\.path=2024: not a path\. Put \./ before a name of digits"):
-        FileSource(2024)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"source\.path=.*nothing\.jsonl: cannot be read"):
-        FileSource(str(tmp_path / "nothing.jsonl")).open()
-
-
-@pytest.mark.parametrize("path", ["a\0b", "\ud800"], ids=ascii)
-def test_a_path_that_no_file_can_have_is_named(path):
-    with pytest.raises(ConfigError, match=r"^source\.path=.*: cannot be read"):
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        (2024, r"2024: not a path\. Put \./ before a name of digits"),
+        ("nothing.jsonl", r"nothing\.jsonl: cannot be read"),
+        ("a\0b", ".*: cannot be read"),
+        ("\ud800", ".*: cannot be read"),
+    ],
+    ids=ascii,
+)
+def test_a_path_that_leads_to_no_file_is_named(path, problem):
+    with pytest.raises(ConfigError, match=rf"^source\.path={problem}"):
         FileSource(path).open()
 
 

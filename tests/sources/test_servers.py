@@ -10,11 +10,7 @@ from specbench.sources import Mode, Source
 from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
 from specbench.sources.prometheus import totals
-from tests.helpers.text_servers import VLLM_COUNTERS, TextServer, VllmCounters, llama, request, serving
-
-
-def llama_source(speculative: TextServer, plain: TextServer | None = None, **options: Any) -> LlamaServerSource:
-    return LlamaServerSource(speculative.url, plain and plain.url, **options)
+from tests.helpers.text_servers import VLLM_COUNTERS, TextServer, VllmCounters, llama, opened, request, serving
 
 
 def body_of(server: TextServer) -> dict[str, Any]:
@@ -23,9 +19,8 @@ def body_of(server: TextServer) -> dict[str, Any]:
 
 def test_llama_server_is_asked_by_ids_and_its_counters_are_read():
     with serving(llama()) as server, serving(llama(None)) as plain:
-        source = llama_source(server, plain)
+        source = opened(LlamaServerSource(server.url, plain.url))
         assert isinstance(source, Source)
-        source.open()
         assert source.engine == "llama.cpp b7000-abc"
         assert source.modes == set(Mode)
         (speculative,) = source.complete([request(seed=3, logprobs=1)], Mode.SPECULATIVE)
@@ -65,8 +60,7 @@ def test_llama_server_is_asked_by_ids_and_its_counters_are_read():
 def test_llama_server_is_asked_for_the_samplers_that_are_on_alone(sampling, samplers, more):
     """Its defaults would cut: top_k 40, top_p 0.95, min_p 0.05."""
     with serving(llama()) as server:
-        source = llama_source(server)
-        source.open()
+        source = opened(LlamaServerSource(server.url))
         source.complete([request(**sampling)], Mode.SPECULATIVE)
         assert body_of(server)["samplers"] == samplers
         assert body_of(server).items() >= more.items()
@@ -74,8 +68,7 @@ def test_llama_server_is_asked_for_the_samplers_that_are_on_alone(sampling, samp
 
 def test_a_seed_that_would_mean_any_seed_is_never_sent():
     with serving(llama()) as server:
-        source = llama_source(server)
-        source.open()
+        source = opened(LlamaServerSource(server.url))
         source.complete([request(seed=2**32 - 1), request(seed=2**32), request(seed=2**63 - 1)], Mode.SPECULATIVE)
         assert all(0 <= body["seed"] < 2**32 - 1 for path, body in server.asked if path == "/completion")
 
@@ -88,8 +81,7 @@ def test_completions_come_in_the_order_of_their_requests():
     replies = llama()
     completion = replies["/completion"]
     with serving({**replies, "/completion": slowest_first}) as server:
-        source = llama_source(server, concurrency=5)
-        source.open()
+        source = opened(LlamaServerSource(server.url, concurrency=5))
         texts = source.complete([request(seed=seed) for seed in range(5)], Mode.SPECULATIVE)
     assert [text.token_ids for text in texts] == [(5 + seed,) * 4 for seed in range(5)]
     assert [text.request.seed for text in texts] == list(range(5))
@@ -99,8 +91,7 @@ def test_vllm_returns_ids_and_its_counters_are_of_all_texts():
     vllm = VllmCounters()
     vllm.texts = 100  # of others, before
     with serving(vllm.replies) as server:
-        source = OpenAiSource(f"{server.url}/v1/", dialect="vllm", counters=VLLM_COUNTERS, concurrency=3)
-        source.open()
+        source = opened(OpenAiSource(f"{server.url}/v1/", dialect="vllm", counters=VLLM_COUNTERS, concurrency=3))
         assert source.engine == "vllm 0.33.0"
         texts = source.complete([request(seed=seed, top_k=7, logprobs=0) for seed in range(3)], Mode.SPECULATIVE)
         source.complete([request()], Mode.SPECULATIVE)
@@ -120,8 +111,7 @@ def test_counters_are_summed_over_labels_whatever_these_hold():
 
 def test_completions_of_openai_itself_are_texts():
     with serving(VllmCounters().replies) as server:
-        source = OpenAiSource(server.url, model="m", extra={"user": "u"})
-        source.open()
+        source = opened(OpenAiSource(server.url, model="m", extra={"user": "u"}))
         (text,) = source.complete([request(ids=None, temperature=0.0, logit_bias={3: -1.0})], Mode.SPECULATIVE)
         body = body_of(server)
     assert (text.text, text.token_ids, text.finish_reason) == (" of abc", None, "length")
@@ -129,28 +119,23 @@ def test_completions_of_openai_itself_are_texts():
     assert not {"top_k", "min_p", "ignore_eos", "return_token_ids"} & set(body)
 
 
-def test_several_texts_of_a_request_are_asked_of_the_server_together():
-    with serving(VllmCounters().replies) as server:
-        source = OpenAiSource(server.url, model="m", dialect="vllm", extra={"n": 1})
-        source.open()
-        texts = source.choices(request(), 3, Mode.SPECULATIVE)
-        assert body_of(server)["n"] == 3
-    assert [text.token_ids for text in texts] == [(0, 1, 2, 3)] * 3
-
-
-def test_several_texts_of_a_request_are_asked_of_llama_server_together():
-    with serving(llama()) as server:
-        source = LlamaServerSource(server.url)
-        source.open()
-        texts = source.choices(request(seed=3), 2, Mode.SPECULATIVE)
-        assert body_of(server)["n_cmpl"] == 2
-    assert [text.token_ids for text in texts] == [(8,) * 4, (9,) * 4]
+@pytest.mark.parametrize(
+    ("kind", "options", "replies", "name", "token_ids"),
+    [
+        (OpenAiSource, {"dialect": "vllm", "extra": {"n": 1}}, VllmCounters().replies, "n", [(0, 1, 2, 3)] * 3),
+        (LlamaServerSource, {}, llama(), "n_cmpl", [(8,) * 4, (9,) * 4, (10,) * 4]),
+    ],
+)
+def test_several_texts_of_a_request_are_asked_of_the_server_together(kind, options, replies, name, token_ids):
+    with serving(replies) as server:
+        texts = opened(kind(server.url, **options)).choices(request(seed=3), 3, Mode.SPECULATIVE)
+        assert body_of(server)[name] == 3
+    assert [text.token_ids for text in texts] == token_ids
 
 
 def test_chat_sends_the_prompt_as_a_message():
     with serving(VllmCounters().replies) as server:
-        source = OpenAiSource(server.url, chat=True)
-        source.open()
+        source = opened(OpenAiSource(server.url, chat=True))
         (text,) = source.complete([request(logprobs=1)], Mode.SPECULATIVE)
     assert (text.text, text.finish_reason, text.logprobs) == ("ABC", "stop", (-0.25,))
     assert body_of(server).items() >= {"logprobs": True, "top_logprobs": 1}.items()
@@ -163,8 +148,7 @@ def test_chat_sends_the_prompt_as_a_message():
 )
 def test_a_parameter_that_the_server_does_not_take_is_refused(dialect, sampling, name):
     with serving(VllmCounters().replies) as server:
-        source = OpenAiSource(server.url, dialect=dialect)
-        source.open()
+        source = opened(OpenAiSource(server.url, dialect=dialect))
         count = len(server.asked)
         with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.*prompt 'abc' asks for it\. Leave it out"):
             source.complete([request(**sampling)], Mode.SPECULATIVE)
@@ -177,9 +161,8 @@ def test_token_ids_of_prompts_are_the_servers_own(reply):
     bodies: list[Any] = []
     tokenize = {"/tokenize": lambda body: bodies.append(body) or reply}
     with serving(llama() | tokenize) as server, serving(VllmCounters().replies | tokenize) as vllm:
-        sources = [llama_source(server), OpenAiSource(vllm.url, dialect="vllm")]
+        sources = [opened(LlamaServerSource(server.url)), opened(OpenAiSource(vllm.url, dialect="vllm"))]
         for source in sources:
-            source.open()
             if reply == {"tokens": [7, 8]}:
                 assert source.encode("The") == (7, 8)
             else:

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError
+from specbench.core.extensions import optional
 from specbench.core.machine.disk import writing
 from specbench.core.machine.files import Origin, problem_of
 from specbench.models import hub, weights
@@ -70,11 +71,7 @@ def _check(file: Path, out: Path) -> None:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise ConfigError("FILE", file, "no GGUF file, which begins with these letters", REMEDY)
-    try:
-        import gguf  # noqa: F401
-    except ImportError as error:
-        remedy = "Install it: pip install 'specbench[gguf]'."
-        raise NotInstalledError("FILE", file, "the package gguf, which reads it, is not installed", remedy) from error
+    optional("gguf", "gguf", "FILE", file)
 
 
 def _check_all_used(model: PreTrainedModel, source: Origin) -> None:

@@ -4,14 +4,14 @@ A grammar needs no vocabulary, so a grammar that cannot be compiled is refused b
 """
 
 import functools
-import importlib
 import json
 import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError
+from specbench.core.extensions import optional
 
 KEY = "sampler.structured_outputs"
 # Keywords of JSON schemas that xgrammar 0.2 ignores, as trials show: texts could violate them.
@@ -23,11 +23,7 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # the place in xgrammar's source
 
 def xgrammar() -> ModuleType:
     """The package. Raises NotInstalledError if it is not installed."""
-    try:
-        return importlib.import_module("xgrammar")
-    except ImportError as error:
-        problem = f"needs the package xgrammar, which cannot be imported ({error})"
-        raise NotInstalledError(KEY, "...", problem, "Install it: pip install 'specbench[grammar]'.") from error
+    return optional("xgrammar", "grammar", KEY, "...")
 
 
 @functools.lru_cache(maxsize=64)

@@ -53,7 +53,7 @@ Rates = Sequence[Estimate | None]
 
 @style()
 def acceptance_histogram(histogram: list[int], title: str) -> Figure:
-    """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_histogram)."""
+    """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_fields)."""
     figure, (axes,) = panels(1, 1, (1 / 2, 2.2))
     bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=BLUE)
     shares = np.array(histogram) / max(sum(histogram), 1)

@@ -11,7 +11,6 @@ words with the uniforms of the drafts.
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import weakref
@@ -26,7 +25,8 @@ from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import arguments
-from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.extensions import optional
 from specbench.core.rng import Stream, Streams, philox
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules.verifier import Limits
@@ -72,20 +72,8 @@ class ExternalVerifier:
 
 
 def load(module: str, verifier: str, extra: str) -> ModuleType:
-    """Imports a module of an optional package.
-
-    Raises:
-        NotInstalledError: the package is not installed, or does not hold the module.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NotInstalledError(
-            "verifier",
-            verifier,
-            f"{module} cannot be imported ({error})",
-            f"Install it: pip install 'specbench[{extra}]'.",
-        ) from error
+    """Imports a module of the optional package that a verifier feeds. Raises NotInstalledError."""
+    return optional(module, extra, "verifier", verifier)
 
 
 def check_draft_probs(value: str) -> str:
