@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Any
 
-from specbench.sources.contract import Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
@@ -67,20 +67,23 @@ class LlamaServerSource(ServedSource):
             body["logit_bias"] = [list(pair) for pair in dict(sampling.logit_bias).items()]
         return "/completion", body
 
-    def read(self, reply: Reply) -> dict[str, Any]:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request = reply.request
         if reply.get("truncated", bool, _OLD):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
         if request.token_ids is not None:
             reply.check_prompt(reply.get("tokens_evaluated", is_count, _OLD))
         stop = reply.get("stop_type", str, _OLD)
-        return {
-            "text": reply.get("content", str, _OLD),
-            "token_ids": tuple(reply.get("tokens", is_token_ids, _OLD)),
-            "finish_reason": _FINISH.get(stop, stop),
-            "logprobs": None if request.sampling.logprobs is None else reply.logprobs("completion_probabilities", _OLD),
-            "counters": timings(reply),
-        }
+        return TextCompletion(
+            request=request,
+            mode=mode,
+            text=reply.get("content", str, _OLD),
+            token_ids=tuple(reply.get("tokens", is_token_ids, _OLD)),
+            finish_reason=_FINISH.get(stop, stop),
+            logprobs=None if request.sampling.logprobs is None else reply.logprobs("completion_probabilities", _OLD),
+            counters=timings(reply),
+            seconds=seconds,
+        )
 
 
 def _size(server: Server) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specbench.sources.contract import TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server
 from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
@@ -46,13 +46,16 @@ class MlxSource(ServedSource):
         choices = reply.get("choices", list, _PROTOCOL)
         return [Reply(reply.server, choice, reply.request) for choice in choices]
 
-    def read(self, reply: Reply) -> dict[str, Any]:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         tokens = reply.within("logprobs", _PROTOCOL)
         logprobs = tokens.logprobs("content", _PROTOCOL)
         ids = [token.get("id") for token in tokens.part["content"]]
-        return {
-            "text": reply.get("text", str, _PROTOCOL),
-            "token_ids": tuple(Reply(reply.server, {"id": ids}, reply.request).get("id", is_token_ids, _PROTOCOL)),
-            "finish_reason": reply.get("finish_reason", str, _PROTOCOL),
-            "logprobs": None if reply.request.sampling.logprobs is None else logprobs,
-        }
+        return TextCompletion(
+            request=reply.request,
+            mode=mode,
+            text=reply.get("text", str, _PROTOCOL),
+            token_ids=tuple(Reply(reply.server, {"id": ids}, reply.request).get("id", is_token_ids, _PROTOCOL)),
+            finish_reason=reply.get("finish_reason", str, _PROTOCOL),
+            logprobs=None if reply.request.sampling.logprobs is None else logprobs,
+            seconds=seconds,
+        )

@@ -4,7 +4,7 @@ from typing import Any
 
 from specbench.core.checks import check_flag
 from specbench.core.errors import ConfigError
-from specbench.sources.contract import TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.llama_server import timings
 from specbench.sources.parameters import active_params, unsupported_but
@@ -85,19 +85,22 @@ class OpenAiSource(ServedSource):
         choices = reply.get("choices", list, _PROTOCOL)
         return [Reply(reply.server, {**reply.part, "choices": [choice]}, reply.request) for choice in choices]
 
-    def read(self, reply: Reply) -> dict[str, Any]:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request, choice = reply.request, reply.within("choices", _PROTOCOL)
         if request.token_ids is not None and not self.chat and self.dialect != "tgi" and reply.has("usage"):
             reply.check_prompt(reply.within("usage", _PROTOCOL).get("prompt_tokens", is_count, _PROTOCOL))
         message = choice.within("message", _PROTOCOL) if self.chat else choice
         remedy = "Update vLLM (0.10.2 and later return token ids), or use source.dialect=openai."
-        return {
-            "text": message.get("content" if self.chat else "text", str, _PROTOCOL),
-            "token_ids": tuple(choice.get("token_ids", is_token_ids, remedy)) if self.dialect == "vllm" else None,
-            "finish_reason": choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
-            "logprobs": None if request.sampling.logprobs is None else self._logprobs(choice),
-            "counters": timings(reply),
-        }
+        return TextCompletion(
+            request=request,
+            mode=mode,
+            text=message.get("content" if self.chat else "text", str, _PROTOCOL),
+            token_ids=tuple(choice.get("token_ids", is_token_ids, remedy)) if self.dialect == "vllm" else None,
+            finish_reason=choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
+            logprobs=None if request.sampling.logprobs is None else self._logprobs(choice),
+            counters=timings(reply),
+            seconds=seconds,
+        )
 
     def _logprobs(self, choice: Reply) -> tuple[float, ...]:
         remedy = "Leave sampler.logprobs out: it gives none."

@@ -130,8 +130,7 @@ class ServedSource:
         start = time.perf_counter()
         reply = Reply(server, server.json(path, body), request)
         parts, seconds = self.parts(reply), time.perf_counter() - start
-        common: dict[str, Any] = {"request": request, "mode": mode, "seconds": seconds}
-        return [self._checked(TextCompletion(**common, **self.read(part))) for part in parts]
+        return [self._checked(self.read(part, mode, seconds)) for part in parts]
 
     def _checked(self, completion: TextCompletion) -> TextCompletion:
         """Returns it. Raises ConfigError for a plain text with a draft, and for an empty one that nothing ended."""
@@ -161,8 +160,8 @@ class ServedSource:
         texts = reply.part if isinstance(reply.part, list) else [reply.part]
         return [Reply(reply.server, text, reply.request) for text in texts]
 
-    def read(self, reply: Reply) -> dict[str, Any]:
-        """What a reply says, as fields of TextCompletion. Raises ConfigError if it says something else."""
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
+        """What a reply says. Raises ConfigError if it says something else."""
         raise NotImplementedError
 
 

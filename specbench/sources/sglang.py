@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specbench.sources.contract import Mode, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import Server, StatusError
 from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
@@ -62,19 +62,22 @@ class SglangSource(ServedSource):
     def asking_for(self, body: dict[str, Any], count: int) -> dict[str, Any]:
         return {**body, "sampling_params": {**body["sampling_params"], "n": count}}
 
-    def read(self, reply: Reply) -> dict[str, Any]:
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> TextCompletion:
         request, meta = reply.request, reply.within("meta_info", _PROTOCOL)
         finish = meta.within("finish_reason", _PROTOCOL).get("type", str, _PROTOCOL)
         if finish == "abort":
             raise reply.server.error(f"it ended the text of prompt {request.prompt_id!r}", "See the server's own log.")
         reply.check_prompt(meta.get("prompt_tokens", is_count, _PROTOCOL))
-        return {
-            "text": reply.get("text", str, _PROTOCOL),
-            "token_ids": tuple(reply.get("output_ids", is_token_ids, _PROTOCOL)),
-            "finish_reason": finish,
-            "logprobs": None if request.sampling.logprobs is None else _logprobs(meta),
-            "counters": _counters(meta) if reply.server is self.servers.get(Mode.SPECULATIVE) else {},
-        }
+        return TextCompletion(
+            request=request,
+            mode=mode,
+            text=reply.get("text", str, _PROTOCOL),
+            token_ids=tuple(reply.get("output_ids", is_token_ids, _PROTOCOL)),
+            finish_reason=finish,
+            logprobs=None if request.sampling.logprobs is None else _logprobs(meta),
+            counters=_counters(meta) if mode is Mode.SPECULATIVE else {},
+            seconds=seconds,
+        )
 
 
 def _server_info(server: Server) -> Any:
