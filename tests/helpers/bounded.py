@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 STATM = Path("/proc/self/statm")
+SECONDS = 60
+GIBIBYTES = 2  # beyond what the process has already
 
 
 @contextmanager
-def bounded(seconds: float = 60.0, gibibytes: float = 2.0) -> Generator[None]:
+def bounded() -> Generator[None]:
     """Ends the whole process, with a traceback, if the block computes for longer; and lets it have so much memory more.
 
     Seconds are the processor's, so that a machine that is busy or was suspended ends nothing. What waits, for a pipe
@@ -24,13 +26,13 @@ def bounded(seconds: float = 60.0, gibibytes: float = 2.0) -> Generator[None]:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     cpu_soft, cpu_hard = resource.getrlimit(resource.RLIMIT_CPU)
-    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(10 * SECONDS, exit=True, file=sys.__stderr__)
     faulthandler.register(signal.SIGXCPU, file=sys.__stderr__, chain=True)
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, cpu_hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + SECONDS) + 1, cpu_hard))
         if STATM.exists():
             used = int(STATM.read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + int(gibibytes * 2**30), hard))
+            resource.setrlimit(resource.RLIMIT_AS, (used + GIBIBYTES * 2**30, hard))
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
