@@ -138,8 +138,8 @@ def test_one_unit_has_no_interval():
 # --- Empirical against exact ---
 
 
-def exact_probs(seed: int, prefixes: int = 3, vocabulary: int = 40) -> np.ndarray:
-    return np.random.default_rng(seed).dirichlet(np.full(vocabulary, 0.3), size=prefixes)
+def exact_probs(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(40, 0.3), size=3)
 
 
 def draws_of(probs: np.ndarray, draws: int, seed: int) -> np.ndarray:

@@ -42,9 +42,9 @@ def first(rounds: Rounds, count: int) -> Rounds:
     return Rounds(*(values[:count] for values in vars(rounds).values()))
 
 
-def timed_until_steady(rounds: Rounds, least: int = 2) -> Speed:
+def timed_until_steady(rounds: Rounds) -> Speed:
     """The rule of protocols/rounds.py: further rounds while they scatter."""
-    for count in range(least, len(rounds.seconds) + 1):
+    for count in range(2, len(rounds.seconds) + 1):
         speed = speed_of(first(rounds, count))
         if speed.round_error is not None and speed.round_error <= TOLERANCE:
             break

@@ -69,12 +69,12 @@ def test_rounding_is_explained_by_its_own_size_and_not_by_less(rule, error):
     assert every.max() > error / 50  # and not so loosely that anything would pass
 
 
-def one_request(p: list[float], q: list[float], token: int, seed: int = 0) -> tuple[Draft, LogitRows, Streams]:
+def one_request(p: list[float], q: list[float], token: int) -> tuple[Draft, LogitRows, Streams]:
     """One request that drafted one token; the bonus row is p again."""
     params = RowParams.of([SamplingParams()])
     rows = logit_rows(torch.tensor([q]).double().log().float(), params)
     target = logit_rows(torch.tensor([p, p]).double().log().float(), params.select(torch.tensor([0, 0])))
-    streams = Streams(torch.tensor([seed]), torch.tensor([0]), 2)
+    streams = Streams(torch.tensor([0]), torch.tensor([0]), 2)
     return Draft(torch.tensor([token]), rows, torch.tensor([1]), 1), target, streams
 
 
