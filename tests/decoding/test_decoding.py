@@ -75,13 +75,6 @@ def test_the_step_log_adds_up(pair):
         assert [step.step for step in completion.steps] == list(range(len(completion.steps)))
 
 
-def test_another_seed_gives_another_text_and_the_same_seed_the_same(pair):
-    request = make_requests(pair, 1, SamplingParams())[0]
-    other = dataclasses.replace(request, seed=request.seed + 1)
-    first, second, third = (texts(decoder(pair).run([r]))[0] for r in (request, request, other))
-    assert first == second != third
-
-
 def test_draft_cache_is_never_recomputed(pair, monkeypatch):
     """Each drafted block feeds gamma tokens, and one more only after a block that was accepted whole."""
     fed = []
