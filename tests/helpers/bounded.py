@@ -5,9 +5,11 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from specbench.core.errors import SpecbenchError
 
 STATM = Path("/proc/self/statm")
 SECONDS = 60
@@ -39,3 +41,20 @@ def bounded() -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_soft, cpu_hard))
         faulthandler.unregister(signal.SIGXCPU)
         faulthandler.cancel_dump_traceback_later()
+
+
+def refusal(read: Callable[[], object], *starts: str, longest: int) -> str | None:
+    """What was said against something that is read, in one line that begins so; None if it was read."""
+    with bounded():
+        try:
+            read()
+        except SpecbenchError as error:
+            message = str(error)
+        else:
+            return None
+    assert message.startswith(starts)
+    assert message.endswith((".", ")"))
+    assert len(message) < longest
+    assert "\n" not in message
+    assert not any(word in message.lower() for word in ("memory", "alloc"))
+    return message
