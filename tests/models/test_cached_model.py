@@ -23,7 +23,7 @@ def started(pair, prompts, capacity=80):
 
 @pytest.mark.parametrize("longest", [80, None])
 def test_a_prompt_takes_the_row_of_one_that_ended_and_memory_grows_around_the_others(pair, longest):
-    """What the longer text left behind in its row, NaN among it, must not be seen; those that stay must lose nothing."""
+    """What the longer text left in its row, NaN among it, must not be seen, and those that stay must lose nothing."""
     engine, _ = started(pair, PROMPTS[:2], capacity=24)
     ids = [pair.encode(prompt) for prompt in PROMPTS]
     engine.extend(torch.tensor([[ids[0][-1], 50], [ids[1][-1], 60]]), torch.tensor([2, 2]))
