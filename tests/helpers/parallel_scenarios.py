@@ -18,7 +18,8 @@ from specbench.decoding import Decoder
 from specbench.metrics.results import read_results
 from specbench.runs import execute, parallel
 from specbench.runs.state import JobState, read_state
-from tests.helpers.forked import Child, Ended, put_through
+from tests.helpers.command_lines import Ended
+from tests.helpers.forked import Child, put_through
 from tests.helpers.forked_ranks import RANKS, environment, kept_store
 from tests.helpers.small_sweeps import sweeps
 
