@@ -46,7 +46,7 @@ class TreeShape:
         seen: the result of :func:`specbench.core.trees.ancestors`.
     """
 
-    def __init__(self, branches: Sequence[int], device: torch.device | str = "cpu"):
+    def __init__(self, branches: Sequence[int], device: torch.device):
         self.branches = tuple(branches)
         sizes = [math.prod(self.branches[: i + 1]) for i in range(len(self.branches))]
         self.first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]

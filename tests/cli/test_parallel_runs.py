@@ -44,7 +44,7 @@ def test_scenario(scenarios, name):
 
 @pytest.fixture
 def two_ranks(monkeypatch):
-    for name, value in environment(0, 2, 1).items():
+    for name, value in environment(0, 1).items():
         monkeypatch.setenv(name, value)
 
 

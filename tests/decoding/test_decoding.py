@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import Request
@@ -12,7 +11,6 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from tests.helpers.by_definition import lookup
 from tests.helpers.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -77,13 +75,6 @@ def test_the_step_log_adds_up(pair):
         assert [step.step for step in completion.steps] == list(range(len(completion.steps)))
 
 
-def test_another_seed_gives_another_text_and_the_same_seed_the_same(pair):
-    request = make_requests(pair, 1, SamplingParams())[0]
-    other = dataclasses.replace(request, seed=request.seed + 1)
-    first, second, third = (texts(decoder(pair).run([r]))[0] for r in (request, request, other))
-    assert first == second != third
-
-
 def test_draft_cache_is_never_recomputed(pair, monkeypatch):
     """Each drafted block feeds gamma tokens, and one more only after a block that was accepted whole."""
     fed = []
@@ -100,25 +91,6 @@ def test_draft_cache_is_never_recomputed(pair, monkeypatch):
         whole = previous is not None and previous.num_accepted == previous.num_draft_tokens == 3
         expected += step.num_draft_tokens + (1 if whole and step.num_draft_tokens else 0)
     assert sum(fed) == expected
-
-
-@pytest.mark.parametrize(
-    ("sequence", "expected"),
-    [
-        ([1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3]),
-        ([1, 2, 7, 2, 8, 2], [8, 2]),
-        ([1, 2, 3], []),
-        ([5], []),
-        ([4, 4], [4]),
-    ],
-    ids=["longest ending", "most recent occurrence", "no occurrence", "one token", "overlap"],
-)
-def test_lookup(sequence, expected):
-    """Texts of other lengths stand beside it, and what lies behind its end would match if it counted."""
-    tokens = torch.tensor([[*sequence, *sequence, *[7] * 20][:20], [0] * 20])
-    first = lookup(tokens, torch.tensor([len(sequence), 20]), longest=3, shortest=1)
-    assert sequence[first[0] :] == expected
-    assert first[1] == 19  # three zeros before it
 
 
 def test_prompt_lookup_refuses_impossible_sizes(pair):

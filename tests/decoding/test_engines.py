@@ -18,25 +18,9 @@ from specbench.drafters.tree import TreeDrafter
 from specbench.models import ModelOutput
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
-from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
 from tests.helpers.cases import decoder
 from tests.helpers.toy import toy_decoder, toy_requests
-
-
-class Ban:
-    """No token 5: a processor that only some requests have. Nothing of it comes from the host, so that a CUDA graph can
-    hold it."""
-
-    def __call__(self, logits, history):
-        return logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) == 5, -torch.inf)
-
-
-def various(pair, count):
-    """Requests of different lengths and samplers, one of them with a processor."""
-    made, banned = make_requests(pair, count), SamplingParams(processors=(Ban(),))
-    requests = [dataclasses.replace(request, max_new_tokens=4 + 7 * (i % 4)) for i, request in enumerate(made)]
-    return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
 
 
 def logs(completions):

@@ -65,16 +65,26 @@ def test_a_prompt_is_cached_whatever_its_row_held(cache, fixed, capture, widths,
     assert_cached(cache, [prompts[1], text(21), prompts[0]])
 
 
-@pytest.mark.parametrize("capacity", [CAPACITY, 2 * CAPACITY], ids=["same_memory", "memory_grows"])
-def test_pieces_follow_one_another(cache, fixed, capture, capacity):
-    """The second piece would fit into one pass as wide as the first cache."""
+@pytest.mark.parametrize(
+    ("capacity", "plain"),
+    [(CAPACITY, False), (2 * CAPACITY, False), (2 * CAPACITY, True)],
+    ids=["same_memory", "memory_grows", "of any width"],
+)
+def test_pieces_follow_one_another(cache, fixed, capture, capacity, plain):
+    """The second piece would fit into one pass as wide as the first cache. Passes of any width, too."""
+
+    def feed(*pieces):
+        if plain:
+            cache.feed(*pieces)
+            return
+        fixed.forget()
+        fixed.prepare(cache, 0, pieces[2][0], capture)
+        fixed.feed(cache, *pieces)
+
     whole, other = text(201), text(5)
-    fixed.prepare(cache, 0, 0, capture)
-    fixed.feed(cache, [whole[:40], other[:-1]], [0, 2], [0, 0])
+    feed([whole[:40], other[:-1]], [0, 2], [0, 0])
     cache.reserve(ROWS, capacity)
-    fixed.forget()
-    fixed.prepare(cache, 0, 40, capture)
-    fixed.feed(cache, [whole[40:200]], [0], [40])
+    feed([whole[40:200]], [0], [40])
     cache.show(ROWS)
     assert_cached(cache, [whole, text(21), other])
 

@@ -17,7 +17,6 @@ from specbench.drafters import Drafter
 from specbench.models import CachedModel, RowCache
 from specbench.rules.token.masked import MaskedVerifier
 from tests.helpers.toy import toy_decoder, toy_requests
-from tests.models.test_cached_model import PROMPTS, TOLERANCE
 
 CHUNK = 7
 
@@ -50,27 +49,6 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     decoding.flush()
     assert (len(completion.steps), len(other.steps)) == (7, 1)
     assert decoding.prompt_seconds > 0
-
-
-def test_pieces_do_what_a_whole_prompt_does(pair):
-    """In rows of any order, one of them behind the leading ones and one with a NaN that the last request left."""
-    engine, ids = CachedModel(pair.target, pair.vocab_size, "target"), [pair.encode(prompt) for prompt in PROMPTS]
-    engine.start(ids, 80)
-    with torch.inference_mode():
-        for layer in engine._cache.layers:
-            layer.values[1] = torch.nan
-    engine.reserve(4, 80)
-    prompts, rows = [ids[1], ids[0]], [1, 3]
-    fed = [0, 0]
-    while any(done < len(prompt) - 1 for done, prompt in zip(fed, prompts, strict=True)):
-        pieces = [prompt[done : min(done + 4, len(prompt) - 1)] for done, prompt in zip(fed, prompts, strict=True)]
-        engine.feed(pieces, rows, fed)
-        fed = [done + len(piece) for done, piece in zip(fed, pieces, strict=True)]
-    engine.show(4)  # attention reads the whole rows
-    row_ids = [ids[0], ids[1], ids[2], ids[0]]  # rows 0 and 2 are as they were
-    logits = engine.extend(torch.tensor([[token_ids[-1]] for token_ids in row_ids]), torch.ones(4).long()).logits
-    for row, token_ids in enumerate(row_ids):
-        torch.testing.assert_close(logits[row], engine.score(token_ids)[-1:], **TOLERANCE)
 
 
 def test_the_queue_gives_the_first_prompt_first_and_fills_up_with_others():

@@ -8,20 +8,18 @@ import torch
 
 from specbench.core import arguments
 from specbench.core.rng import Stream
-from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.core.types import PADDING
 from specbench.decoding import step
 from specbench.decoding.commit import _written
-from specbench.decoding.stopwatch import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel, load_pair
+from specbench.models import load_pair
 from specbench.rules import batched
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier, accepted_mask
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
-from specbench.sampling import batch as batches
-from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch, known_max
 from tests.decoding.test_decoding import make_requests, texts
 from tests.helpers.cases import decoder
 from tests.helpers.kernel_cases import on_a_gpu
@@ -146,26 +144,12 @@ def test_a_finished_request_stays_as_it_is():
     numbers = (prompts, lengths, limits, torch.full((3,), 5), torch.arange(3))
     batch = Batch(torch.zeros(3, 9).long(), *numbers, params, finished, torch.full((3, 1), 9))
     assert batch.free_tokens().tolist() == [1, 0, 0]
-    rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
-    draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)
-    verification = Verification(torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0]))
-
-    class Nothing(CachedModel):
-        compare_ranks = None
-
-        def __init__(self):
-            pass
-
-        def truncate(self, lengths):
-            self.lengths = lengths
-
-    components, stamps = step.StepComponents(Nothing(), None, None, 1), Stamps(5, torch.device("cpu"))
-    for _ in range(4):
-        stamps.mark()
-    after, result = step._commit(batch, draft, rows, verification, components, stamps)
-    assert after.lengths.tolist() == [6, 4, 6]
-    assert after.finished.tolist() == [FULL, STOPPED, FULL]
-    assert result.num_emitted.tolist() == [2, 0, 0]
-    assert after.tokens[0, 4:6].tolist() == [1, 2]
-    assert torch.equal(after.tokens[1:], batch.tokens[1:])
-    assert batches.known_max(batch.lengths, 99) == 6
+    texts = (batch.tokens, lengths, limits, finished, batch.stop_ids)
+    emitted, accepted = torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0])
+    tokens, longer, num_emitted, ended = _written(*texts, emitted, accepted, torch.zeros(3).long())
+    assert longer.tolist() == [6, 4, 6]
+    assert ended.tolist() == [FULL, STOPPED, FULL]
+    assert num_emitted.tolist() == [2, 0, 0]
+    assert tokens[0, 4:6].tolist() == [1, 2]
+    assert torch.equal(tokens[1:], batch.tokens[1:])
+    assert known_max(lengths, 99) == 6

@@ -9,20 +9,19 @@ import torch
 from specbench.core import trees
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
-from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TreeDrafter
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import acceptance_fields
 from specbench.metrics.results import STEPS
 from specbench.models import CachedModel
-from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
 from tests.decoding.test_ways import Stirred
-from tests.drafters.test_trees import IDS, PARENTS, PATHS, decoder
+from tests.drafters.test_trees import IDS, PARENTS, PATHS
+from tests.helpers.cases import decoder
 from tests.protocols.test_honest_rows import context, protocol_of
 
 # --- Texts ---
@@ -31,8 +30,8 @@ from tests.protocols.test_honest_rows import context, protocol_of
 def test_a_tree_without_branches_is_the_chain(exact):
     """Bit for bit: the texts and the acceptance that the draft model and the token rule have."""
     requests = make_requests(exact, 3, max_new_tokens=16)
-    chain = decoder(exact, ModelDrafter(), MaskedVerifier()).run(requests)
-    tree = decoder(exact, TreeDrafter([1])).run(requests)
+    chain = decoder(exact, 4).run(requests)
+    tree = decoder(exact, 4, drafter=TreeDrafter([1]), verifier=TreeVerifier()).run(requests)
     assert logs(tree) == logs(chain)
 
 
@@ -40,7 +39,7 @@ def test_a_tree_without_branches_is_the_chain(exact):
 def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
     requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
     requests = [dataclasses.replace(request, stop_ids=frozenset()) for request in requests]
-    made = decoder(pair, TreeDrafter([2, 2]))
+    made = decoder(pair, 4, drafter=TreeDrafter([2, 2]), verifier=TreeVerifier())
     nodes = [0, 2, 6, 10, 14]
     for completion in made.run(requests):
         assert len(completion.token_ids) == max_new_tokens
@@ -77,7 +76,7 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
 
 def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
     """The row of every drafted token, processor and all, against one pass over its path; siblings before it are out."""
-    made, stir = decoder(pair, TreeDrafter([2, 2]), gamma=2), Stirred()
+    made, stir = decoder(pair, 2, drafter=TreeDrafter([2, 2]), verifier=TreeVerifier()), Stirred()
     (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
     made.start([request])
     batch = made.engine._batch
@@ -139,11 +138,11 @@ def test_the_protocol_decode_measures_trees(pair):
 
 def test_a_verifier_of_chains_and_a_gamma_below_the_levels_are_refused(pair):
     with pytest.raises(ConfigError, match=r"verifier=masked: takes chains alone.*Use verifier=tree"):
-        decoder(pair, verifier=MaskedVerifier())
+        decoder(pair, drafter=TreeDrafter([2]))
     with pytest.raises(ConfigError, match=r"drafter.branches=\[2, 2, 1, 1\]: 4 levels, but gamma=3"):
-        decoder(pair, gamma=3)
-    assert decoder(pair, gamma=0)._most == 0
-    assert decoder(pair, gamma=6)._most == 2 + 4 * 5
+        decoder(pair, drafter=TreeDrafter([2, 2, 1, 1]), verifier=TreeVerifier())
+    assert TreeDrafter([2, 2, 1, 1]).most_tokens(0) == 0
+    assert TreeDrafter([2, 2, 1, 1]).most_tokens(6) == 2 + 4 * 5
 
 
 @pytest.mark.usefixtures("unchecked")

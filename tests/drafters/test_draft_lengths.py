@@ -121,10 +121,10 @@ class WrongRows(ModelDrafter):
         return draft
 
 
-def on_tables(drafter: ModelDrafter, p, q, verifier, engine=None, gamma=GAMMA) -> Decoder:
+def on_tables(drafter: ModelDrafter, p, q, verifier, gamma=GAMMA) -> Decoder:
     drafter.model = MarkovModel(q)
     drafter.caches = (drafter.model,)
-    return Decoder(MarkovModel(p), drafter, verifier, gamma, frozenset(), engine)
+    return Decoder(MarkovModel(p), drafter, verifier, gamma, frozenset())
 
 
 def p_value_of_texts(drafter: ModelDrafter, verifier, count: int = 3000) -> float:

@@ -12,9 +12,18 @@ from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.suffixes import Texts
 from tests.decoding.test_decoding import GREEDY, texts
-from tests.helpers.by_definition import lookup
 from tests.helpers.cases import CPU, bound, decoder
 from tests.helpers.toy import TensorLookup, toy_requests
+
+
+def lookup(tokens, lengths, longest=3, shortest=1):
+    """The place behind the latest earlier match of each text's longest ending that has one; its length without any."""
+    places = []
+    for text, end in zip(tokens.tolist(), lengths.tolist(), strict=True):
+        sizes = range(longest, shortest - 1, -1)
+        matches = (i for n in sizes for i in range(end - 1, n - 1, -1) if text[i - n : i] == text[end - n : end])
+        places.append(next(matches, end))
+    return torch.tensor(places)
 
 
 def index_of(rows, capacity, longest=3, shortest=1):
@@ -23,7 +32,7 @@ def index_of(rows, capacity, longest=3, shortest=1):
     return index
 
 
-def first_of(places, lengths, shortest=1):
+def first_of(places, lengths):
     """What ``lookup`` returns, from what the index does."""
     sizes = torch.where(places >= 0, torch.arange(places.shape[1]) + 1, 0)
     best = (sizes.amax(dim=1) - 1).clamp(min=0)
@@ -66,7 +75,7 @@ def test_collisions_are_never_believed(monkeypatch):
     for length in range(1, 500):
         lengths = torch.full((2,), length)
         places = first_of(index.append(rows, tokens[:, length - 1 : length], torch.ones_like(rows)), lengths)
-        expected = lookup(tokens, lengths, 3, 1)
+        expected = lookup(tokens, lengths)
         for row in range(2):
             place = int(places[row])
             matches = [n for n in (1, 2, 3) if tokens[row, length - n : length].equal(tokens[row, place - n : place])]
@@ -105,7 +114,7 @@ def test_room_for_longer_texts_forgets_nothing():
         assert (index.layout != before) == grows
     lengths = torch.tensor([91, 91])
     places = index.append(rows, tokens[:, 90:91], torch.ones_like(rows))
-    assert torch.equal(first_of(places, lengths), lookup(tokens, lengths, 3, 1))
+    assert torch.equal(first_of(places, lengths), lookup(tokens, lengths))
 
 
 def test_a_row_forgets_the_text_before():

@@ -12,11 +12,10 @@ from specbench.core.types import LogitRows
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.exactness.statistics.g_tests import node_g_test
-from specbench.models import CachedModel
 from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from tests.decoding.test_decoding import GREEDY, make_requests
-from tests.helpers.cases import bound
+from tests.helpers.cases import decoder
 from tests.helpers.markov_pair import MarkovModel, markov_pair
 from tests.helpers.tree_enumeration import without_replacement
 
@@ -24,12 +23,6 @@ from tests.helpers.tree_enumeration import without_replacement
 PARENTS = [-1, -1, 0, 0, 1, 3]
 PATHS = [[0], [1], [0, 2], [0, 3], [1, 4], [0, 3, 5]]
 IDS = [50, 60, 70, 80, 90, 51]
-
-
-def decoder(pair, drafter=None, verifier=None, gamma=4):
-    target = CachedModel(pair.target, pair.vocab_size, "target")
-    made = bound(drafter or TreeDrafter([2, 2, 1, 1]), pair)
-    return Decoder(target, made, verifier or TreeVerifier(), gamma, pair.stop_ids)
 
 
 # --- Who stands before whom ---
@@ -48,7 +41,7 @@ def test_ancestors_depths_and_paths():
 
 
 def test_the_shape_of_a_tree():
-    shape = TreeShape([2, 3, 1])
+    shape = TreeShape([2, 3, 1], torch.device("cpu"))
     assert shape.first == [0, 2, 8, 14]
     assert shape.parents.tolist() == [-1, -1, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7]
     assert shape.seen[0, 13].nonzero()[:, 0].tolist() == [1, 7, 13]
@@ -81,7 +74,7 @@ def test_children_come_without_replacement_and_say_what_they_were_drawn_from():
 
 def test_the_most_likely_children_are_drafted_at_any_temperature(pair):
     """Of truncated rows too; and each says that it could have been no other."""
-    made = decoder(pair, TopTreeDrafter([3, 2]), gamma=2)
+    made = decoder(pair, 2, drafter=TopTreeDrafter([3, 2]), verifier=TreeVerifier())
     hot = [SamplingParams(temperature=1.5), SamplingParams(temperature=0.5, top_k=2)]
     requests = [dataclasses.replace(r, sampling=hot[i]) for i, r in enumerate(make_requests(pair, 2))]
     made.start(requests)
@@ -118,9 +111,9 @@ def first_steps(p, q, drafter, count):
     return [completion.token_ids for completion in completions]
 
 
-def g_test(p, emitted, depth, seed=0):
+def g_test(p, emitted, depth):
     """p-value of the joint of whole steps, each completed with draws from the target."""
-    rng, vocabulary = np.random.default_rng(seed), len(p)
+    rng, vocabulary = np.random.default_rng(0), len(p)
     numbers = []
     for tokens in emitted:
         whole, last = [], 0

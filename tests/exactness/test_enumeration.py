@@ -74,16 +74,6 @@ def test_thresholds_above_1_accept_with_certainty(fixture):
     assert torch.equal(rule_lengths(rule, fixture), rule_lengths("token", fixture))
 
 
-@every_fixture
-def test_joints_are_distributions(fixture):
-    joint = target_joint(fixture, fixture.gamma + 1)
-    assert joint.sum() == pytest.approx(1, abs=1e-12)
-    drafts = all_drafts(fixture, fixture.gamma)
-    assert drafts.weight.sum() == pytest.approx(1, abs=1e-12)
-    for rule in rules_with_formulas().values():
-        assert law_of(rule, drafts).length.sum(1).numpy() == pytest.approx(1, abs=1e-12)
-
-
 def test_enumeration_sees_a_wrong_residual():
     """Replacing the residual by the target: TV by hand for a one-token draft is the sum over x of the missing mass."""
     fixture = FIXTURES["processed"]

@@ -8,12 +8,12 @@ import dataclasses
 import math
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
@@ -38,7 +38,6 @@ from tests.helpers.made_up_verifiers import refusing
 from tests.rules.test_verifiers import VERIFIERS as INSTALLED
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-CONF = Path(__file__).parents[2] / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
 # What is seen must not depend on how busy the machine is. The naive verifier gets the steps that fit into ten seconds
 # by the count of its Python calls.

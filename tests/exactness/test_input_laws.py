@@ -8,26 +8,21 @@ from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.rules.block import formulas as block
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.law import emitted
-from specbench.rules.rule import LAST_SUCCESS, Rule
+from specbench.rules.rule import LAST_SUCCESS
 from specbench.rules.token import formulas as token
 from specbench.rules.token.formulas import RULE as TOKEN
 from tests.exactness.test_inputs import BY_NAME, some_calls
 from tests.helpers.cases import FIXTURES
+from tests.helpers.made_up_verifiers import DROPS, LENIENT, made_up_rule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-def made_up(name: str, thresholds=token.thresholds, **more) -> Rule:
-    return Rule(name=name, title=f"rule {name}", guarantee="lossless", thresholds=thresholds, **more)
-
-
-DROPS = made_up("drops", residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
-UNSCALED = made_up(
+UNSCALED = made_up_rule(
     "unscaled", block.thresholds, decides=LAST_SUCCESS,
     prefix_weights=lambda along: torch.ones_like(block.prefix_weights(along)),
 )  # fmt: skip
-LENIENT = made_up("kind", lambda along: (1.2 * along.ratio).clamp(max=1))
-STOPS_EARLY = made_up("early", block.thresholds, prefix_weights=block.prefix_weights)
+STOPS_EARLY = made_up_rule("early", block.thresholds, prefix_weights=block.prefix_weights)
 
 
 @pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda rule: rule.name)
@@ -39,7 +34,9 @@ def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
 
 
 # With chances below 0 it would be right: q t + |p - q| is p for t = min(2 p / q - 1, 1).
-NEGATIVE = made_up("negative", lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs())
+NEGATIVE = made_up_rule(
+    "negative", lambda along: (2 * along.ratio - 1).clamp(max=1), residual=lambda p, q: (p - q).abs()
+)
 
 
 @pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT, NEGATIVE], ids=lambda rule: rule.name)
@@ -56,13 +53,13 @@ def test_a_rule_that_is_wrong_late_in_a_long_draft_is_wrong():
         return torch.where(late, 2 * along.ratio, along.ratio).clamp(max=1)
 
     long = some_calls(30, strata=(BY_NAME["long drafts"],))
-    errors = [law_error(made_up("late", thresholds), call, 0) for call in long]
+    errors = [law_error(made_up_rule("late", thresholds), call, 0) for call in long]
     assert sum(error is not None and error.step > 1e-5 for error in errors) > 2
 
 
 def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
     """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
-    coarse = made_up("coarse", residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
+    coarse = made_up_rule("coarse", residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
     checked = 0
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         if call.counts[0] == 0 or call.q is None:
@@ -81,7 +78,7 @@ def test_what_is_below_0_balances_nothing_on_small_pairs():
 
 
 def test_a_residual_of_0_that_a_rule_normalises_is_not_wrong():
-    normalised = made_up("normalised", residual=lambda p, q: _normalised((p - q).clamp(min=0)))
+    normalised = made_up_rule("normalised", residual=lambda p, q: _normalised((p - q).clamp(min=0)))
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         error = law_error(normalised, call, 0)
         assert error is not None
@@ -106,7 +103,7 @@ def test_a_rule_that_looks_ahead_has_no_closed_form():
         ahead = torch.where(first, (along.drafted_q[:, 1:2] > 0.05).double(), along.ratio[:, :1])
         return torch.cat([ahead, along.ratio[:, 1:]], dim=1).clamp(max=1) if along.ratio.shape[1] > 1 else along.ratio
 
-    rule, seen = made_up("ahead", thresholds), 0
+    rule, seen = made_up_rule("ahead", thresholds), 0
     for call in some_calls(120, strata=(BY_NAME["tiny"], BY_NAME["small"])):
         if call.options["draft rows"][0] == "equal" and call.counts[0] > 1 and call.q is not None:
             seen += law_error(rule, call, 0) is None
@@ -119,7 +116,7 @@ def test_a_wrong_second_candidate_is_no_wrong_first_token():
     def residual(p, q):
         return torch.where((p == 0).any(), p, (p - q).clamp(min=0))
 
-    rule, later = made_up("second", residual=residual), 0
+    rule, later = made_up_rule("second", residual=residual), 0
     for call in some_calls(60, strata=(BY_NAME["tiny"],)):
         if call.counts[0] == 0 or call.q is None or (call.p[0] == 0).any():
             continue
@@ -130,8 +127,10 @@ def test_a_wrong_second_candidate_is_no_wrong_first_token():
     assert later > 0
 
 
-READS_OTHERS = made_up("others", residual=lambda p, q: (p - q[:1]).clamp(min=0))
-READS_WIDTH = made_up("width", lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]))
+READS_OTHERS = made_up_rule("others", residual=lambda p, q: (p - q[:1]).clamp(min=0))
+READS_WIDTH = made_up_rule(
+    "width", lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1])
+)
 
 
 @pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda rule: rule.name)

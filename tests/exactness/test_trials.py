@@ -22,10 +22,9 @@ from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
-from tests.exactness.test_input_laws import DROPS, made_up
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
-from tests.helpers.made_up_verifiers import acting, changed, refusing
+from tests.helpers.made_up_verifiers import DROPS, acting, changed, made_up_rule, refusing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 BY_NAME = {stratum.name: stratum for stratum in STRATA}
@@ -231,9 +230,6 @@ def test_rounding_is_told_from_a_bug():
     assert sum(row.structural for row in far.values()) > 3
 
 
-SOUND_OWN = made_up("own")
-
-
 class Follows(MaskedVerifier):
     """Code that follows a rule of its own to the letter."""
 
@@ -257,7 +253,7 @@ def test_code_is_no_better_than_a_rule_of_its_own():
 
 
 def test_a_sound_rule_of_ones_own_adds_its_own_bound():
-    _, rows, tests = trials(Follows(SOUND_OWN), 40, "small")
+    _, rows, tests = trials(Follows(made_up_rule("own")), 40, "small")
     row = rows["small"]
     assert (row.rule_checked, row.rule_wrong) == (40, 0)
     assert row.rule_largest < 1e-12

@@ -21,9 +21,8 @@ from specbench.exactness.trials.run import run_trials
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
 from specbench.rules.token.masked import MaskedVerifier
-from tests.exactness.test_input_laws import LENIENT, made_up
 from tests.helpers.cases import CPU
-from tests.helpers.made_up_verifiers import changed
+from tests.helpers.made_up_verifiers import LENIENT, changed, made_up_rule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 SMALL = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large batches"))
@@ -34,7 +33,7 @@ SMALL = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large 
     "verifier",
     [
         MaskedVerifier(), accept.AcceptsEverything(), changed(MaskedVerifier, rule=LENIENT),
-        changed(accept.AcceptsEverything, rule=made_up("unknown", None)),
+        changed(accept.AcceptsEverything, rule=made_up_rule("unknown", None)),
     ],
 )  # fmt: skip
 def test_three_processes_show_what_one_shows(verifier):

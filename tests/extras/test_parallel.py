@@ -27,7 +27,7 @@ from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
 from tests.helpers import families
 from tests.helpers.cases import bound, decoder
-from tests.helpers.forked_ranks import on_ranks, returned
+from tests.helpers.forked_ranks import on_ranks
 
 OLDER = Version(transformers.__version__) < Version(parallel.OLDEST)
 sharded = pytest.mark.skipif(OLDER, reason=f"transformers older than {parallel.OLDEST}")
@@ -127,7 +127,7 @@ def seen(checkpoints, thorough):
         results["random"] = logits(tiny)
         return results
 
-    return returned(on_ranks(work))
+    return on_ranks(work)
 
 
 @pytest.mark.thorough

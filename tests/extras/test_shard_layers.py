@@ -19,7 +19,7 @@ from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
 from tests.extras.test_parallel import forked, logits, saved, sharded
 from tests.helpers.cases import decoder
-from tests.helpers.forked_ranks import on_ranks, returned
+from tests.helpers.forked_ranks import on_ranks
 
 pytestmark = forked
 
@@ -104,7 +104,7 @@ def seen(tmp_path_factory, thorough):
         results["traced"] = traced(model)
         return results
 
-    return returned(on_ranks(work)), checkpoints
+    return on_ranks(work), checkpoints
 
 
 @pytest.mark.thorough

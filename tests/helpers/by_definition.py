@@ -1,11 +1,7 @@
-"""In the plainest Python: penalties, biases and bans, a row and a token at a time; prompt lookup, of a whole text."""
+"""Penalties, biases and bans in the plainest Python, a row and a token at a time."""
 
 import math
 from collections.abc import Sequence
-
-import torch
-from jaxtyping import Int64
-from torch import Tensor
 
 from specbench.sampling import SamplingParams
 from specbench.sampling.resolved import ResolvedParams, resolve
@@ -95,25 +91,3 @@ THOUGHTS = {
     },
 }  # fmt: skip
 EACH |= THOUGHTS
-
-
-def lookup(
-    tokens: Int64[Tensor, "B capacity"], lengths: Int64[Tensor, " B"], longest: int, shortest: int
-) -> Int64[Tensor, " B"]:
-    """Returns the position behind the most recent earlier occurrence of each text's longest matching ending.
-
-    Endings of ``longest`` tokens are tried first, then shorter ones down to ``shortest``. If no ending of a text
-    occurred before, its position is the text's length.
-    """
-    capacity = tokens.shape[1]
-    places = torch.arange(capacity)
-    position = lengths.clone()
-    for size in range(longest, shortest - 1, -1):
-        # match[b, i]: the ``size`` tokens before place i are the text's ending; i itself is inside the text.
-        match = (places >= size) & (places < lengths[:, None])
-        for back in range(1, size + 1):
-            ending = tokens.gather(1, (lengths - back).clamp(min=0)[:, None])
-            match[:, back:] &= tokens[:, : capacity - back] == ending
-        latest = torch.where(match, places, -1).amax(dim=1)
-        position = torch.where((position == lengths) & (latest >= 0), latest, position)
-    return position

@@ -154,10 +154,9 @@ def ragged_case(
     *,
     params: list[SamplingParams] | None = None,
     one_hot: bool = False,
-    closeness: float = 0.7,
     seed: int = 0,
 ) -> tuple[Draft, LogitRows, Streams]:
-    """A random draft and the target's rows for it; ``closeness`` is the noise between q's and p's logits."""
+    """A random draft and the target's rows for it."""
     generator = torch.Generator().manual_seed(seed)
     batch, n, width = len(counts), sum(counts), max(counts)
     per_request = RowParams.of([(params or MIXED)[b % len(params or MIXED)] for b in range(batch)])
@@ -169,7 +168,7 @@ def ragged_case(
     q = logit_rows(q_logits, per_request.select(owner))
     token_ids = sample(q, streams.uniform(Stream.DRAFT)[owner, offset]) if n else torch.zeros(0, dtype=torch.int64)
     p_logits = torch.randn(n + batch, vocabulary, generator=generator) * 2
-    p_logits[torch.arange(n) + owner] = q_logits + closeness * torch.randn(n, vocabulary, generator=generator)
+    p_logits[torch.arange(n) + owner] = q_logits + 0.7 * torch.randn(n, vocabulary, generator=generator)
     target_owner = torch.arange(batch).repeat_interleave(num_draft_tokens + 1)
     target = logit_rows(p_logits, per_request.select(target_owner))
     return Draft(token_ids, None if one_hot else q, num_draft_tokens, width), target, streams

@@ -24,9 +24,9 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from filelock import FileLock
@@ -41,15 +41,24 @@ HEAVY = ("transformers", "wandb", "torch._dynamo", "torch._inductor")  # half a 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command line ended: exit status, everything it printed, and whether it loaded a model.
+    """How a command line ended: exit status, negative for the signal that killed it, and everything it printed.
 
-    ``heavy`` are those of HEAVY that had been imported by then, by this or an earlier one of its process.
+    ``loaded`` says whether ``run_once`` saw it load a model. ``heavy`` are those of HEAVY that had been imported by
+    then, by this or an earlier one of its process.
     """
 
     status: int
     text: str
-    loaded: bool
-    heavy: list[str]
+    loaded: bool = False
+    heavy: list[str] = field(default_factory=list)
+
+    def check(self, status: int, *says: str) -> Ended:
+        """Asserts how it ended and what it printed, without a traceback."""
+        assert self.status == status, self.text
+        for words in says:
+            assert words in self.text, f"{words!r} is not in:\n{self.text}"
+        assert "Traceback" not in self.text, self.text
+        return self
 
 
 @dataclass(frozen=True)
@@ -205,38 +214,48 @@ def apart(module: str, arguments: Sequence[str], environment: Mapping[str, str],
         assert done.returncode == 0, done.stdout + done.stderr
         return
     with tempfile.TemporaryFile("w+", errors="backslashreplace") as printed:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside the thread that speaks to xdist
-            pid = os.fork()
-        if pid == 0:
-            _in_child(module, arguments, environment, printed.fileno())
-        _, status = os.waitpid(pid, 0)
+        _, status = os.waitpid(fork(printed.fileno(), lambda: _in_child(module, arguments, environment)), 0)
         printed.seek(0)
         assert status == 0, printed.read()
 
 
-def _in_child(module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int) -> NoReturn:
-    """What a new process would have: its environment, warnings, logging and output; and no checks of shapes."""
-    status = 1
+def _in_child(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """What a new process would have: its environment, warnings and logging; and no checks of shapes."""
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path += environment["PYTHONPATH"].split(os.pathsep)
+    sys.argv = [module, *arguments]
+    warnings.simplefilter("ignore")
+    logging.root.handlers.clear()
+
+    import jaxtyping
+    import torch
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    torch.set_num_threads(1)
+    importlib.import_module(module)._main(*arguments)
+
+
+def fork(out: int, work: Callable[[], object]) -> int:
+    """Forks a process that does its work, prints to a file descriptor, and ends. Returns its id.
+
+    Its exit status is 0, that of a SystemExit, or 70 for any other exception, whose traceback it prints.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside the thread that speaks to xdist
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 70
     try:
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-        os.chdir(ROOT)
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.path += environment["PYTHONPATH"].split(os.pathsep)
-        sys.argv = [module, *arguments]
-        warnings.simplefilter("ignore")
-        logging.root.handlers.clear()
-
-        import jaxtyping
-        import torch
-
-        jaxtyping.config.update("jaxtyping_disable", True)
-        torch.set_num_threads(1)
-        importlib.import_module(module)._main(*arguments)
+        work()
         status = 0
+    except SystemExit as error:
+        status = int(error.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:

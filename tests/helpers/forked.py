@@ -7,7 +7,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,24 +27,9 @@ from specbench.__main__ import main
 from specbench.core.conf import CONF
 from specbench.runs import building
 from specbench.runs.config import register
+from tests.helpers.command_lines import Ended, fork
 
 BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command line: its exit status (negative for the signal that killed it) and all that it printed."""
-
-    status: int
-    text: str
-
-    def check(self, status: int, *says: str) -> "Ended":
-        """Asserts how it ended and what it printed, without a traceback."""
-        assert self.status == status, self.text
-        for words in says:
-            assert words in self.text, f"{words!r} is not in:\n{self.text}"
-        assert "Traceback" not in self.text, self.text
-        return self
 
 
 def load_once() -> None:
@@ -78,31 +62,17 @@ class Child:
     def __init__(self, folder: Path, *arguments: str, before: Callable[[], object] | None = None):
         folder.mkdir(parents=True, exist_ok=True)
         self.output, out = os.pipe()  # all that is printed fits into its buffer
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            self._run(folder, arguments, before)
+        self.pid = fork(out, lambda: self._run(folder, arguments, before))
         os.close(out)
 
     def _run(self, folder: Path, arguments: tuple[str, ...], before: Callable[[], object] | None) -> None:
-        number = 70
-        try:
-            os.chdir(folder)
-            os.environ["HOME"] = str(folder)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
-            if before is not None:
-                before()
-            sys.argv = ["specbench", *arguments]
-            main()
-        except SystemExit as error:
-            number = int(error.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(number)
+        os.chdir(folder)
+        os.environ["HOME"] = str(folder)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+        if before is not None:
+            before()
+        sys.argv = ["specbench", *arguments]
+        main()
 
     def ended(self, seconds: float = 600.0) -> Ended:
         """Waits for the end; a process that takes longer is killed."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from specbench.metrics import results
 from tests.helpers.cli_cases import TRACE
-from tests.helpers.forked import Child, Ended
+from tests.helpers.command_lines import Ended
+from tests.helpers.forked import Child
 
 LOOKS = ("-h", "--help", "--cfg", "--info", "--hydra-help")
 HANGS = 60.0  # seconds after which a process counts as hanging

@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench.benchmark.floor import floor_bytes
+from specbench.core.conf import CONF
 from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
@@ -38,7 +39,6 @@ from tests.helpers.cases import FIXTURES, decoder, in_float64
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 FOLDER = Path(__file__).parent / "golden"
-CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (0, 1, 2**40)
 EXACTNESS = (
     Bound, CellRow, CensusRow, Habit, Row, RuleBiasRow, SensitivityRow, StratumRow,

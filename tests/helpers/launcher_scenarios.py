@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.forked import Ended, run
+from tests.helpers.command_lines import Ended
+from tests.helpers.forked import run
 from tests.helpers.small_sweeps import SWEEP, numbers, sweeps
 
 MANY = (*SWEEP, "share_machine=true", "gamma=1,3", "verifier=masked")

@@ -1,4 +1,4 @@
-"""Made-up verifiers: sound code that has another method or attribute, does something first, or refuses requests."""
+"""Made-up verifiers: sound code with another method or attribute, that does something first, or refuses; and rules."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,8 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.zoo.steps import TokenSteps
+from specbench.rules.rule import Rule
+from specbench.rules.token import formulas as token
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 
@@ -35,6 +37,15 @@ def refusing(kind: type = MaskedVerifier, when: Callable[[Draft], object] = lamb
             raise ArgumentError(says)
 
     return acting(refuse, kind)
+
+
+def made_up_rule(name: str, thresholds: Callable | None = token.thresholds, **more: object) -> Rule:
+    """A rule that calls itself lossless: the token rule with other formulas."""
+    return Rule(name=name, title=f"rule {name}", guarantee="lossless", thresholds=thresholds, **more)
+
+
+DROPS = made_up_rule("drops", residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
+LENIENT = made_up_rule("kind", lambda path: (1.2 * path.ratio).clamp(max=1))
 
 
 class EmitsAt(TokenSteps):

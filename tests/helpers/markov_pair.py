@@ -54,14 +54,12 @@ def sampled_texts(p: np.ndarray, count: int, length: int, seed: int) -> np.ndarr
     return texts[:, 1:]
 
 
-def outcomes(
-    rule: str, p: np.ndarray, q: np.ndarray, draft: Sequence[int], last: int = 0
-) -> list[tuple[float, np.ndarray]]:
+def outcomes(rule: str, p: np.ndarray, q: np.ndarray, draft: Sequence[int]) -> list[tuple[float, np.ndarray]]:
     """Returns, for each number of accepted tokens of a draft, its probability and the law [V] of the token behind them.
 
     The rules as the papers write them: "token" (Leviathan et al., arXiv 2211.17192), "block" (Sun et al., 2403.10444).
     """
-    before = (last, *draft)
+    before = (0, *draft)
     ratios = [p[a, b] / q[a, b] for a, b in itertools.pairwise(before)]
     if rule == "token":
         pis = [1.0] * len(before)

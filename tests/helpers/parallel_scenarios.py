@@ -18,8 +18,9 @@ from specbench.decoding import Decoder
 from specbench.metrics.results import read_results
 from specbench.runs import execute, parallel
 from specbench.runs.state import JobState, read_state
-from tests.helpers.forked import Child, Ended, put_through
-from tests.helpers.forked_ranks import environment, kept_store
+from tests.helpers.command_lines import Ended
+from tests.helpers.forked import Child, put_through
+from tests.helpers.forked_ranks import RANKS, environment, kept_store
 from tests.helpers.small_sweeps import sweeps
 
 SHORT = (
@@ -36,16 +37,16 @@ def torchrun(
 
     ``on_one`` is called on rank 1 before it begins.
     """
-    store, size = kept_store(), 2
+    store = kept_store()
 
     def begin(rank: int) -> None:
-        os.environ |= environment(rank, size, store.port)
+        os.environ |= environment(rank, store.port)
         parallel.PATIENCE = 0.5
         if rank == 1:
             on_one()
 
     command = (*SHORT, "parallel=tensor", *arguments)
-    ranks = [Child(folder, *command, before=lambda rank=rank: begin(rank)) for rank in range(size)]
+    ranks = [Child(folder, *command, before=lambda rank=rank: begin(rank)) for rank in RANKS]
     ended = [child.ended(60) for child in ranks]
     (sweep,) = sweeps(folder)
     return ended, [read_state(sweep / str(number)) for number in range(2)], read_results(sweep)

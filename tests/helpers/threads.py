@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 SECONDS = 0.5  # that the first waits for the second, before it goes on alone
 
@@ -27,18 +28,6 @@ class Meeting:
 
 def in_two_threads(call: Callable[[], object]) -> None:
     """Runs a call in two threads at once. Raises what one of them raised."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(call) for _ in range(2)]:
+            done.result()

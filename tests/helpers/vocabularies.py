@@ -66,11 +66,9 @@ def random_model(vocabulary: int, seed: int) -> PreTrainedModel:
     return LlamaForCausalLM(config).double().eval()
 
 
-def letter_pair(of_target: list[str], of_draft: list[str], vocabularies_differ: bool = True) -> Pair:
+def letter_pair(of_target: list[str], of_draft: list[str]) -> Pair:
     """Tiny random models that write words of a few letters. No token ends a text."""
     tokenizers = [letters(of_target), letters(of_draft)]
     target, draft = (random_model(len(tokenizer), seed) for seed, tokenizer in enumerate(tokenizers))
-    translation = (
-        Translation(*(Spelling(tokenizer, len(tokenizer)) for tokenizer in tokenizers)) if vocabularies_differ else None
-    )
+    translation = Translation(*(Spelling(tokenizer, len(tokenizer)) for tokenizer in tokenizers))
     return Pair(target, draft, tokenizers[0], len(tokenizers[0]), frozenset(), Chat(False), translation)

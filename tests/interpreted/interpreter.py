@@ -93,6 +93,28 @@ def accesses(load: Callable[..., Any], store: Callable[..., Any], atomic: Callab
 
 
 @contextmanager
+def before_accesses(look: Callable[[Any, Any, Any, str, Any], None]) -> Iterator[None]:
+    """Calls ``look(builder, pointers, mask, kind, sem)`` before each access; ``sem`` is an atomic's memory order."""
+    builder = interpreter.InterpreterBuilder
+    load, store, atomic = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
+
+    def watched_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        look(self, pointers, mask, "reads", None)
+        return load(self, pointers, mask, *rest)
+
+    def watched_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        look(self, pointers, mask, "writes", None)
+        return store(self, pointers, value, mask, *rest)
+
+    def watched_atomic(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, sem: Any, *rest: Any) -> Any:
+        look(self, pointers, mask, "has an atomic", sem)
+        return atomic(self, operation, pointers, value, mask, sem, *rest)
+
+    with accesses(watched_load, watched_store, watched_atomic):
+        yield
+
+
+@contextmanager
 def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Raises IndexError where an interpreted kernel reads or writes memory that belongs to none of these tensors.
 
@@ -109,22 +131,7 @@ def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         if ((place < 0) | (used >= end[place])).any():
             raise IndexError("a kernel went outside of its tensors")
 
-    builder = interpreter.InterpreterBuilder
-    load, store, atomic = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
-
-    def watched_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        check(pointers, mask)
-        return load(self, pointers, mask, *rest)
-
-    def watched_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        check(pointers, mask)
-        return store(self, pointers, value, mask, *rest)
-
-    def watched_atomic(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        check(pointers, mask)
-        return atomic(self, operation, pointers, value, mask, *rest)
-
-    with accesses(watched_load, watched_store, watched_atomic):
+    with before_accesses(lambda _, pointers, mask, kind, sem: check(pointers, mask)):
         yield
 
 

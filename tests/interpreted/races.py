@@ -20,12 +20,11 @@ from unittest import mock
 import numpy as np
 from triton.runtime import interpreter
 
-from tests.interpreted.interpreter import accesses
+from tests.interpreted.interpreter import before_accesses
 
 PAGE = 4096  # bytes of memory that are looked after together
-READ, WRITE, ATOMIC = range(3)
-AGAINST = {READ: [WRITE, ATOMIC], WRITE: [READ, WRITE, ATOMIC], ATOMIC: [READ, WRITE]}
-WORDS = {READ: "reads", WRITE: "writes", ATOMIC: "has an atomic"}
+KINDS = ("reads", "writes", "has an atomic")  # of accesses
+AGAINST = {"reads": KINDS[1:], "writes": KINDS, "has an atomic": KINDS[:2]}
 
 
 class Race(Exception):
@@ -38,10 +37,12 @@ class Clocks:
     def __init__(self, programs: int) -> None:
         self._known = np.eye(programs, dtype=np.int32)  # [p, q]: how far p knows q to have come; each begins at 1
         self._left: dict[int, np.ndarray] = {}  # [q], at the address of an atomic
-        # [kind, q, byte]: when q last went there, by its own clock; an element counts as its first byte.
-        self._pages: dict[int, np.ndarray] = defaultdict(lambda: np.zeros((3, programs, PAGE), np.int32))
+        # By kind, [q, byte]: when q last went there, by its own clock; an element counts as its first byte.
+        self._pages: dict[int, dict[str, np.ndarray]] = defaultdict(
+            lambda: {kind: np.zeros((programs, PAGE), np.int32) for kind in KINDS}
+        )
 
-    def went(self, program: int, pointers: np.ndarray, mask: np.ndarray, kind: int) -> None:
+    def went(self, program: int, pointers: np.ndarray, mask: np.ndarray, kind: str) -> None:
         """Notes an access. Raises Race if it conflicts with one of another program."""
         used = np.atleast_1d(pointers)[np.atleast_1d(mask).astype(bool)].astype(np.int64)
         clock = self._known[program]
@@ -50,9 +51,9 @@ class Clocks:
             for other in AGAINST[kind]:
                 late = (times[other][:, place] > clock[:, None]).any(axis=1)
                 if late.any():
-                    who = f"program {program} {WORDS[kind]}, and program {late.argmax()} {WORDS[other]}"
+                    who = f"program {program} {kind}, and program {late.argmax()} {other}"
                     raise Race(f"{who} in the same place: nothing says which comes first")
-            times[kind, program, place] = clock[program]
+            times[kind][program, place] = clock[program]
 
     def met(self, program: int, pointers: np.ndarray, mask: np.ndarray, acquires: bool, releases: bool) -> None:
         """Notes what an atomic makes known."""
@@ -69,32 +70,18 @@ class Clocks:
 def no_races() -> Iterator[None]:
     """Raises Race, of which the interpreter may make an InterpreterError, where a launch in this context has one."""
     builder = interpreter.InterpreterBuilder
-    begin, load, store = builder.set_grid_dim, builder.create_masked_load, builder.create_masked_store
-    atomic, clocks = builder.create_atomic_rmw, []
-
-    def program(self: Any) -> int:
-        return int(np.ravel_multi_index(self.grid_idx, self.grid_dim))
+    begin, clocks = builder.set_grid_dim, []
 
     def watched_begin(self: Any, *grid: int) -> None:
         begin(self, *grid)
         clocks[:] = [Clocks(int(np.prod(grid)))]
 
-    def watched_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        clocks[0].went(program(self), pointers.data, mask.data, READ)
-        return load(self, pointers, mask, *rest)
+    def look(self: Any, pointers: Any, mask: Any, kind: str, sem: Any) -> None:
+        program = int(np.ravel_multi_index(self.grid_idx, self.grid_dim))
+        clocks[0].went(program, pointers.data, mask.data, kind)
+        if sem is not None:
+            acquires, releases = (sem.name in (name, "ACQUIRE_RELEASE") for name in ("ACQUIRE", "RELEASE"))
+            clocks[0].met(program, pointers.data, mask.data, acquires, releases)
 
-    def watched_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        clocks[0].went(program(self), pointers.data, mask.data, WRITE)
-        return store(self, pointers, value, mask, *rest)
-
-    def watched_atomic(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, sem: Any, *rest: Any) -> Any:
-        clocks[0].went(program(self), pointers.data, mask.data, ATOMIC)
-        acquires, releases = sem.name in ("ACQUIRE", "ACQUIRE_RELEASE"), sem.name in ("RELEASE", "ACQUIRE_RELEASE")
-        clocks[0].met(program(self), pointers.data, mask.data, acquires, releases)
-        return atomic(self, operation, pointers, value, mask, sem, *rest)
-
-    with (
-        mock.patch.object(builder, "set_grid_dim", watched_begin),
-        accesses(watched_load, watched_store, watched_atomic),
-    ):
+    with mock.patch.object(builder, "set_grid_dim", watched_begin), before_accesses(look):
         yield

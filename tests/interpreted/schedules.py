@@ -20,7 +20,7 @@ class InOrder:
 
 @dataclass
 class Uniform:
-    """Each time any of them with equal probability."""
+    """Each time any of them with equal probability, of those that are not held back if there are any."""
 
     seed: int
 
@@ -28,41 +28,35 @@ class Uniform:
         self._random = random.Random(self.seed)
 
     def choose(self, ready: Sequence[Program]) -> Program:
-        return self._random.choice(ready)
+        return self._random.choice([program for program in ready if not self.holds(program)] or ready)
+
+    def holds(self, program: Program) -> bool:
+        """Whether a program stops until all others have ended, wait or are held back too."""
+        return False
 
 
 @dataclass
-class Delayed:
-    """One program stops after ``after`` accesses until all others have ended or wait; these are chosen uniformly."""
+class Delayed(Uniform):
+    """One program stops after ``after`` accesses."""
 
     index: int
     after: int
-    seed: int
 
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def choose(self, ready: Sequence[Program]) -> Program:
-        others = [program for program in ready if program.index != self.index or program.accesses < self.after]
-        return self._random.choice(others or ready)
+    def holds(self, program: Program) -> bool:
+        return program.index == self.index and program.accesses >= self.after
 
 
 @dataclass
-class Held:
-    """Every program stops before each atomic, or after, until all others have ended, wait or stopped so too.
+class Held(Uniform):
+    """Every program stops before each atomic, or after.
 
     What is counted or published too late shows if it is held before; what is done after that and should not, after.
     """
 
     before: bool
-    seed: int
 
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def choose(self, ready: Sequence[Program]) -> Program:
-        others = [program for program in ready if not (program.before_atomic if self.before else program.after_atomic)]
-        return self._random.choice(others or ready)
+    def holds(self, program: Program) -> bool:
+        return program.before_atomic if self.before else program.after_atomic
 
 
 @dataclass
@@ -104,9 +98,9 @@ def orders(launches: Sequence[Launch], seed: int, few: int) -> Iterator[tuple[Sc
         delayed = chosen.choice([program for program in longest if program.accesses])
         for schedule in (
             Uniform(chosen.getrandbits(32)),
-            Held(True, chosen.getrandbits(32)),
-            Held(False, chosen.getrandbits(32)),
-            Delayed(delayed.index, chosen.randrange(delayed.accesses), chosen.getrandbits(32)),
+            Held(chosen.getrandbits(32), before=True),
+            Held(chosen.getrandbits(32), before=False),
+            Delayed(index=delayed.index, after=chosen.randrange(delayed.accesses), seed=chosen.getrandbits(32)),
             Priorities(accesses, number % 3, chosen.getrandbits(32)),
         ):
             yield schedule, len(longest)

@@ -9,13 +9,14 @@ import triton.language as tl
 
 from specbench.kernels import launch
 from tests.interpreted.schedules import Delayed, Held, InOrder, Priorities, Uniform, orders
+from tests.interpreted.test_races import handing_kernel
 from tests.interpreted.turns import Schedule, Stuck, scheduled
 
 pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="a GPU chooses the order by itself")
 PROGRAMS = 4
 EVERY = pytest.mark.parametrize(
     "schedule",
-    [InOrder(), Uniform(0), Delayed(1, 1, 0), Held(True, 0), Held(False, 0), Priorities(12, 2, 0)],
+    [InOrder(), Uniform(0), Delayed(0, 1, 1), Held(0, True), Held(0, False), Priorities(12, 2, 0)],
     ids=lambda schedule: type(schedule).__name__,
 )
 
@@ -38,21 +39,6 @@ def chain_kernel(done, FORWARD: tl.constexpr):
         while tl.atomic_add(done + other, 0) == 0:
             pass
     tl.atomic_xchg(done + program, 1)
-
-
-@triton.jit
-def late_kernel(done, out, PUBLISHED: tl.constexpr):
-    """Program 0 hands a number to program 1, which waits for it: published once it is there, or a moment earlier."""
-    if tl.program_id(0) == 0:
-        if not PUBLISHED:
-            tl.atomic_xchg(done, 1)
-        tl.store(out, 7)
-        if PUBLISHED:
-            tl.atomic_xchg(done, 1)
-    else:
-        while tl.atomic_add(done, 0) == 0:
-            pass
-        tl.store(out + 1, tl.load(out))
 
 
 @triton.jit
@@ -98,10 +84,10 @@ def counted(schedule: Schedule, atomic: bool) -> int:
     return int(counter[0])
 
 
-def handed_over(schedule: Schedule, published: bool) -> int:
+def handed_over(schedule: Schedule, early: bool) -> int:
     done, out = zeros(), zeros()
     with scheduled(schedule, 2):
-        late_kernel[(2,)](done, out, PUBLISHED=published)
+        handing_kernel[(2,)](done, out, LEAVES="release", TAKES="acquire", EARLY=early)
     return int(out[1])
 
 
@@ -125,7 +111,7 @@ def test_a_program_begins_when_a_place_is_free():
 
 def test_one_that_is_delayed_comes_last():
     for index in range(PROGRAMS):
-        assert tickets(Delayed(index, 0, 0))[index] == PROGRAMS - 1
+        assert tickets(Delayed(0, index, 0))[index] == PROGRAMS - 1
 
 
 @pytest.mark.parametrize("falls", [None, 1, 2])
@@ -142,25 +128,25 @@ def test_a_count_that_is_read_and_then_written_is_lost(falls):
 
 def test_what_is_published_too_early_is_read_too_early():
     """In the order of indices it is not, and one access is all there is between."""
-    assert handed_over(InOrder(), published=False) == 7
-    assert not any(handed_over(Held(False, seed), published=False) for seed in range(8))
-    for schedule in (InOrder(), Held(True, 0), Held(False, 0), *map(Uniform, range(8))):
-        assert handed_over(schedule, published=True) == 7
+    assert handed_over(InOrder(), early=True) == 7
+    assert not any(handed_over(Held(seed, False), early=True) for seed in range(8))
+    for schedule in (InOrder(), Held(0, True), Held(0, False), *map(Uniform, range(8))):
+        assert handed_over(schedule, early=False) == 7
 
 
 def test_what_is_counted_too_late_comes_last():
     """A reset does not wait for it, whatever the seed."""
     for seed in range(8):
         counter = zeros()
-        with scheduled(Held(True, seed), PROGRAMS):
+        with scheduled(Held(seed, True), PROGRAMS):
             resetting_kernel[(PROGRAMS,)](counter)
         assert counter[0] == PROGRAMS - 1
 
 
 def test_who_is_delayed_after_an_access_has_made_it():
     """It read 0 before all others counted, and writes 1 after. Delayed before it reads, it finds what they counted."""
-    assert min(counted(Delayed(0, 1, seed), atomic=False) for seed in range(8)) == 1
-    assert min(counted(Delayed(0, 0, seed), atomic=False) for seed in range(8)) > 1
+    assert min(counted(Delayed(seed, 0, 1), atomic=False) for seed in range(8)) == 1
+    assert min(counted(Delayed(seed, 0, 0), atomic=False) for seed in range(8)) > 1
 
 
 def test_a_load_is_a_turn_too():

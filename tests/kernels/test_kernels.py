@@ -223,9 +223,9 @@ def test_arguments_that_the_kernel_cannot_take():
     draft, target, streams = step(CASES["tiny"], 0)
     verifier = FusedVerifier()
 
-    def refused(match: str, *, p: LogitRows = target, d: Draft = draft, s: Streams = streams) -> None:
+    def refused(match: str, *, p: LogitRows = target, d: Draft = draft) -> None:
         with pytest.raises(ArgumentError, match=match):
-            verifier.verify(d, p, s)
+            verifier.verify(d, p, streams)
 
     def rows(logits: torch.Tensor, **changes: torch.Tensor) -> LogitRows:
         parts = {"temperature": target.temperature, "cutoff": target.cutoff, "log_normalizer": None} | changes

@@ -15,7 +15,7 @@ from experiments.embedded_pair import corpus, muon, optimise, own_samples
 from experiments.embedded_pair import train as training
 from specbench.core.machine import ranks
 from tests.helpers import checkpoints
-from tests.helpers.forked_ranks import on_ranks, returned
+from tests.helpers.forked_ranks import on_ranks
 
 TINY = {"tiny": (1, 32, 1, 1, 64), "small": (2, 32, 1, 1, 64)}
 SHORT = ("--target", "tiny", "--target-steps", "2", "--draft-steps", "2", "--sequences", "2", "--context", "32")
@@ -153,7 +153,7 @@ def test_processes_share_a_step(monkeypatch):
         return [*model.weight.flatten().tolist(), *model.weight.grad.flatten().tolist()]
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert returned(on_ranks(work)) == [[1.0, 1.0, 1.5, 15.0]] * 2
+    assert on_ranks(work) == [[1.0, 1.0, 1.5, 15.0]] * 2
 
 
 def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):

@@ -28,12 +28,12 @@ from tests.helpers.markov_pair import (
 VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
 
 
-def step_law(p: np.ndarray, q: np.ndarray, rule: str, gamma: int, last: int = 0) -> dict[tuple[int, ...], np.ndarray]:
+def step_law(p: np.ndarray, q: np.ndarray, rule: str, gamma: int) -> dict[tuple[int, ...], np.ndarray]:
     """P(text of gamma + 1 tokens, tau = k) as {text: [gamma + 1]}, enumerated."""
     law: dict[tuple[int, ...], np.ndarray] = {}
     for draft in itertools.product(range(len(p)), repeat=gamma):
-        drawn = np.prod([q[a, b] for a, b in itertools.pairwise((last, *draft))])
-        for k, (chance, behind) in enumerate(outcomes(rule, p, q, draft, last)):
+        drawn = np.prod([q[a, b] for a, b in itertools.pairwise((0, *draft))])
+        for k, (chance, behind) in enumerate(outcomes(rule, p, q, draft)):
             for rest in itertools.product(range(len(p)), repeat=gamma - k + 1):
                 tail = np.prod([p[a, b] for a, b in itertools.pairwise(rest)])
                 mass = drawn * chance * behind[rest[0]] * tail

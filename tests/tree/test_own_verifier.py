@@ -65,7 +65,7 @@ def shell(line: str, place: Path) -> Ran:
     environment = clean_environment(place)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(["bash", "-c", line], cwd=place, env=environment, capture_output=True, text=True, check=False)
-    return Ran(Ended(done.returncode, done.stdout + done.stderr, False, []), place)
+    return Ran(Ended(done.returncode, done.stdout + done.stderr), place)
 
 
 def test_the_command_is_the_one_that_is_run():

@@ -222,7 +222,7 @@ class DecodingEngine:
         raise NotImplementedError
 
     @torch.inference_mode()
-    def retire(self, rows: Sequence[int], cut: Sequence[int] = ()) -> dict[int, int]:
+    def retire(self, rows: Sequence[int], cut: Sequence[int]) -> dict[int, int]:
         """Removes the requests in these rows. Returns the new row of each request that moved, by its old row.
 
         The reports of steps that are under way have the rows as they were.

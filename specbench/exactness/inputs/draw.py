@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
+from specbench.core.machine.devices import DTYPES
 from specbench.core.mask import Mask
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 from specbench.core.types import Draft, LogitRows
@@ -26,7 +27,6 @@ MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requ
 MASKS_EVERY = 3  # calls, of which one hands over bans as a mask, to verifiers that take masks
 WRITTEN = 100_000  # seeds and positions that users write are at most this
 _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per == "request")
-_FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def draw_call(
@@ -267,7 +267,7 @@ class _Drawing:
         self, logits: Tensor, request: np.ndarray, parameters: dict[str, np.ndarray], temperature: str, dtype: str
     ) -> tuple[LogitRows, Float64[Tensor, "n V"]]:
         """Rows with their normalisers, and their probabilities."""
-        logits = logits.to(_FLOATS[dtype])
+        logits = logits.to(DTYPES[dtype])
         of_row = parameters[temperature][request].astype(np.float64)
         cutoff = torch.full((len(logits),), -math.inf, dtype=torch.float64, device=self.device)
         truncated = parameters["truncated"][request] & (of_row > 0)
