@@ -122,6 +122,7 @@ def test_attends_and_writes(case, monkeypatch):
             assert torch.equal(states[b, :, length + case.n :], old[b, :, length + case.n :])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["five tokens", "splits"])
 def test_requests_have_rows_of_a_larger_cache(name):
     """The other rows are neither read nor written."""
@@ -138,6 +139,7 @@ def test_requests_have_rows_of_a_larger_cache(name):
         assert bool(whole[[1, 2]].isnan().all())
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["five tokens", "splits that are read ahead", "splits"])
 def test_what_lies_behind_a_request_is_not_read(name):
     """Rejected tokens may have left NaN there, and NaN times 0 is NaN."""
@@ -148,6 +150,7 @@ def test_what_lies_behind_a_request_is_not_read(name):
     assert torch.equal(attend_new(new, keys, values, lengths, turning, 0.2, CASES[name].split), result)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["splits that are read ahead", "splits"])
 def test_a_request_is_the_same_in_any_batch(name):
     new, keys, values, lengths, turning = made(CASES[name])
