@@ -15,7 +15,7 @@ REQUESTS = [
     ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
     ({"prompt": "p", "min_tokens": 2, "sampling_params": {"min_tokens": 2}}, {"min_tokens": 2}, None),
     ({"text": "p", "regex": "a", "ebnf": "of the set"}, {}, None),
-    ({"prompt": "p", "n_predict": 7, "repeat_penalty": 1, "mirostat": 0, "image_data": []}, {}, 7),
+    ({"prompt": "p", "n_predict": 7, "repeat_penalty": 1, "mirostat": 0, "documents": ["d"]}, {}, 7),
 ]
 
 
@@ -63,6 +63,8 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"reasoning_effort": "low"}, "reasoning_effort 'low' of the request cannot be run"),
         ({"lora_path": "mine"}, "lora_path 'mine' of the request cannot be run"),
         ({"add_special_tokens": False}, "add_special_tokens False of the request cannot be run"),
+        ({"prompt": None, "messages": CHAT, "documents": ["d"]}, "documents ['d'] of the request cannot be run"),
+        ({"grammar": "root ::= a"}, "grammar 'root ::= a' of the request cannot be run"),
         ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
         ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
         ({"repeat_penalty": 1.5}, "repeat_penalty 1.5 of the request cannot be run"),

@@ -21,13 +21,15 @@ PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.field
 # Other engines' names of what is known here by another one. These are also columns of data sets, and stand in
 # sampling_params alone.
 OF_SGLANG = ("json_schema", "regex", "ebnf")
+OF_CHATS = ("documents",)  # a column of data sets too, which stands beside messages
 REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
     *("continue_final_message", "prompt_embeds", "lora_path", "min_new_tokens", "thinking_budget"),
     *("logits_processors", "image_data", "audio_data", "video_data"),
     *("repeat_penalty", "mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier", "top_n_sigma"),  # llama.cpp
-    *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "response_format"),  # structured_outputs here
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),  # structured_outputs here
+    *("response_format", "grammar"),
 )
 HARMLESS = {"best_of": 1, "typical_p": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
@@ -73,7 +75,8 @@ def own_parameters(row: WorkloadRow) -> dict[str, Any]:
         raise row.wrong(problem, _LEAVE_OUT)
     pairs = [(name, value) for body in (row.value, inner) for name, value in body.items() if value is not None]
     values = dict(pairs)
-    refused = {name: values.get(name) for name in REFUSED} | {name: inner.get(name) for name in OF_SGLANG}
+    names_refused = (*REFUSED, *(OF_CHATS if row.value.get("messages") is not None else ()))
+    refused = {name: values.get(name) for name in names_refused} | {name: inner.get(name) for name in OF_SGLANG}
     for name, value in refused.items():
         if value and value != HARMLESS.get(name):
             raise row.wrong(f"{name} {shown(value)} of the request cannot be run", _LEAVE_OUT)
