@@ -41,12 +41,12 @@ def provider(hook: str) -> Any:
     return importlib.import_module(_PROVIDERS[hook])
 
 
-def optional(module: str, extra: str, key: str, value: object) -> ModuleType:
+def import_optional(module: str, extra: str, key: str, value: object) -> ModuleType:
     """Imports a module of an optional package.
 
     Args:
-        extra: of this project, which installs the package.
-        key, value: of the configuration, which need it.
+        extra: the extra of this project that installs the package.
+        key, value: the setting that needs the package; the error names them.
 
     Raises:
         NotInstalledError: the package is not installed, or does not hold the module.

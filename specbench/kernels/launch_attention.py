@@ -231,11 +231,17 @@ def _check_new(
             f"new: {new.shape[2]} numbers a token with keys of shape {tuple(key.shape)} and values of shape "
             f"{tuple(value.shape)}; contiguous queries, keys and values of heads of one even size needed"
         )
-    batch = len(key) if cache_rows is None else len(new)
-    for name, numbers in (("lengths", lengths), ("cache_rows", lengths if cache_rows is None else cache_rows)):
-        if numbers.shape != (batch,) or numbers.device != new.device or numbers.dtype != torch.int64:
+    if cache_rows is None and len(key) != len(new):
+        raise ArgumentError(f"key: {len(key)} rows for {len(new)} requests; give cache_rows, or one a request")
+    for name, numbers in {"lengths": lengths, "cache_rows": cache_rows}.items():
+        if numbers is not None and (
+            numbers.shape != (len(new),)
+            or numbers.device != new.device
+            or numbers.dtype != torch.int64
+            or not numbers.is_contiguous()
+        ):
             form = f"{numbers.dtype} {tuple(numbers.shape)} on {numbers.device}"
-            raise ArgumentError(f"{name}: {form}; torch.int64 ({batch},) on {new.device} needed, one a request")
+            raise ArgumentError(f"{name}: {form}; contiguous torch.int64 ({len(new)},) on {new.device} needed")
     for table in (turning.cos, turning.sin):
         if not table.is_contiguous() or table.shape[1:] != (dim,) or len(table) < visible:
             raise ArgumentError(f"turning: a table of shape {tuple(table.shape)}; [{visible}, {dim}] at least needed")

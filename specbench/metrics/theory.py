@@ -22,7 +22,7 @@ def expected_tokens(alpha: float, gamma: int | np.integer) -> float:
     Equation 1 of arXiv 2211.17192. It is summed as the geometric series it stands for, since the quotient loses its
     digits where alpha is close to 1.
     """
-    return math.fsum(alpha**accepted for accepted in range(int(gamma) + 1))
+    return math.fsum(alpha**accepted for accepted in range(gamma + 1))
 
 
 def binomial_band(prob: float | Sequence[float] | np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ It samples texts from ``source`` both ways, asks the questions of :mod:`specbenc
 certificate. The command fails if the engine is refuted.
 """
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Collection, Sequence
@@ -100,13 +99,11 @@ class JudgeProtocol:
             remedy = "Use null, or logit units such as 0.1."
             tolerance = check_seconds("protocol.tolerance", tolerance, remedy, "no number of logit units")
         self.target, self.draft, self.tolerance = target, draft, tolerance
-        self.limits = SampleLimits(
-            0 if texts is None else check_count("protocol.texts", texts, 2),
-            60 * check_seconds("protocol.minutes", minutes),
-            0 if length is None else check_count("protocol.length", length),
-            check_chance("protocol.false_alarm", false_alarm),
-            check_chance("protocol.power", power),
-        )
+        self.texts = None if texts is None else check_count("protocol.texts", texts, 2)
+        self.seconds = 60 * check_seconds("protocol.minutes", minutes)
+        self.length = None if length is None else check_count("protocol.length", length)
+        self.false_alarm = check_chance("protocol.false_alarm", false_alarm)
+        self.power = check_chance("protocol.power", power)
 
     def run(self, context: RunContext) -> Outcome:
         source = _checked(context, self.target)
@@ -122,7 +119,7 @@ class JudgeProtocol:
         finally:
             _close(source)
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
-        figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
+        figure = _figure(rows.get(BIAS, []), self.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
             f"{judgement.sentence} Certificate: {place}",
@@ -154,14 +151,11 @@ class JudgeProtocol:
         prompts, sentences = (prompts_of(source, self.prompts, lists, encode) for lists in (encode is None, False))
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
         longest, longest_greedy = getattr(source, "longest", (LENGTH, GREEDY_LENGTH))
-        limits = dataclasses.replace(
-            self.limits,
-            texts=self.limits.texts or _recorded(source) or TEXTS,
-            length=self.limits.length or min(longest, MOST_COMPARED),
-        )
+        texts, length = self.texts or _paired_texts(source) or TEXTS, self.length or min(longest, MOST_COMPARED)
+        limits = SampleLimits(texts, self.seconds, length, self.false_alarm, self.power)
         greedy_length = longest_greedy if self.greedy_length is None else self.greedy_length
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
-        say(f"judging {source.engine} on {len(prompts)} prompts, by {_compared(source, limits)}")
+        say(f"judging {source.engine} on {len(prompts)} prompts; {_compared(sampler, limits)}")
         findings: list[Finding] = [judge_distribution(sampler, prompts, limits, context.journal, checkpoint)]
         if checkpoint is not None:
             findings.append(judge_checkpoint(checkpoint, limits.false_alarm, limits.power))
@@ -233,17 +227,21 @@ def _checked(context: RunContext, target: str | None) -> Source:
     return source
 
 
-def _recorded(source: Source) -> int:
-    """Texts of a file that have one of the other mode; 0 for a source that writes them."""
+def _paired_texts(source: Source) -> int:
+    """Texts of a file that have a partner in the other mode; 0 for a source that writes them."""
     return 2 * sum(getattr(source, "pairs", {}).values())
 
 
-def _compared(source: Source, limits: SampleLimits) -> str:
-    """What distributions are compared on, and what of a file is left out."""
+def _compared(sampler: Sampler, limits: SampleLimits) -> str:
+    """Says on what distributions are compared, and what of a file is left out."""
+    source, total = sampler.source, _paired_texts(sampler.source)
+    if sampler.sampling.greedy or (hasattr(source, "pairs") and not total):
+        return "no distributions are compared"
     longest, _ = getattr(source, "longest", (limits.length, 0))
     left = [f"of up to {longest}"] if limits.length < longest else []
-    left += [f"{limits.texts:,} of {total:,} texts at most"] if limits.texts < (total := _recorded(source)) else []
-    return f"texts of {limits.length} tokens" + (f" ({', '.join(left)})" if left else "")
+    left += [f"{limits.texts:,} of {total:,} texts at most"] if limits.texts < total else []
+    tokens = f"{limits.length} token{'s'[: limits.length > 1]}"
+    return f"distributions are compared on texts of {tokens}" + (f" ({', '.join(left)})" if left else "")
 
 
 def _scope(
@@ -260,7 +258,7 @@ def _scope(
     return [
         f"{engine}: {sampler.texts:,} texts from {len(prompts)} prompts, {template} chat template",
         "all of them are in texts.jsonl, but for those that were timed",
-        f"distributions are compared on {_compared(sampler.source, limits)}; {named}",
+        f"{_compared(sampler, limits)}; {named}",
         f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
         f"empty texts that nothing ended: {sampler.empty:,}",
     ]

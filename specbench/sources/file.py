@@ -8,7 +8,7 @@ sampled the text. Lines are read in their order. Without temperature or sampling
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,9 @@ def completion_of(request: TextRequest, line: Mapping[str, Any]) -> TextCompleti
     )
 
 
-def _longest(texts: Mapping[tuple[str, Mode, bool], Sequence[Mapping[str, Any]]], greedy: bool) -> int:
-    """Tokens of the longest text of a question; words of those without token ids, which are compared by words."""
-    lines = [line for (_, _, is_greedy), group in texts.items() if is_greedy == greedy for line in group]
+def _longest(groups: Iterable[Sequence[Mapping[str, Any]]]) -> int:
+    """Tokens of the longest text, or words where it has no token ids."""
+    lines = [line for group in groups for line in group]
     return max((len(line.get("token_ids") or words_of(line.get("text", ""))) for line in lines), default=0) or 1
 
 
@@ -144,7 +144,8 @@ class FileSource:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
-        longest: tokens of the longest text that is compared as drawn, and of the longest at temperature 0; at least 1.
+        longest: tokens of the longest text that is compared as drawn, and of the longest at temperature 0; words of a
+            text without token ids; at least 1.
 
     Raises:
         ConfigError: a file that cannot be read.
@@ -188,8 +189,10 @@ class FileSource:
         self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
-        self.longest = (_longest(texts, False), _longest(texts, True))
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
+        drawn = [texts[name, mode, False][:count] for name, count in self.pairs.items() if count for mode in Mode]
+        greedy = [texts[name, mode, True][:1] for name in self.greedy for mode in Mode]
+        self.longest = (_longest(drawn), _longest(greedy))
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 
@@ -219,9 +222,9 @@ class FileSource:
         limit = min(line.get("max_new_tokens", request.max_new_tokens), request.max_new_tokens)
         first = self._limits.setdefault((request.prompt_id, request.sampling.greedy, number), limit)
         if first != limit:
-            problem = f"texts of prompt {request.prompt_id!r} were sampled with max_new_tokens={first} and {limit}"
             key = "protocol.greedy_length" if request.sampling.greedy else "protocol.length"
-            remedy = f"Give both modes the same, or compare no more tokens: {key}={min(first, limit)}."
+            problem = f"texts of prompt {request.prompt_id!r} have up to {first} tokens one way, {limit} the other"
+            remedy = f"Give both the same max_new_tokens, or compare no more tokens: {key}={min(first, limit)}."
             raise ConfigError("source.path", self.path, problem, remedy)
 
     def close(self) -> None:

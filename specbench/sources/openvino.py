@@ -8,7 +8,7 @@ import numpy as np
 
 from specbench.core.checks import check_count, check_path
 from specbench.core.errors import ConfigError
-from specbench.core.extensions import optional
+from specbench.core.extensions import import_optional
 from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params, check_supported, unsupported_but
 
@@ -74,7 +74,7 @@ class OpenVinoSource:
     def open(self) -> None:
         """Loads the target twice, without speculation and with it, and the draft."""
         names = ("openvino_genai", "openvino")
-        self.genai, self.openvino = (optional(name, "openvino", "source", "openvino") for name in names)
+        self.genai, self.openvino = (import_optional(name, "openvino", "source", "openvino") for name in names)
         self.engine = f"OpenVINO GenAI {self.genai.get_version()}"
         how: dict[str, Any] = {"prompt_lookup": True}
         try:

@@ -130,12 +130,32 @@ def test_texts_of_a_file_are_compared_whole(tmp_path, monkeypatch):
     assert ["texts of 8 tokens (of up to 24, 100 of 400 texts at most)" in scope for scope in scopes] == [False, True]
 
 
+def test_a_resumed_judgement_of_a_file_counts_no_text_twice(tmp_path):
+    """Texts that the job had written were judged, and then the file's from the first on."""
+    judged(engines.Several(), tmp_path, texts=160, rounds=0)
+    (tmp_path / "job").mkdir()
+    source = FileSource(str(tmp_path / SAMPLED))
+    judged(source, tmp_path / "job", texts=80)
+    resumed, fresh = (judged(source, folder, texts=None) for folder in (tmp_path / "job", None))
+    assert certificate(resumed)["findings"] == certificate(fresh)["findings"]
+    assert len((tmp_path / "job" / SAMPLED).read_text().splitlines()) == certificate(fresh)["texts"]
+
+
 def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     judged(engines.Engine(), tmp_path, greedy_length=0, rounds=0)
     lines = [line for line in (tmp_path / SAMPLED).read_text().splitlines() if '"temperature": 1' in line]
     (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
     outcome = judged(FileSource(str(tmp_path / "served.jsonl")), prompts=1, rounds=2)
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
+
+
+def test_a_file_of_texts_at_temperature_0_compares_no_distributions(tmp_path):
+    judged(engines.Engine(), tmp_path, rounds=0)
+    lines = [line for line in (tmp_path / SAMPLED).read_text().splitlines() if '"question": "greedy"' in line]
+    (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), length=None, greedy_length=None)
+    assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]
+    assert "no distributions are compared" in outcome.documents["certificate.md"]
 
 
 def test_texts_that_a_file_has_beyond_its_pairs_answer_no_check_and_are_not_timed(tmp_path):

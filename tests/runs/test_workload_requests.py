@@ -13,6 +13,7 @@ REQUESTS = [
     ({"text": "p", "sampling_params": {"max_new_tokens": 4, "min_tokens": 2}}, {"min_tokens": 2}, 4),
     ({"prompt": "p", "logprobs": True, "top_logprobs": 3}, {}, None),
     ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
+    ({"prompt": "p", "n_predict": -1}, {}, None),
     ({"prompt": "p", "min_tokens": 2, "sampling_params": {"min_tokens": 2}}, {"min_tokens": 2}, None),
     ({"text": "p", "regex": "a", "ebnf": "of the set"}, {}, None),
     ({"prompt": "p", "n_predict": 7, "repeat_penalty": 1, "mirostat": 0, "documents": ["d"]}, {}, 7),

@@ -93,8 +93,8 @@ def test_the_same_rows_are_the_same_prompts_in_every_format(tmp_path):
         assert [prompt.place for prompt in rows] == ["row 1", "row 2", "row 3"]
 
 
-def test_lines_are_counted_over_all_files_of_a_folder(tmp_path):
-    """The second file's first prompt had the first one's name. A line that cannot be read is named in its file."""
+def test_lines_of_a_folder_have_names_of_their_own_and_are_named_in_their_files(tmp_path):
+    """The second file's first prompt had the first one's name."""
     (tmp_path / "test-00000-of-00003.jsonl").write_text('{"prompt": "x"}\n\n{"prompt": "y"}\n')
     (tmp_path / "test-00001-of-00003.jsonl").write_text('{"prompt": "z"}\n')
     assert [(prompt.text, prompt.name) for prompt in load(tmp_path).prompts] == [
@@ -102,6 +102,12 @@ def test_lines_are_counted_over_all_files_of_a_folder(tmp_path):
     ]  # fmt: skip
     (tmp_path / "test-00002-of-00003.jsonl").write_text('{"prompt"')
     with pytest.raises(ConfigError, match=r"line 1 of test-00002-of-00003\.jsonl is not JSON"):
+        load(tmp_path)
+    (tmp_path / "test-00002-of-00003.jsonl").write_bytes(b"\xe9")
+    with pytest.raises(ConfigError, match=r"test-00002-of-00003\.jsonl: line 1 is not UTF-8"):
+        load(tmp_path)
+    (tmp_path / "test-00002-of-00003.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match=r"line 1 of test-00002-of-00003\.jsonl has no usable prompt"):
         load(tmp_path)
 
 

@@ -141,7 +141,7 @@ def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same
     if same:
         assert source.complete([shorter], Mode.SPECULATIVE)
     else:
-        with pytest.raises(ConfigError, match=r"with max_new_tokens=3 and 5\. .* protocol\.length=3\."):
+        with pytest.raises(ConfigError, match=r"have up to 3 tokens one way, 5 the other\. .* protocol\.length=3\."):
             source.complete([shorter], Mode.SPECULATIVE)
 
 

@@ -24,9 +24,9 @@ _SHAPES = 256  # that a function may be compiled for
 def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Passes over few tokens of Llama-like models, pieces of prompts among them, are taken by kernels of ours instead
-    (few_rows.py). Pieces of other prompts are left to PyTorch, which has no code to write for them. For the others,
-    layers that read the same input become one product (joined.py), and products of few rows are ours (products.py).
+    Kernels of ours take passes over few tokens of Llama-like models, pieces of prompts among them (few_rows.py). Other
+    pieces of prompts run PyTorch's own kernels, uncompiled. In all other passes layers that read the same input become
+    one product (joined.py), and products of few rows are ours (products.py).
     PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses some kernels by their
     speed on this machine, so each process may round in its own way. Ranks have to agree to the last bit, and take
     kernels that were chosen without timing.

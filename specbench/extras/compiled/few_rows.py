@@ -79,9 +79,9 @@ class FewRows:
     def extend(
         self, cache: RaggedCache, lengths: Int64[Tensor, " B"], token_ids: Int64[Tensor, "B n"], is_prompt: bool = False
     ) -> Float[Tensor, "B logits V"]:
-        """Feeds tokens behind those that are cached and returns the logits after each, or none if they are a prompt's.
+        """Feeds tokens behind those that are cached. Returns the logits after each of them.
 
-        A prompt's pass ends where its last layer is cached.
+        If ``is_prompt``, the pass ends where the last layer is cached, and the logits are of no token: [B, 0, V].
         """
         attention, table = self._model.model.layers[0].self_attn, self._model.model.embed_tokens.weight
         state = launch_product.embed(token_ids.contiguous(), table.detach(), self._first_norm)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError
-from specbench.core.extensions import optional
+from specbench.core.extensions import import_optional
 from specbench.core.machine.disk import writing
 from specbench.core.machine.files import Origin, problem_of
 from specbench.models import hub, weights
@@ -71,7 +71,7 @@ def _check(file: Path, out: Path) -> None:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise ConfigError("FILE", file, "no GGUF file, which begins with these letters", REMEDY)
-    optional("gguf", "gguf", "FILE", file)
+    import_optional("gguf", "gguf", "FILE", file)
 
 
 def _check_all_used(model: PreTrainedModel, source: Origin) -> None:

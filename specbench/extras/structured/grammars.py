@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.extensions import optional
+from specbench.core.extensions import import_optional
 
 KEY = "sampler.structured_outputs"
 # Keywords of JSON schemas that xgrammar 0.2 ignores, as trials show: texts could violate them.
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # the place in xgrammar's source
 
 def xgrammar() -> ModuleType:
     """The package. Raises NotInstalledError if it is not installed."""
-    return optional("xgrammar", "grammar", KEY, "...")
+    return import_optional("xgrammar", "grammar", KEY, "...")
 
 
 @functools.lru_cache(maxsize=64)

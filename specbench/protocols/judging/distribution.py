@@ -4,6 +4,7 @@ import itertools
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,6 +53,7 @@ class Sampled:
     """Pairs of texts, in the order of sampling."""
 
     prompts: list[int] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)  # of pairs, by prompt
     texts: dict[Mode, list[TextCompletion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
 
     @property
@@ -131,7 +133,7 @@ def judge_distribution(
 
 def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, limits: SampleLimits) -> bool:
     """Samples as many texts of each prompt as the source takes together, in both modes; False if none are left."""
-    number, counts = len(sampled.prompts), [sampled.prompts.count(i) for i in range(len(prompts))]
+    number, counts = len(sampled.prompts), [sampled.counts[i] for i in range(len(prompts))]
     together = max(1, getattr(sampler.source, "concurrency", 1) // len(prompts))
     left = getattr(sampler.source, "pairs", None)  # of a file
     texts = [(i, count + further) for further in range(together) for i, count in enumerate(counts)]
@@ -144,6 +146,7 @@ def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, 
         requests = [sampler.request(prompts[i], n, limits.length, mode) for i, n in texts]
         sampled.texts[mode] += sampler.complete(requests, mode, DISTRIBUTION)
     sampled.prompts += [i for i, _ in texts]
+    sampled.counts.update(i for i, _ in texts)
     return True
 
 

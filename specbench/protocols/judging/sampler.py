@@ -66,7 +66,8 @@ class Sampler:
         self.path = None if folder is None else folder / SAMPLED
         self.earlier: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
         if self.path is not None and self.path.exists():
-            lines = read_lines(self.path, partial=True)
+            # A file gives its texts from the first on again.
+            lines = [] if getattr(source, "recorded", False) else read_lines(self.path, partial=True)
             _check_engine(self.path, lines, source.engine)
             with writing(self.path), self.path.open("w", encoding="utf-8") as file:  # without a line that was cut off
                 file.writelines(json.dumps(line) + "\n" for line in lines)

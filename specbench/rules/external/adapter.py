@@ -26,7 +26,7 @@ from torch import Tensor
 
 from specbench.core import arguments
 from specbench.core.errors import ArgumentError, ConfigError
-from specbench.core.extensions import optional
+from specbench.core.extensions import import_optional
 from specbench.core.rng import Stream, Streams, philox
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules.verifier import Limits
@@ -73,7 +73,7 @@ class ExternalVerifier:
 
 def load(module: str, verifier: str, extra: str) -> ModuleType:
     """Imports a module of the optional package that a verifier feeds. Raises NotInstalledError."""
-    return optional(module, extra, "verifier", verifier)
+    return import_optional(module, extra, "verifier", verifier)
 
 
 def check_draft_probs(value: str) -> str:

@@ -14,6 +14,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.runs.workloads.sources import WorkloadRow
 
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n_predict")  # names of one thing
+NO_LENGTH = ("n_predict", -1)  # as llama.cpp's own requests say it
 RENAMED = dict.fromkeys(LENGTHS, "max_new_tokens")
 PARAMETERS = {RENAMED.get(field.name, field.name) for field in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
@@ -73,7 +74,7 @@ def own_parameters(row: WorkloadRow) -> dict[str, Any]:
     if not isinstance(inner, Mapping):
         problem = f"sampling_params {shown(inner)} is no JSON object of parameters by their names"
         raise row.wrong(problem, _LEAVE_OUT)
-    pairs = [(name, value) for body in (row.value, inner) for name, value in body.items() if value is not None]
+    pairs = [pair for body in (row.value, inner) for pair in body.items() if pair[1] is not None and pair != NO_LENGTH]
     values = dict(pairs)
     names_refused = (*REFUSED, *(OF_CHATS if row.value.get("messages") is not None else ()))
     refused = {name: values.get(name) for name in names_refused} | {name: inner.get(name) for name in OF_SGLANG}

@@ -7,7 +7,7 @@ fetched.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,21 +29,18 @@ class WorkloadRow:
     """One line of a file, or one row of a table.
 
     Attributes:
-        number: from 1; counted over all files of a folder.
+        number: from 1; it goes on from file to file of a folder.
         unit: what the number counts, "line" or "row".
+        place: as messages name it; a line of a folder with its file.
         value: a mapping by column, unless a line of JSON holds something else.
         origin: says what to do if the row is no good.
     """
 
     number: int
     unit: str
+    place: str
     value: Any
     origin: Origin
-
-    @property
-    def place(self) -> str:
-        """As messages name it."""
-        return f"{self.unit} {self.number}"
 
     def wrong(self, problem: str, remedy: str | None = None) -> ConfigError:
         """The error to raise for a value of the row; it names the row."""
@@ -73,13 +70,16 @@ def rows(place: Path, source: Origin, format_: Origin, split: str | None = None)
         for file in files:
             for value in _table_rows(file, source):
                 number += 1
-                yield WorkloadRow(number, "row", value, format_)
+                yield WorkloadRow(number, "row", f"row {number}", value, format_)
         return
     before = 0
     for file in files:
-        number, within = 0, f" of {file.name}" if place.is_dir() else ""
-        for number, line in source.lines(file):
-            yield WorkloadRow(before + number, "line", format_.parsed(line, f"line {number}{within}"), format_)
+        number, of_file, opened = 0, "", source
+        if place.is_dir():
+            of_file, opened = f" of {file.name}", replace(source, value=file)
+        for number, line in opened.lines(file):
+            where = f"line {number}{of_file}"
+            yield WorkloadRow(before + number, "line", where, format_.parsed(line, where), format_)
         before += number
 
 
