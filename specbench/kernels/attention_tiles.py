@@ -41,7 +41,7 @@ class Tiles:
 
     Attributes:
         rows: queries of a request times the heads that share a key head.
-        keys: of one split; a power of two.
+        keys: of a split that are loaded together; a power of two.
         stages: tiles of keys on their way while one is worked on.
         warps: of a program.
     """

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.helpers.command_lines import apart, clean_environment
+from tests.helpers.command_lines import clean_environment
+from tests.helpers.processes import apart
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(300, marks=pytest.mark.long)])

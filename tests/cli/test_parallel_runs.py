@@ -21,8 +21,9 @@ from specbench.runs import parallel
 from specbench.runs.checks import check_launcher, check_parallel
 from tests.extras.test_parallel import sharded
 from tests.helpers import families
-from tests.helpers.command_lines import apart, clean_environment
+from tests.helpers.command_lines import clean_environment
 from tests.helpers.forked_ranks import environment
+from tests.helpers.processes import apart
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_lines import apart, clean_environment, new_process, once
+from tests.helpers.command_lines import clean_environment, new_process, once
+from tests.helpers.processes import apart
 
 pytest.register_assert_rewrite(*(f"tests.helpers.{name}" for name in ("sweep_scenarios", "sweep_troubles", "forked")))
 TOGETHER = (

@@ -27,7 +27,8 @@ from specbench.__main__ import main
 from specbench.core.conf import CONF
 from specbench.runs import building
 from specbench.runs.config import register
-from tests.helpers.command_lines import Ended, fork
+from tests.helpers.command_lines import Ended
+from tests.helpers.processes import fork
 
 BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
 

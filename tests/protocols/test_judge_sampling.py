@@ -6,7 +6,8 @@ import dataclasses
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,17 @@ def test_a_server_that_applies_a_chat_template_is_not_held_against_a_checkpoint(
         judged(source, target="embedded:target")
 
 
+def sampled(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the texts that a judgement has sampled."""
+    return [json.loads(line) for line in (folder / SAMPLED).read_text().splitlines()]
+
+
+def served(folder: Path, lines: Sequence[Mapping[str, Any]]) -> FileSource:
+    """A file of these lines as a source."""
+    (folder / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return FileSource(str(folder / "served.jsonl"))
+
+
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     live = judged(engines.Biased(0.35), tmp_path)
     source = FileSource(str(tmp_path / SAMPLED))
@@ -121,8 +133,7 @@ def test_texts_of_a_file_are_compared_whole(tmp_path, monkeypatch):
         for late, mode in enumerate(Mode):
             ids = [rng.randrange(2) + 2 * (late and i > 8) for i in range(24)]
             lines.append({"prompt_id": f"{n % 4}", "mode": mode, "token_ids": ids})
-    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    source = FileSource(str(tmp_path / "served.jsonl"))
+    source = served(tmp_path, lines)
     monkeypatch.setattr(judge, "TEXTS", 2)  # of an engine
     whole, begun = (judged(source, texts=texts, length=length) for texts, length in ((None, None), (100, 8)))
     assert (verdicts(whole)[0], verdicts(begun)[0]) == (REFUTED, NOT_REFUTED)
@@ -143,17 +154,15 @@ def test_a_resumed_judgement_of_a_file_counts_no_text_twice(tmp_path):
 
 def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     judged(engines.Engine(), tmp_path, greedy_length=0, rounds=0)
-    lines = [line for line in (tmp_path / SAMPLED).read_text().splitlines() if '"temperature": 1' in line]
-    (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), prompts=1, rounds=2)
+    lines = [line for line in sampled(tmp_path) if line["temperature"] == 1]
+    outcome = judged(served(tmp_path, lines), prompts=1, rounds=2)
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
 
 
 def test_a_file_of_texts_at_temperature_0_compares_no_distributions(tmp_path):
     judged(engines.Engine(), tmp_path, rounds=0)
-    lines = [line for line in (tmp_path / SAMPLED).read_text().splitlines() if '"question": "greedy"' in line]
-    (tmp_path / "served.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), length=None, greedy_length=None)
+    lines = [line for line in sampled(tmp_path) if line["question"] == "greedy"]
+    outcome = judged(served(tmp_path, lines), length=None, greedy_length=None)
     assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]
     assert "no distributions are compared" in outcome.documents["certificate.md"]
 
@@ -161,18 +170,16 @@ def test_a_file_of_texts_at_temperature_0_compares_no_distributions(tmp_path):
 def test_texts_that_a_file_has_beyond_its_pairs_answer_no_check_and_are_not_timed(tmp_path):
     """Served without a stop string or a limit, they would break both and refute a sound engine."""
     judged(engines.Engine(), tmp_path, rounds=0)
-    lines = [json.loads(line) for line in (tmp_path / SAMPLED).read_text().splitlines()]
+    lines = sampled(tmp_path)
     more = [line for line in lines if line["question"] == "greedy" or line["mode"] == Mode.SPECULATIVE]
-    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, *more, *more]))
-    outcome = judged(FileSource(str(tmp_path / "served.jsonl")), rounds=2)
+    outcome = judged(served(tmp_path, [*lines, *more, *more]), rounds=2)
     assert verdicts(outcome)[1:] == [NOT_REFUTED, NOT_ASKED, NOT_ASKED]
     assert outcome.failure is None
 
 
 def test_a_file_without_pairs_of_texts_says_so_in_a_line(tmp_path):
     lines = [{"prompt_id": "ab"[n % 2], "mode": list(Mode)[n % 2], "text": " x"} for n in range(8)]
-    (tmp_path / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    outcome = judged(FileSource(str(tmp_path / "served.jsonl")))
+    outcome = judged(served(tmp_path, lines))
     assert certificate(outcome)["verdict"] == CANNOT_TELL
     assert "served.jsonl: cannot tell: There are no texts of both modes. Certificate: " in outcome.headline
 
