@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from specbench.kernels import dependent
-from specbench.kernels.tiles import INTERPRETED, LOG2_E, exp2
+from specbench.kernels.tiles import INTERPRETED, LOG2_E, PRECISION, exp2
 
 MINUS_INF = tl.constexpr(float("-inf"))
 FEWEST_ROWS = tl.constexpr(16)  # that a matrix product takes
@@ -31,10 +31,10 @@ SPLITS_AT_ONCE = tl.constexpr(16)  # parts that the second kernel adds up at a t
 
 @triton.jit
 def _dot(a, b):
-    """Matrix product in float32 without TF32. NumPy, which interprets kernels, has no bfloat16."""
+    """Matrix product, with sums in float32. NumPy, which interprets kernels, has no bfloat16."""
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit
@@ -257,7 +257,6 @@ def split_kernel(
         cell = (pair.to(tl.int64) * splits + part) * n * GROUP + row
         some = total > 0
         acc /= tl.where(some, total, 1.0)[:, None]
-        # A part without weight is not read.
         tl.store(parts + cell[:, None] * VALUE_DIM + d[None, :], acc, mask=held & some[:, None])
         tl.store(exponents + cell, tl.where(some, most + tl.log2(total), MINUS_INF), mask=used)
 
@@ -288,14 +287,23 @@ def combine_kernel(
     total = tl.sum(exp2(exponent - base), axis=0)
     if SINKS:
         total += exp2(sink - base)
-    d = tl.arange(0, VALUE_LANES)
     acc = tl.zeros((VALUE_LANES,), tl.float32)
-    for first in range(0, splits, SPLITS_AT_ONCE):
-        now = first + tl.arange(0, SPLITS_AT_ONCE)
-        at = cell + now.to(tl.int64) * n * GROUP
-        weight = exp2(tl.load(exponents + at, mask=now < splits, other=MINUS_INF) - base)
-        held = (weight > 0)[:, None] & (d < VALUE_DIM)[None, :]
-        part = tl.load(parts + at[:, None] * VALUE_DIM + d[None, :], mask=held, other=0.0)
-        acc += tl.sum(weight[:, None] * part, axis=0)
+    if LANES <= SPLITS_AT_ONCE:  # a single wait for memory
+        acc += _parts(parts, exponents, cell, s, splits, n * GROUP, base, VALUE_DIM, VALUE_LANES)
+    else:
+        for first in range(0, splits, SPLITS_AT_ONCE):
+            now = first + tl.arange(0, SPLITS_AT_ONCE)
+            acc += _parts(parts, exponents, cell, now, splits, n * GROUP, base, VALUE_DIM, VALUE_LANES)
     acc /= tl.where(total > 0, total, 1.0)
+    d = tl.arange(0, VALUE_LANES)
     tl.store(out + row * VALUE_DIM + d, acc.to(out.dtype.element_ty), mask=d < VALUE_DIM)
+
+
+@triton.jit
+def _parts(parts, exponents, cell, s, splits, stride, base, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr):
+    """The weighted sum of the parts s of a row, the first of which is in ``cell``."""
+    d, at = tl.arange(0, VALUE_LANES), cell + s.to(tl.int64) * stride
+    held = (s < splits)[:, None] & (d < VALUE_DIM)[None, :]
+    part = tl.load(parts + at[:, None] * VALUE_DIM + d[None, :], mask=held, other=0.0)
+    weight = exp2(tl.load(exponents + at, mask=s < splits, other=MINUS_INF) - base)[:, None]
+    return tl.sum(tl.where(weight > 0, weight * part, 0.0), axis=0)  # parts without weight are not written

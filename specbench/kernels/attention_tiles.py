@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.kernels.attention import FEWEST_ROWS
 
 ROWS = 64  # at most this many rows (queries times the heads of a group) a program,
-ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers;
+ROWS_OF_FLOAT32 = 16  # each of whose matrix products is three;
 FEW_OF_FLOAT32 = 2  # and up to this many are faster without matrix products
 MOST_KEYS = 128  # a tile,
 TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once;
@@ -69,9 +69,9 @@ def keys_per_split(query: Tensor, key: Tensor, turned: bool = False) -> int:
     pairs = _pairs(query, key, rows)
     if not turned or visible > MOST_NEW_KEYS:
         return split_of(pairs, visible)
-    if query.dtype != torch.float32:
+    if query.dtype != torch.float32 or rows > 1:
         return MOST_NEW_KEYS
-    fewer = (FEWEST_KEYS, 2 * FEWEST_KEYS) if rows == 1 else ()
+    fewer = (FEWEST_KEYS, 2 * FEWEST_KEYS)
     few_enough = (split for split in fewer if pairs * triton.cdiv(visible, split) <= PROGRAMS_OF_FLOAT32)
     return next(few_enough, SHORTEST_SPLIT)
 

@@ -9,11 +9,12 @@ from specbench.kernels import dependent
 @triton.jit(do_not_specialize=["rows", "vocabulary"])
 def embedding_kernel(
     token_ids, table, norm, hidden, weighted, squares, rows, vocabulary,
-    SIZE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+    SIZE: tl.constexpr, LANES: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """hidden [rows, SIZE]: rows of table [vocabulary, SIZE]; weighted is hidden times norm [SIZE].
+    """hidden [rows, SIZE]: rows of table [vocabulary, SIZE].
 
-    squares float32 [1, rows]: the sums of the squares of hidden. EARLY: see dependent.py. Grid: rows.
+    If NORM: weighted is hidden times norm [SIZE], and squares float32 [1, rows] are the sums of the squares of hidden.
+    EARLY: see dependent.py. Grid: rows.
     """
     row, d = tl.program_id(0), tl.arange(0, LANES)
     scales = tl.load(norm + d, mask=d < SIZE, other=0.0).to(tl.float32)
@@ -24,5 +25,6 @@ def embedding_kernel(
     wide = tl.where(known, held.to(tl.float32), float("nan"))  # a token that is none is seen in the logits
     wide = tl.where(d < SIZE, wide, 0.0)
     tl.store(hidden + row * SIZE + d, wide.to(hidden.dtype.element_ty), mask=d < SIZE)
-    tl.store(weighted + row * SIZE + d, (wide * scales).to(hidden.dtype.element_ty), mask=d < SIZE)
-    tl.store(squares + row, tl.sum(wide * wide, axis=0))
+    if NORM:
+        tl.store(weighted + row * SIZE + d, (wide * scales).to(hidden.dtype.element_ty), mask=d < SIZE)
+        tl.store(squares + row, tl.sum(wide * wide, axis=0))

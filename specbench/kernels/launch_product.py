@@ -23,19 +23,19 @@ ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have
 
 @dataclass(frozen=True)
 class Normed:
-    """A hidden state and what an RMSNorm of it needs, of which the product behind it takes the root.
+    """A hidden state and the RMSNorm between it and the product behind it.
 
     Attributes:
         hidden: the state itself.
-        weighted: it times the norm's weights.
-        squares: float32 [parts, rows] that add up to the sums of its squares.
-        epsilon: of the norm.
+        norm: of it.
+        weighted: it times the norm's weights; None if the product multiplies number by number, which computes the norm.
+        squares: float32 [parts, rows] that add up to the sums of its squares; None likewise.
     """
 
     hidden: Float[Tensor, "*n size"]
-    weighted: Float[Tensor, "*n size"]
-    squares: Float[Tensor, "parts rows"]
-    epsilon: float
+    norm: Norm
+    weighted: Float[Tensor, "*n size"] | None = None
+    squares: Float[Tensor, "parts rows"] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def linear_to_norm(
 ) -> Normed:
     """``residual + x @ weight.T + bias``, rounded once, and what an RMSNorm of the sum needs; see :func:`linear`."""
     out, weighted, squares = _product_of(x, weight, bias, counters, shared, residual=residual, norm=norm)
-    return Normed(out, weighted, squares, norm.epsilon)
+    return Normed(out, norm, weighted, squares)
 
 
 def embed(token_ids: Int64[Tensor, "*n"], table: Float[Tensor, "vocabulary size"], norm: Norm) -> Normed:
@@ -108,14 +108,14 @@ def embed(token_ids: Int64[Tensor, "*n"], table: Float[Tensor, "vocabulary size"
         norm: the norm behind, whose weights have the table's dtype.
     """
     vocabulary, size = table.shape
-    rows = token_ids.numel()
-    hidden, weighted = (table.new_empty((*token_ids.shape, size)) for _ in range(2))
-    squares = table.new_empty((1, rows), dtype=torch.float32)
+    rows, hidden = token_ids.numel(), table.new_empty((*token_ids.shape, size))
+    weighted, squares = _for_norm(hidden, 1)
     run(
-        embedding_kernel, rows, token_ids, table, norm.weight, hidden, weighted, squares, rows, vocabulary,
-        SIZE=size, LANES=triton.next_power_of_2(size), num_warps=4, **dependent.options(table.device),
+        embedding_kernel, rows, token_ids, table, norm.weight, hidden, *_pointers(hidden, weighted, squares), rows,
+        vocabulary, SIZE=size, LANES=triton.next_power_of_2(size), NORM=weighted is not None, num_warps=4,
+        **dependent.options(table.device),
     )  # fmt: skip
-    return Normed(hidden, weighted, squares, norm.epsilon)
+    return Normed(hidden, norm, weighted, squares)
 
 
 def _product_of(
@@ -128,40 +128,62 @@ def _product_of(
     gated: bool = False,
     residual: Tensor | None = None,
     norm: Norm | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    given, squares, epsilon = (x.weighted, x.squares, x.epsilon) if isinstance(x, Normed) else (x, None, 0.0)
-    _check(given, squares, weight, counters, gated, residual, norm)
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     outputs, inputs = weight.shape
+    hidden = x.hidden if isinstance(x, Normed) else x
+    count = hidden.numel() // inputs
+    use = shared or tiles(count, outputs, inputs, hidden.element_size(), _shared(hidden.device))
+    alone = use.splits == 1 and by_number(count, inputs, hidden.element_size())
+    before = x.norm if isinstance(x, Normed) else None
+    given, squares = (x.weighted, x.squares) if isinstance(x, Normed) and not alone else (hidden, None)
+    if given is None:
+        raise ArgumentError(f"x: a state whose norm is left to the product, which is computed in parts: {use}")
+    _check(given, squares, weight, counters, gated, residual, norm)
     rows = given.reshape(-1, inputs).contiguous()
-    count = len(rows)
     out = given.new_empty((*given.shape[:-1], outputs // 2 if gated else outputs))
-    use = shared or tiles(count, outputs, inputs, given.element_size(), _shared(given.device))
     columns = triton.cdiv(outputs, use.outputs)
-    weighted = sums = out
-    if norm is not None:
-        weighted, sums = torch.empty_like(out), out.new_empty((columns, count), dtype=torch.float32)
+    weighted, sums = (None, None) if norm is None else _for_norm(out, columns)
     if count == 0:
         return out, weighted, sums
-    tensors = (bias, residual, squares, None if norm is None else norm.weight)
-    arguments = (rows, weight, *(weight if tensor is None else tensor for tensor in tensors), out, weighted, sums)
     options = {
         "OUTPUTS": use.outputs, "INPUTS": use.inputs, "STAGES": use.stages, "EVEN": inputs % use.inputs == 0,
-        "BIAS": bias is not None, "RESIDUAL": residual is not None, "NORM": norm is not None, "GATED": gated,
-        "SQUARES": 0 if squares is None else triton.next_power_of_2(len(squares)),
+        "BIAS": bias is not None, "RESIDUAL": residual is not None, "GATED": gated, "NORM": weighted is not None,
         "num_warps": use.warps, **dependent.options(given.device),
     }  # fmt: skip
-    sizes, squared = (count, outputs, inputs), (0 if squares is None else len(squares), epsilon)
-    if use.splits == 1 and by_number(count, inputs, given.element_size()):
-        options |= {"ROWS": lanes_for(count, alone=True), "WHOLE": use.inputs >= inputs}
-        run(few_kernel, columns, *arguments, *sizes, *squared, **options)
+    after, left = None if norm is None else norm.weight, _pointers(out, weighted, sums)
+    sizes, epsilon = (count, outputs, inputs), 0.0 if before is None else before.epsilon
+    if alone:
+        whole, in_a_row = use.inputs >= inputs, use.warps == 1 or count == 1
+        options |= {"ROWS": count if whole and in_a_row else 0, "LANES": lanes_for(count, alone=True), "WHOLE": whole}
+        options |= {"NORMED": before is not None}
+        operands = _pointers(weight, bias, residual, None if before is None else before.weight, after)
+        run(few_kernel, columns, rows, weight, *operands, out, *left, *sizes, epsilon, **options)
         return out, weighted, sums
     lanes = use.rows or lanes_for(count)
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
     programs = columns * use.splits * triton.cdiv(count, lanes)
     parts = out if use.splits == 1 else out.new_empty(use.splits * count * outputs, dtype=torch.float32)
-    options |= {"ROWS": lanes, "SPLITS": use.splits}
-    run(rows_kernel, programs, *arguments, parts, counters, *sizes, share, *squared, **options)
+    options |= {
+        "ROWS": lanes, "SPLITS": use.splits, "SQUARES": 0 if squares is None else triton.next_power_of_2(len(squares)),
+    }  # fmt: skip
+    operands = _pointers(weight, bias, residual, squares, after)
+    squared = (0 if squares is None else len(squares), epsilon)
+    run(rows_kernel, programs, rows, weight, *operands, out, *left, parts, counters, *sizes, share, *squared, **options)
     return out, weighted, sums
+
+
+def _for_norm(hidden: Tensor, parts: int) -> tuple[Tensor | None, Tensor | None]:
+    """Returns what a product of an RMSNorm of ``hidden`` needs, to be filled; None if it needs the state alone."""
+    size = hidden.shape[-1]
+    rows = hidden.numel() // size
+    if by_number(rows, size, hidden.element_size()):
+        return None, None
+    return torch.empty_like(hidden), hidden.new_empty((parts, rows), dtype=torch.float32)
+
+
+def _pointers(like: Tensor, *tensors: Tensor | None) -> list[Tensor]:
+    """Returns the tensors, and in the place of None one that is not read."""
+    return [like if tensor is None else tensor for tensor in tensors]
 
 
 @functools.cache

@@ -4,7 +4,7 @@ What stands around a product in a layer can be part of its launch: SiLU of one h
 (GATED), the sum with what the layer was given (RESIDUAL), and an RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467).
 A norm is shared by the products in front of it and behind it: the one in front leaves its outputs times the norm's
 weights, and the sum of the squares of each tile (NORM); the one behind divides its outputs by the root of the mean
-square (SQUARES). So weights and rows go through the inner loop as they are.
+square (SQUARES). So the matrix units are given weights and rows as they are.
 
 Such a product takes as long as its weights take to be read, if enough of them are on their way at any time. Two things
 see to that: tiles of weights are loaded ahead, and where a matrix has few outputs its inputs are split among programs
@@ -12,23 +12,23 @@ too. The last program of a tile to come adds the parts up, in their order, so th
 each time. Many rows of a small matrix are shared out among programs instead.
 
 Rows go through the GPU's matrix units, the weights as the left operand: that one's tiles are large, and those of the
-right one can be as narrow as 16. Of one row or two, and of a few of float32, which these units round, each number is
-multiplied and added by itself. Sums are float32.
+right one can be as narrow as 16. Of one row or two, and of a few of float32, each number is multiplied and added by
+itself; each program then has whole rows, and computes the norm in front by itself. Sums are float32.
 """
 
 import triton
 import triton.language as tl
 
 from specbench.kernels import dependent
-from specbench.kernels.tiles import INTERPRETED
+from specbench.kernels.tiles import INTERPRETED, PRECISION
 
 
 @triton.jit
 def _dot(a, b, total):
-    """total + a @ b in float32 without TF32. NumPy, which interprets kernels, has no bfloat16."""
+    """total + a @ b, with sums in float32. NumPy, which interprets kernels, has no bfloat16."""
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision="ieee")
+    return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -155,37 +155,57 @@ def rows_kernel(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "parts_of_squares"])
+@triton.jit(do_not_specialize=["rows"])
 def few_kernel(
-    x, weight, bias, residual, squares, norm, out, weighted, sums, rows, outputs, inputs, parts_of_squares, epsilon,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SQUARES: tl.constexpr, GATED: tl.constexpr, NORM: tl.constexpr,
-    WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    x, weight, bias, residual, before, norm, out, weighted, sums, rows, outputs, inputs, epsilon,
+    ROWS: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, NORMED: tl.constexpr, GATED: tl.constexpr,
+    NORM: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """As rows_kernel, without matrix units, with all rows and inputs in each program. Grid: tiles of OUTPUTS.
 
-    WHOLE: INPUTS is at least the inputs. Weights, which no kernel writes, are then read before others have ended.
+    If NORMED, the product is of an RMSNorm of x with the weights before [inputs]. LANES: at least rows. WHOLE: INPUTS
+    is at least the inputs. Weights, which no kernel writes, are then read before others have ended. ROWS: rows, which
+    are then multiplied one after another, as is faster within a warp; or 0.
     """
     tile = tl.program_id(0)
-    n, m, k = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS), tl.arange(0, INPUTS)
+    n, m, k = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, LANES), tl.arange(0, INPUTS)
     if WHOLE:
-        held = _weights(weight, n, k, outputs, inputs, inputs, EVEN, GATED)
+        held = _weights(weight, n, k, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
+        if NORMED:
+            held *= tl.load(before + k, mask=k < inputs, other=0.0).to(tl.float32)[None, :]
     dependent.wait(EARLY)
-    added, of_squares = _around(bias, residual, squares, n, m, rows, outputs, parts_of_squares, BIAS, RESIDUAL, SQUARES)
+    added, _ = _around(bias, residual, x, n, m, rows, outputs, 0, BIAS, RESIDUAL, 0)
     if WHOLE:
-        seen = (m < rows)[:, None] & (k < inputs)[None, :]
-        given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0)
-        total = tl.sum(held.to(tl.float32)[None, :, :] * given.to(tl.float32)[:, None, :], axis=2)
+        if ROWS:
+            total = tl.zeros((OUTPUTS, LANES), tl.float32)
+            for row in tl.static_range(ROWS):  # not lanes without a row, whose sums would go from thread to thread too
+                given = tl.load(x + row * inputs + k, mask=k < inputs, other=0.0).to(tl.float32)
+                products = tl.sum(held * given[None, :], axis=1)
+                if NORMED:
+                    products *= tl.rsqrt(tl.sum(given * given, axis=0) / inputs + epsilon)
+                total = tl.where((m == row)[None, :], products[:, None], total)
+        else:
+            seen = (m < rows)[:, None] & (k < inputs)[None, :]
+            given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0).to(tl.float32)
+            total = tl.trans(tl.sum(held[None, :, :] * given[:, None, :], axis=2))
+            if NORMED:
+                total *= tl.rsqrt(tl.sum(given * given, axis=1) / inputs + epsilon)[None, :]
     else:
-        products = tl.zeros((ROWS, OUTPUTS, INPUTS), tl.float32)
+        added_up = tl.zeros((LANES, OUTPUTS, INPUTS), tl.float32)
+        squares = tl.zeros((LANES, INPUTS), tl.float32)
         for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
             place = start + k
             held = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
             seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
             given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
-            products += held[None, :, :] * given[:, None, :]
-        total = tl.sum(products, axis=2)
+            if NORMED:
+                squares += given * given
+                given *= tl.load(before + place, mask=place < inputs, other=0.0).to(tl.float32)[None, :]
+            added_up += held[None, :, :] * given[:, None, :]
+        total = tl.trans(tl.sum(added_up, axis=2))
+        if NORMED:
+            total *= tl.rsqrt(tl.sum(squares, axis=1) / inputs + epsilon)[None, :]
     _leave(
-        tl.trans(total), added, of_squares, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon,
-        SQUARES, GATED, NORM,
+        total, added, 0.0, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon, 0, GATED, NORM,
     )  # fmt: skip

@@ -76,8 +76,9 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
 def _tiles_by_number(rows: int, outputs: int, inputs: int, itemsize: int) -> Tiles:
     whole = max(256, triton.next_power_of_2(inputs))
     if itemsize > 2 and rows <= FEW_OF_FLOAT32 and whole <= WHOLE:
-        held = 4 if outputs < SMALL else 16 if rows == 1 else 8
-        return Tiles(held if rows <= 2 and whole <= 256 else 2, whole, 1, 1 if whole <= 256 else 4, 1)
+        if rows <= 2 and whole <= 256:
+            return Tiles(4 if outputs < SMALL else 16 if rows == 1 else 8, whole, 1, 1, 1)
+        return Tiles(4 if outputs > SMALL and whole <= 256 else 2, whole, 1, 1 if whole <= 256 else 4, 1)
     if itemsize > 2 and rows > 1:
         return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
     if inputs * itemsize <= MOST_AT_ONCE and min(outputs, inputs) < 2 * BROAD:

@@ -96,7 +96,7 @@ class FewRows:
                 like = new.new_empty((0, kv_heads, 0, attention.head_dim))
                 stored.lazy_initialization(like, like)
             keys, values = (states[rows, :, : cache.visible] for states in (stored.keys, stored.values))
-            turning = Turning(cos, sin, *layer.head_norms, state.epsilon)
+            turning = Turning(cos, sin, *layer.head_norms, state.norm.epsilon)
             where = (lengths, turning, attention.scaling)
             attended = launch_attention.attend_new(new, keys, values, *where, cache_rows=placed)
             if is_prompt and layer is self._layers[-1]:
