@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import trees
+from specbench.core.fusion import fusible
 from specbench.core.mask import Mask
 
 PADDING = -1
@@ -77,8 +78,8 @@ class LogitRows:
         """Returns steps of [B] rows each as [B * len(steps)] rows, those of a request one after another."""
         plain = [rows.with_mask_applied() for rows in steps]
         names = ("logits", "temperature", "cutoff", "normalizer")
-        stacked = (torch.stack([getattr(rows, name) for rows in plain], dim=1).flatten(0, 1) for name in names)
-        logits, temperature, cutoff, normalizer = stacked
+        parts = [[getattr(rows, name) for rows in plain] for name in names]
+        logits, temperature, cutoff, normalizer = _interleaved(parts)
         return LogitRows(logits, temperature, cutoff, normalizer)
 
     def with_mask_applied(self) -> LogitRows:
@@ -140,6 +141,11 @@ class LogitRows:
     def finite(self) -> Bool[Tensor, " n"]:
         """Returns False for a row that no token can be sampled from: allowed logits are NaN or +inf, or all -inf."""
         return self.normalizer.isfinite()
+
+
+@fusible
+def _interleaved(steps: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.stack(parts, dim=1).flatten(0, 1) for parts in steps]
 
 
 def _may_hold(condition: Bool[Tensor, " n"]) -> bool:

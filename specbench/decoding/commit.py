@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
+from specbench.core.fusion import fusible
 from specbench.core.types import PADDING, LogitRows
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, RANKS_DIFFER
 from specbench.kernels import cpu_rows
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
 
 
+@fusible
 def commit(
     texts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
     emitted: Int64[Tensor, "B width"],
@@ -24,8 +26,6 @@ def commit(
     differ: Bool[Tensor, " B"] | None,
 ) -> tuple[Tensor, ...]:
     """Returns the texts with the emitted tokens, their lengths, the number of new tokens, Batch.finished, and ``bad``.
-
-    Operations on tensors alone, so that torch.compile makes few kernels of them.
 
     Args:
         texts: of Batch: tokens, lengths, limits, finished and stop_ids.

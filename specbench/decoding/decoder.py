@@ -236,21 +236,19 @@ class Decoder:
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
         device = self.components.target.device
+        prompts = [request.prompt for request in requests]
+        lengths = [len(prompt) for prompt in prompts]
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
-        # Blocks are written whole: that of the longest text may begin one token before its end.
-        prompts = right_padded([request.prompt for request in requests], device)
-        tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
-        tokens[:, : prompts.shape[1]] = prompts
-        lengths = torch.tensor([len(request.prompt) for request in requests], device=device)
+        gammas, seeds = zip(*((self._gamma_of(request), request.seed) for request in requests), strict=True)
+        # One copy to the device, since each takes as long as several kernels.
+        numbers = torch.tensor([lengths, lengths, limits, gammas, seeds, [RUNNING] * len(requests)], device=device)
+        *before, finished = numbers
         return Batch(
-            tokens,
-            lengths,
-            lengths.clone(),
-            torch.tensor(limits, device=device),
-            torch.tensor([self._gamma_of(request) for request in requests], device=device),
-            torch.tensor([request.seed for request in requests], device=device),
+            # Blocks are written whole: that of the longest text may begin one token before its end.
+            right_padded(prompts, device, width=max(limits) + self._most + 1),
+            *before,
             RowParams.of([request.sampling for request in requests], device),
-            torch.full((len(requests),), RUNNING, device=device),
+            finished,
             right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
         )
 

@@ -64,8 +64,9 @@ class Slots:
     @torch.inference_mode()
     def take(self, after: Batch) -> None:
         """Writes back the batch after a step of the leading rows."""
-        for name in ("tokens", "lengths", "finished"):
-            getattr(self.batch, name)[: len(after)].copy_(getattr(after, name))
+        names = ("tokens", "lengths", "finished")
+        kept = [getattr(self.batch, name)[: len(after)] for name in names]
+        torch._foreach_copy_(kept, [getattr(after, name) for name in names])
 
     @torch.inference_mode()
     def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:

@@ -9,7 +9,6 @@ its arguments or takes no padded drafts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from specbench.core import arguments, trees
 from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError
+from specbench.core.fusion import fusible
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding.commit import commit, logits_in_doubt
@@ -29,7 +29,7 @@ from specbench.drafters import Drafter, Observation
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities, verify
 from specbench.sampling import draw, normalized, reaching, streams_of
-from specbench.sampling.batch import Batch
+from specbench.sampling.batch import Batch, span
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,12 @@ class StepComponents:
         drafter: proposes; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most.
-        commit: the compiled form of commit() of commit.py, of an engine that compiles; None for the function itself.
     """
 
     target: CachedModel
     drafter: Drafter | None
     verifier: Verifier | None
     gamma: int
-    commit: Callable[..., tuple[Tensor, ...]] | None = None
 
     @cached_property
     def draft_caches(self) -> tuple[RowCache, ...]:
@@ -159,23 +157,29 @@ def score(
     Args:
         masks: whether readers of the rows of a chain apply ``LogitRows.allowed``.
     """
-    fed, width = _fed(batch, draft), draft.max_draft_tokens
+    width = draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)
+    fed, counts = _fed(batch.tokens, batch.lengths, drafted, draft.num_draft_tokens)
     if draft.parents is None:
-        output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
+        output = target.extend(fed, counts, features=features)
         rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
         return rows if width == 0 else normalized(rows), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.with_root(draft.ancestors)
-    output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
+    output = target.extend(fed, counts, seen, features)
     rows = batch.rows_of_tree(output.logits.flatten(0, 1), drafted, seen[:, :, 1:], draft.longest)
     return normalized(rows), output.features
 
 
-def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:
-    """Returns the last token of each text and its drafted tokens."""
-    drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-    return torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
+@fusible
+def _fed(
+    tokens: Int64[Tensor, "B capacity"],
+    lengths: Int64[Tensor, " B"],
+    drafted: Int64[Tensor, "B drafted"],
+    counts: Int64[Tensor, " B"],
+) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, " B"]]:
+    """Returns the last token of each text with its drafted tokens, and their number."""
+    return torch.cat([span(tokens, lengths - 1, 1), drafted], dim=1), counts + 1
 
 
 def _verify(
@@ -192,7 +196,9 @@ def _verify(
 
 def _observation(batch: Batch, draft: Draft, verification: Verification, hidden: Features) -> Observation:
     """Returns the fed tokens that stand: the text's last one and the accepted ones, of a tree those on its path."""
-    tokens, rows = _fed(batch, draft), torch.arange(len(batch), device=batch.lengths.device)
+    drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
+    tokens, _ = _fed(batch.tokens, batch.lengths, drafted, draft.num_draft_tokens)
+    rows = torch.arange(len(batch), device=batch.lengths.device)
     if verification.path is not None:
         path = torch.nn.functional.pad(verification.path + 1, (1, 0))  # behind its end the root
         tokens = tokens.gather(1, path)
@@ -211,7 +217,7 @@ def _commit(
         differ = components.target.compare_ranks(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
     texts = (batch.tokens, batch.lengths, batch.limits, batch.finished, batch.stop_ids)
     logits = (logits_in_doubt(draft.rows), logits_in_doubt(rows))
-    committed = (components.commit or commit)(texts, emitted, accepted, draft.num_draft_tokens, *logits, differ)
+    committed = commit(texts, emitted, accepted, draft.num_draft_tokens, *logits, differ)
     tokens, lengths, num_emitted, finished, bad = committed
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)

@@ -22,7 +22,7 @@ class Stamps:
 
     def __init__(self, count: int, device: torch.device):
         self._host: list[int] = []
-        self._device = None if device.type == "cpu" else torch.zeros(count, dtype=torch.int64, device=device)
+        self._device = None if device.type == "cpu" else torch.empty(count, dtype=torch.int64, device=device)
         self._marked = 0
 
     def mark(self) -> None:

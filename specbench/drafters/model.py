@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from specbench.core.draft_lengths import LengthPolicy, policy_of
+from specbench.core.fusion import fusible
 from specbench.core.rng import Stream, Streams
 from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
 from specbench.core.sampling_values import number
@@ -18,7 +19,7 @@ from specbench.drafters.lengths import cut_before, cut_behind, cut_empty, is_ove
 from specbench.models import CachedModel, Pair, cached_draft
 from specbench.models.cpu_model import CpuModel
 from specbench.sampling import SamplingParams, draw, logit_rows
-from specbench.sampling.batch import Batch
+from specbench.sampling.batch import Batch, span
 
 check_temperature = number(
     "[0, inf)", "Use null for the target's, 0 for the most likely token, or 0.001 and more.", 1e-3
@@ -74,7 +75,8 @@ class ModelDrafter(Drafter):
             elif not batch.fixed and is_over(policy, counts, i):
                 break
             else:
-                logits = self._bound_model.extend(drafted[:, i - 1 : i], (counts > i).long()).logits[:, 0]
+                goes_on = torch.gt(counts, i, out=torch.empty_like(counts))
+                logits = self._bound_model.extend(drafted[:, i - 1 : i], goes_on).logits[:, 0]
             q = batch.rows(logits, drafted[:, :i], first=i)
             if self._bound_model.lacks_tokens:
                 counts = cut_empty(q, counts, i)
@@ -109,11 +111,25 @@ class ModelDrafter(Drafter):
     def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:
         """Returns the draft model's logits after each text, of which it is fed what is not cached yet."""
         # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
-        lengths = self._bound_model.lengths
-        pending = batch.lengths - lengths
-        fed = batch.span(lengths, batch.at_most(pending, self.most_pending))
-        logits = self._bound_model.extend(fed, pending).logits
-        return logits[torch.arange(len(batch), device=logits.device), (pending - 1).clamp(min=0)]
+        cached = self._bound_model.lengths
+        width = self.most_pending if batch.fixed else batch.at_most(batch.lengths - cached, self.most_pending)
+        fed, pending = _pending(batch.tokens, batch.lengths, cached, width)
+        return _behind_last(self._bound_model.extend(fed, pending).logits, pending)
+
+
+@fusible
+def _pending(
+    tokens: Int64[Tensor, "B capacity"], lengths: Int64[Tensor, " B"], cached: Int64[Tensor, " B"], width: int
+) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, " B"]]:
+    """Returns the tokens of texts behind those that are cached, and their number."""
+    return span(tokens, cached, width), lengths - cached
+
+
+@fusible
+def _behind_last(logits: Float[Tensor, "B n V"], counts: Int64[Tensor, " B"]) -> Float[Tensor, "B V"]:
+    """Returns the logits after the last of each request's tokens; those after the first if it has none."""
+    rows = torch.arange(len(logits), device=logits.device)
+    return logits[rows, (counts - 1).clamp(min=0)]
 
 
 def _drafted_in_one_call(

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.core.fusion import fusible
 from specbench.kernels import cpu_rows
 from specbench.models.cache import RaggedCache
 from specbench.models.forward import CausalModel, Feature, Features, ModelOutput
@@ -28,11 +29,23 @@ NATIVE_PROMPT = 256  # tokens of a longer prompt are rows enough for PyTorch's p
 COMPARE_RANKS = "specbench_compare_ranks"  # attribute of a model that several processes compute (hook ``parallel``)
 
 
-def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0) -> Int64[Tensor, "B n"]:
-    """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary."""
-    longest = max(map(len, sequences))
+def right_padded(
+    sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0, width: int = 0
+) -> Int64[Tensor, "B n"]:
+    """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary.
+
+    Args:
+        width: columns at least.
+    """
+    longest = max(width, *map(len, sequences))
     filled = [[*sequence, *[filling] * (longest - len(sequence))] for sequence in sequences]
     return torch.tensor(filled, dtype=torch.int64, device=device)
+
+
+@fusible
+def _following(lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
+    """Returns the positions of the next n tokens after the cached ones."""
+    return lengths[:, None] if n == 1 else lengths[:, None] + torch.arange(n, device=lengths.device)
 
 
 class CachedModel(CausalModel, RowCache):
@@ -134,7 +147,7 @@ class CachedModel(CausalModel, RowCache):
         fed = right_padded(list(index_of), self.device)
         self._cache.begin(at, source, fed.shape[1])
         begin = torch.zeros(len(fed), dtype=torch.int64, device=self.device)
-        output = self._forward(self._cache, fed, begin, self._following(begin, fed.shape[1]), features, last=True)
+        output = self._forward(self._cache, fed, begin, _following(begin, fed.shape[1]), features, last=True)
         self._set_fed(pieces, rows, first)
         return {name: states[source] for name, states in output.features.items()}
 
@@ -161,7 +174,7 @@ class CachedModel(CausalModel, RowCache):
         if any(pieces):
             fed = right_padded(pieces, self.device)
             n = fed.shape[1]
-            written = self._following(begin, n)
+            written = _following(begin, n)
             self._cache.extend(written, max(first) + n, at)
             hidden = self._forward(self._cache, fed, begin, written, features, last=True).features
         else:
@@ -186,7 +199,7 @@ class CachedModel(CausalModel, RowCache):
             tokens: of the piece, right-padded with any valid id; fewer than the capacity.
             count: of them without padding.
         """
-        written = self._following(first, tokens.shape[1]).clamp(max=self.capacity - 1)  # of padding
+        written = _following(first, tokens.shape[1]).clamp(max=self.capacity - 1)  # of padding
         self._cache.extend(written, self.capacity, row)
         self._forward(self._cache, tokens, first, written, (), fixed=True, last=True)
         self._lengths[row] = first + count
@@ -252,7 +265,7 @@ class CachedModel(CausalModel, RowCache):
         n, capacity = token_ids.shape[1], self.capacity
         padding = max(self.least_width - n, 0) if self._fixed and ancestors is None else 0
         fed = torch.nn.functional.pad(token_ids, (0, padding)) if padding else token_ids
-        written = self._following(self.lengths, n + padding)
+        written = _following(self.lengths, n + padding)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
         self._cache.extend(written, min(longest + n, capacity))
         output = self._forward(self._cache, fed, self.lengths, written, features, ancestors, fixed=self._fixed)
@@ -266,16 +279,12 @@ class CachedModel(CausalModel, RowCache):
     def _integers(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
         return torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
 
-    def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
-        """Returns the positions of the next n tokens after the cached ones."""
-        return lengths[:, None] if n == 1 else lengths[:, None] + torch.arange(n, device=self.device)
-
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
         """Takes rejected tokens back. A path ends before its first token that was not fed."""
         if path is not None:
             root = lengths - (path >= 0).sum(dim=1)  # tokens before the tree
             lengths = root + ((path >= 0) & (path < (self.lengths - root)[:, None])).sum(dim=1)
-            goal = self._following(root, path.shape[1])
+            goal = _following(root, path.shape[1])
             self._cache.shift(torch.where(path < 0, goal, root[:, None] + path), goal)
         torch.minimum(self.lengths, lengths, out=self.lengths)

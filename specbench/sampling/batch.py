@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specbench.core import trees
+from specbench.core.fusion import fusible
 from specbench.core.types import PADDING, LogitRows
 from specbench.kernels import cpu_rows
 from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
@@ -68,8 +69,7 @@ class Batch:
         """
         if cpu_rows.drawing.on:
             return cpu_rows.free_tokens(self.limits, self.lengths, self.gammas, self.finished)
-        left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
-        return torch.where(self.running, left, 0)
+        return _free_tokens(self.limits, self.lengths, self.gammas, self.finished)
 
     def counted(self, vocabulary: int) -> Batch:
         """Returns the batch with the counts of its texts' tokens, for all penalties of a step, if kernels apply any."""
@@ -78,10 +78,7 @@ class Batch:
 
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
         """Returns ``width`` tokens of each text from position ``first``; any valid ids beyond a text's end."""
-        columns = first[:, None]
-        if width != 1:
-            columns = columns + torch.arange(width, device=first.device)
-        return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
+        return span(self.tokens, first, width)
 
     def rows(
         self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B width"], first: int = 0, masks: bool = False
@@ -151,6 +148,25 @@ class Batch:
         parts["tokens"] = _stacked(self.tokens, other.tokens, 0)
         parts["stop_ids"] = _stacked(self.stop_ids, other.stop_ids, PADDING)
         return Batch(**parts, params=self.params.joined(other.params), fixed=self.fixed)
+
+
+@fusible
+def _free_tokens(
+    limits: Int64[Tensor, " B"],
+    lengths: Int64[Tensor, " B"],
+    gammas: Int64[Tensor, " B"],
+    finished: Int64[Tensor, " B"],
+) -> Int64[Tensor, " B"]:
+    left = (limits - lengths - 1).clamp(min=0).minimum(gammas)
+    return torch.where(finished == RUNNING, left, 0)
+
+
+def span(tokens: Int64[Tensor, "B capacity"], first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
+    """See :meth:`Batch.span`."""
+    columns = first[:, None]
+    if width != 1:
+        columns = columns + torch.arange(width, device=first.device)
+    return tokens.gather(1, columns.clamp(0, tokens.shape[1] - 1))
 
 
 def _stacked(one: Int64[Tensor, "m w"], other: Int64[Tensor, "n u"], filling: int) -> Int64[Tensor, "rows widest"]:

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.fusion import fusible
 from specbench.core.mask import Mask
 from specbench.core.sampling_params import NUMBERS, SamplingParams
 from specbench.core.types import LogitRows
@@ -73,11 +74,13 @@ class RowParams:
         of_request = [tuple(request.processors) for request in params]
         chains = [chain for chain in dict.fromkeys(of_request) if chain]
         rows = [torch.tensor([other == chain for other in of_request], device=device) for chain in chains]
+        floats = [[getattr(request, name) for request in params] for name in ("temperature", "top_p", "min_p")]
+        temperature, top_p, min_p = torch.tensor(floats, dtype=torch.float64, device=device)
         return RowParams(
-            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
+            temperature=temperature,
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
-            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
-            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
+            top_p=top_p,
+            min_p=min_p,
             truncates=any(p.truncates for p in params),
             chains=tuple(zip(chains, [None] if len(set(of_request)) == 1 else rows, strict=False)),
             shaping=Shaping.of(params, device),
@@ -181,8 +184,7 @@ def logit_rows(
     logits = apply_processors(logits, params.chains, history)
     logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
-        cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return LogitRows(logits, _spread(params.temperature, width), cutoff, log_normalizer, allowed)
+        return LogitRows(logits, *_uncut(params.temperature, width), log_normalizer, allowed)
     if width > 1:
         numbers = (_spread(getattr(params, name), width) for name in NUMBERS)
         params = RowParams(*numbers, truncates=True)
@@ -193,6 +195,16 @@ def logit_rows(
     else:
         cutoffs = sorted_cutoffs(logits, params)
     return LogitRows(logits, params.temperature, *cutoffs)
+
+
+@fusible
+def _uncut(temperature: Float64[Tensor, " B"], width: int) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+    """Returns the temperatures of rows that keep all tokens, and their cutoffs: -inf, by a kernel that reads something.
+
+    One that does not could not start early (extras/compiled/early_code.py).
+    """
+    spread = _spread(temperature, width)
+    return spread, spread - math.inf
 
 
 def _spread(numbers: Shaped[Tensor, " B"], width: int) -> Shaped[Tensor, " n"]:

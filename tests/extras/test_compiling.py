@@ -1,14 +1,22 @@
-"""What torch.compile makes of a commit does what the plain operations do."""
+"""What torch.compile makes of a step's small functions does what the plain operations do."""
+
+import functools
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from specbench.core.fusion import fused_by
 from specbench.core.types import PADDING
 from specbench.decoding.commit import commit
+from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, RANKS_DIFFER
 from specbench.extras.compiled.compiling import OuterProducts, compile_fixed
+from specbench.models import recompiling
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
+from specbench.sampling.rows import _uncut
+from tests.decoding.test_engines import logs
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 
 GAMMA, VOCABULARY = 2, 64
 
@@ -45,6 +53,41 @@ def test_a_compiled_commit_writes_what_a_plain_one_does(block):
     with torch.inference_mode():
         compiled = compile_fixed(commit, early=False)(*block)
     assert all(map(torch.equal, compiled, plain))
+
+
+class FusedEngine(StaticEngine):
+    """Takes steps whose small functions torch.compile has traced, each as one graph."""
+
+    def _attach(self, components, stopwatch):
+        super()._attach(components, stopwatch)
+        self.fused = set()
+
+    def _step_of(self, size):
+        with fused_by(self._traced):
+            return super()._step_of(size)
+
+    @functools.cache  # noqa: B019
+    def _traced(self, function):
+        self.fused.add(function.__name__)
+        return recompiling.compiled(function, 256, backend="aot_eager", dynamic=False, fullgraph=True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("gamma", [0, 3])
+def test_steps_of_compiled_functions_emit_what_plain_steps_do(pair, gamma):
+    toy, requests = toy_pair(pair, "llama"), toy_requests((6, 3))
+    eager = logs(toy_decoder(toy, gamma=gamma).run(requests, 2))
+    decoding = toy_decoder(toy, engine=FusedEngine(), gamma=gamma)
+    assert logs(decoding.run(requests, 2)) == eager
+    drafting = {"_pending", "_behind_last", "_interleaved"} if gamma else set()
+    assert decoding.engine.fused == {"_free_tokens", "_fed", "_following", "_uncut", "commit"} | drafting
+
+
+def test_cutoffs_are_computed_from_something():
+    """A kernel that reads nothing does not wait, for which no other would start early (early_code.py)."""
+    assert (
+        _uncut(torch.tensor([torch.nan, 1.0], dtype=torch.float64), 2)[1].isnan().tolist() == [True] * 2 + [False] * 2
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

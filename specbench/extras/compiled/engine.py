@@ -5,13 +5,16 @@ On a GPU they are captured too. On a CPU compiled_cpu.py takes them.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from typing import ClassVar
 
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.core import fusion
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
-from specbench.decoding.commit import commit
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import Captured, GraphEngine
@@ -50,7 +53,11 @@ class CompiledEngine(GraphEngine):
         draft = None if drafter is None else drafter.model
         for model in filter(None, (self.components.target, draft)):
             compile_model(model, self._early)
-        self.components = dataclasses.replace(self.components, commit=compile_fixed(commit, self._early))
+        self._fuse = functools.cache(functools.partial(compile_fixed, early=self._early))
+
+    def _step_of(self, size: int) -> Int64[Tensor, " n"]:
+        with fusion.fused_by(self._fuse):
+            return super()._step_of(size)
 
     def _captured(self, size: int) -> Captured:
         from specbench.extras.compiled import early_code
