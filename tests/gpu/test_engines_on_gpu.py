@@ -16,6 +16,7 @@ from specbench.decoding.engines.fixed_prompts import FixedPrompts
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.extras.compiled import early_code
 from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, load_pair
 from specbench.rules.fused import FusedVerifier
@@ -102,6 +103,26 @@ def test_compiled_steps_write_what_eager_ones_do(on_gpu):
     for _ in range(5):  # kernels that start early and read too soon would not do so each time
         assert logs(compiled.run(requests, 4)) == expected
     assert compiled.engine.batch_sizes == (4,)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("unchecked")
+def test_steps_that_are_compiled_again_leave_graphs_of_before_as_they_are(on_gpu, monkeypatch):
+    """Prompts are captured before the first step, whose code is refused then; another engine has captured its steps."""
+    requests = various(on_gpu, 6)
+    target = CachedModel(on_gpu.target, on_gpu.vocab_size, "target")
+    drafter = bound(ModelDrafter(), on_gpu)
+    decoders = [
+        Decoder(target, None, None, 0, on_gpu.stop_ids, CompiledEngine()),
+        Decoder(target, drafter, FusedVerifier(), 3, on_gpu.stop_ids, CompiledEngine()),
+    ]
+    expected = [logs(decoder(on_gpu, EagerEngine(), gamma=g).run(requests, 2)) for g in (0, 3)]
+    monkeypatch.setattr(early_code, "check", lambda: (_ for _ in ()).throw(ModelError("refused")))
+    for _ in range(2):
+        for decoding, texts in zip(decoders, expected, strict=True):
+            gc.collect()
+            torch.cuda.empty_cache()
+            assert logs(decoding.run(requests, 2)) == texts
 
 
 def test_two_decoders_share_a_target_whose_memory_grows(on_gpu):

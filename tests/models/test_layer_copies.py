@@ -1,5 +1,6 @@
 """Engines compute with copies of a model's layers, so that later jobs of a sweep meet the model as it was loaded."""
 
+import functools
 import gc
 import weakref
 from types import SimpleNamespace
@@ -53,21 +54,29 @@ def test_joined_products_leave_the_layers_of_a_model_alone():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_captured_step_keeps_weights_that_were_moved(monkeypatch):
-    """A CUDA graph reads them where they were when it was captured, and has no reference to them."""
+def test_a_captured_step_keeps_what_it_reads(monkeypatch):
+    """Weights that were moved, and what the pass of a model that is compiled again has beside them.
+
+    A CUDA graph reads them where they were when it was captured, and has no reference to them.
+    """
     for name in ("CUDAGraph", "current_stream", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, MagicMock())
     model = made("llama")
     cached, engine = CachedModel(model, VOCABULARY, "target"), GraphEngine()
     engine.components = SimpleNamespace(target=cached, caches=[cached])
-    engine._stream, engine._pool, engine._weights = MagicMock(), None, {}
+    engine._stream, engine._pool, engine._weights, engine._passes = MagicMock(), None, {}, {}
+    table = torch.zeros(3)
+    cached.fixed_forward = functools.partial(torch.clone, table)
     engine._capture(lambda: None, "a step")
+    table, cached.fixed_forward = StorageWeakRef(table.untyped_storage()), None
     weights = [StorageWeakRef(weight.untyped_storage()) for weight in model.parameters()]
     joined.join(with_own_layers(model))
-    assert not any(weight.expired() for weight in weights)
+    gc.collect()
+    assert not any(memory.expired() for memory in (*weights, table))
     del engine
     gc.collect()
     assert any(weight.expired() for weight in weights)
+    assert table.expired()
 
 
 def test_a_copy_keeps_what_was_replaced_in_it():

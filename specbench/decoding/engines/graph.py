@@ -69,6 +69,7 @@ class GraphEngine(StaticEngine):
         self._graphs: dict[tuple[object, ...], dict[int, Captured]] = {}  # by shaping, last used last, and size
         self._of_layout: tuple[object, ...] = ()
         self._weights: dict[int, Tensor] = {}  # by address, those that graphs read
+        self._passes: dict[int, object] = {}  # by id, the fixed passes of models, whose memory graphs read
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(self._device)
         self._buffers: dict[int, list[Tensor]] = {}
@@ -81,6 +82,7 @@ class GraphEngine(StaticEngine):
             self._graphs.clear()
             self._fixed_prompts.forget()
             self._weights.clear()
+            self._passes.clear()
             self._of_layout = self.layout
             # PyTorch does not reuse a pool whose graphs are all gone while one of their tensors is left.
             self._pool = torch.cuda.graph_pool_handle()
@@ -169,10 +171,12 @@ class GraphEngine(StaticEngine):
             raise ModelError(
                 f"engine={self.name}: {what} cannot be captured in a CUDA graph: {_place(error)}. Use engine=eager."
             ) from error
-        # Another engine of the same models may join their layers, which moves the weights (extras/compiled/joined.py).
-        models = [cache.model for cache in self.components.caches if isinstance(cache, CachedModel)]
-        weights = [local(weight).detach() for model in models for weight in model.parameters()]
+        # Another engine of the same models, or this one when it compiles again, may join their layers, which moves the
+        # weights (extras/compiled/joined.py), and replace their passes.
+        models = [cache for cache in self.components.caches if isinstance(cache, CachedModel)]
+        weights = [local(weight).detach() for cached in models for weight in cached.model.parameters()]
         self._weights |= {weight.data_ptr(): weight for weight in weights}
+        self._passes |= {id(cached.fixed_forward): cached.fixed_forward for cached in models}
         return graph, result
 
     def step(self, longest: int) -> ReadReport:
