@@ -9,12 +9,13 @@ import functools
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
-Fuse = Callable[[Callable[..., object]], Callable[..., object]]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Fuse = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Current(threading.local):
@@ -44,6 +45,6 @@ def fusible(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if torch.compiler.is_compiling() or _current.fuse is None:
             return function(*args, **kwargs)
-        return _current.fuse(function)(*args, **kwargs)  # type: ignore[return-value]
+        return _current.fuse(function)(*args, **kwargs)
 
     return call

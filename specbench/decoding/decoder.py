@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ from specbench.drafters import Drafter
 from specbench.models import CachedModel, right_padded
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams
-from specbench.sampling.batch import RUNNING, Batch
+from specbench.sampling.batch import NUMBERS, RUNNING, Batch
 
 
 def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
@@ -239,17 +240,16 @@ class Decoder:
         prompts = [request.prompt for request in requests]
         lengths = [len(prompt) for prompt in prompts]
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
-        gammas, seeds = zip(*((self._gamma_of(request), request.seed) for request in requests), strict=True)
+        gammas, seeds = [self._gamma_of(request) for request in requests], [request.seed for request in requests]
         # One copy to the device, since each takes as long as several kernels.
-        numbers = torch.tensor([lengths, lengths, limits, gammas, seeds, [RUNNING] * len(requests)], device=device)
-        *before, finished = numbers
+        rows = torch.tensor([lengths, lengths, limits, gammas, seeds, [RUNNING] * len(requests)], device=device)
+        numbers: dict[str, Any] = dict(zip(NUMBERS, rows, strict=True))
         return Batch(
             # Blocks are written whole: that of the longest text may begin one token before its end.
-            right_padded(prompts, device, width=max(limits) + self._most + 1),
-            *before,
-            RowParams.of([request.sampling for request in requests], device),
-            finished,
-            right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
+            tokens=right_padded(prompts, device, width=max(limits) + self._most + 1),
+            **numbers,
+            params=RowParams.of([request.sampling for request in requests], device),
+            stop_ids=right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
         )
 
     def _stops_of(self, request: Request) -> frozenset[int]:
