@@ -19,7 +19,7 @@ Fuse = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Current(threading.local):
-    fuse: Fuse | None = None
+    fuse: Fuse | None = None  # of the innermost block
 
 
 _current = _Current()
@@ -27,7 +27,11 @@ _current = _Current()
 
 @contextmanager
 def fused_by(fuse: Fuse) -> Generator[None]:
-    """Inside, calls of fusible functions in this thread run what ``fuse`` makes of the function, at each call anew."""
+    """Inside, calls of fusible functions in this thread run something else.
+
+    Args:
+        fuse: given the function at each call, it returns what runs in its place; it should remember what it made.
+    """
     before, _current.fuse = _current.fuse, fuse
     try:
         yield
@@ -38,7 +42,7 @@ def fused_by(fuse: Fuse) -> Generator[None]:
 def fusible(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Marks a function of tensors, and of numbers that shapes depend on, for :func:`fused_by`.
 
-    It must not read the values of tensors on the host.
+    It must not read values of tensors on the host.
     """
 
     @functools.wraps(function)

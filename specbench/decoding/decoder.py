@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from specbench.drafters import Drafter
 from specbench.models import CachedModel, right_padded
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams
-from specbench.sampling.batch import NUMBERS, RUNNING, Batch
+from specbench.sampling.batch import RUNNING, Batch
 
 
 def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
@@ -237,19 +236,22 @@ class Decoder:
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
         device = self.components.target.device
-        prompts = [request.prompt for request in requests]
-        lengths = [len(prompt) for prompt in prompts]
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
-        gammas, seeds = [self._gamma_of(request) for request in requests], [request.seed for request in requests]
-        # One copy to the device, since each takes as long as several kernels.
-        rows = torch.tensor([lengths, lengths, limits, gammas, seeds, [RUNNING] * len(requests)], device=device)
-        numbers: dict[str, Any] = dict(zip(NUMBERS, rows, strict=True))
+        # Blocks are written whole: that of the longest text may begin one token before its end.
+        prompts = right_padded([request.prompt for request in requests], device)
+        tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
+        tokens[:, : prompts.shape[1]] = prompts
+        lengths = torch.tensor([len(request.prompt) for request in requests], device=device)
         return Batch(
-            # Blocks are written whole: that of the longest text may begin one token before its end.
-            tokens=right_padded(prompts, device, width=max(limits) + self._most + 1),
-            **numbers,
-            params=RowParams.of([request.sampling for request in requests], device),
-            stop_ids=right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
+            tokens,
+            lengths,
+            lengths.clone(),
+            torch.tensor(limits, device=device),
+            torch.tensor([self._gamma_of(request) for request in requests], device=device),
+            torch.tensor([request.seed for request in requests], device=device),
+            RowParams.of([request.sampling for request in requests], device),
+            torch.full((len(requests),), RUNNING, device=device),
+            right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
         )
 
     def _stops_of(self, request: Request) -> frozenset[int]:

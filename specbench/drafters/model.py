@@ -19,7 +19,7 @@ from specbench.drafters.lengths import cut_before, cut_behind, cut_empty, is_ove
 from specbench.models import CachedModel, Pair, cached_draft
 from specbench.models.cpu_model import CpuModel
 from specbench.sampling import SamplingParams, draw, logit_rows
-from specbench.sampling.batch import Batch, span
+from specbench.sampling.batch import Batch
 
 check_temperature = number(
     "[0, inf)", "Use null for the target's, 0 for the most likely token, or 0.001 and more.", 1e-3
@@ -112,17 +112,9 @@ class ModelDrafter(Drafter):
         """Returns the draft model's logits after each text, of which it is fed what is not cached yet."""
         # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
         cached = self._bound_model.lengths
-        width = self.most_pending if batch.fixed else batch.at_most(batch.lengths - cached, self.most_pending)
-        fed, pending = _pending(batch.tokens, batch.lengths, cached, width)
+        pending = batch.lengths - cached
+        fed = batch.span(cached, batch.at_most(pending, self.most_pending))
         return _behind_last(self._bound_model.extend(fed, pending).logits, pending)
-
-
-@fusible
-def _pending(
-    tokens: Int64[Tensor, "B capacity"], lengths: Int64[Tensor, " B"], cached: Int64[Tensor, " B"], width: int
-) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, " B"]]:
-    """Returns the tokens of texts behind those that are cached, and their number."""
-    return span(tokens, cached, width), lengths - cached
 
 
 @fusible

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.kernels import dependent
 from specbench.kernels.embedding import embedding_kernel
-from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, check_array, run
 from specbench.kernels.product import few_kernel, rows_kernel
 from specbench.kernels.product_tiles import FEWEST_ROWS, SHARED, Tiles, by_number, lanes_for, tiles
 
@@ -129,16 +129,15 @@ def _product_of(
     residual: Tensor | None = None,
     norm: Norm | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    hidden, before = (x.hidden, x.norm) if isinstance(x, Normed) else (x, None)
+    _check(hidden, weight, bias, counters, gated, residual, before, norm)
     outputs, inputs = weight.shape
-    hidden = x.hidden if isinstance(x, Normed) else x
     count = hidden.numel() // inputs
     use = shared or tiles(count, outputs, inputs, hidden.element_size(), _shared(hidden.device))
     alone = use.splits == 1 and by_number(count, inputs, hidden.element_size())
-    before = x.norm if isinstance(x, Normed) else None
-    given, squares = (x.weighted, x.squares) if isinstance(x, Normed) and not alone else (hidden, None)
-    if given is None:
-        raise ArgumentError(f"x: a state whose norm is left to the product, which is computed in parts: {use}")
-    _check(given, squares, weight, counters, gated, residual, norm)
+    given, squares = hidden, None
+    if isinstance(x, Normed) and not alone:
+        given, squares = _shared_norm(x, count)
     rows = given.reshape(-1, inputs).contiguous()
     out = given.new_empty((*given.shape[:-1], outputs // 2 if gated else outputs))
     columns = triton.cdiv(outputs, use.outputs)
@@ -172,6 +171,16 @@ def _product_of(
     return out, weighted, sums
 
 
+def _shared_norm(state: Normed, rows: int) -> tuple[Tensor, Tensor]:
+    """Returns what matrix units need of a normed state. Raises ArgumentError if it is not there."""
+    weighted, squares, hidden = state.weighted, state.squares, state.hidden
+    if weighted is None or squares is None:
+        raise ArgumentError("x: a state whose norm is left to the product; one with weighted and squares needed")
+    check_array("x.weighted", weighted, hidden.dtype, hidden.shape, hidden)
+    check_array("squares", squares, torch.float32, (len(squares), rows), hidden)
+    return weighted, squares
+
+
 def _for_norm(hidden: Tensor, parts: int) -> tuple[Tensor | None, Tensor | None]:
     """Returns what a product of an RMSNorm of ``hidden`` needs, to be filled; None if it needs the state alone."""
     size = hidden.shape[-1]
@@ -197,11 +206,12 @@ def _counters(outputs: int) -> int:
 
 def _check(
     x: Tensor,
-    squares: Tensor | None,
     weight: Tensor,
+    bias: Tensor | None,
     counters: Tensor,
     gated: bool,
     residual: Tensor | None,
+    before: Norm | None,
     norm: Norm | None,
 ) -> None:
     """Raises ArgumentError for what the kernels cannot take. Reads no device data."""
@@ -216,21 +226,18 @@ def _check(
             f"x: {x.dtype} {tuple(x.shape)} on {x.device}; "
             f"up to {MOST_ROWS} rows of {inputs} numbers like the weight's needed"
         )
-    if gated and outputs % 2:
-        raise ArgumentError(f"gated: {outputs} outputs; an even number needed")
-    rows, results = x.numel() // inputs, (*x.shape[:-1], outputs)
-    for name, tensor, shape, dtype in (
-        ("squares", squares, None if squares is None else (len(squares), rows), torch.float32),
-        ("residual", residual, results, x.dtype),
-        ("norm", None if norm is None else norm.weight, (outputs,), x.dtype),
+    if gated and (outputs % 2 or bias is not None):
+        raise ArgumentError(
+            f"gated: {outputs} outputs{'' if bias is None else ' with a bias'}; an even number without one needed"
+        )
+    for name, tensor, shape in (
+        ("bias", bias, (outputs,)),
+        ("residual", residual, (*x.shape[:-1], outputs)),
+        ("x.norm", None if before is None else before.weight, (inputs,)),
+        ("norm", None if norm is None else norm.weight, (outputs,)),
     ):
-        if tensor is not None and (
-            tensor.shape != shape or tensor.dtype != dtype or tensor.device != x.device or not tensor.is_contiguous()
-        ):
-            raise ArgumentError(
-                f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
-                f"contiguous {dtype} {shape} on {x.device} needed"
-            )
+        if tensor is not None:
+            check_array(name, tensor, x.dtype, shape, x)
     if counters.dtype != torch.int32 or len(counters) < _counters(outputs):
         raise ArgumentError(f"counters: {len(counters)} of {counters.dtype}; those of counters(weight) needed")
 

@@ -193,19 +193,19 @@ def few_kernel(
                 total *= tl.rsqrt(tl.sum(given * given, axis=1) / inputs + epsilon)[None, :]
     else:
         added_up = tl.zeros((LANES, OUTPUTS, INPUTS), tl.float32)
-        squares = tl.zeros((LANES, INPUTS), tl.float32)
+        squares = tl.zeros((LANES,), tl.float32)
         for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
             place = start + k
             held = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
             seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
             given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
             if NORMED:
-                squares += given * given
+                squares += tl.sum(given * given, axis=1)  # at once: registers are full
                 given *= tl.load(before + place, mask=place < inputs, other=0.0).to(tl.float32)[None, :]
             added_up += held[None, :, :] * given[:, None, :]
         total = tl.trans(tl.sum(added_up, axis=2))
         if NORMED:
-            total *= tl.rsqrt(tl.sum(squares, axis=1) / inputs + epsilon)[None, :]
+            total *= tl.rsqrt(squares / inputs + epsilon)[None, :]
     _leave(
         total, added, 0.0, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon, 0, GATED, NORM,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import triton
 
-ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which round float32;
+ROWS_OF_FLOAT32 = 16  # up to this many rows are multiplied without matrix units, which take three products for one;
 FEW_OF_FLOAT32 = 8  # up to this many with any matrix,
 SMALL = 2048  # more with matrices of up to this many outputs
 FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD

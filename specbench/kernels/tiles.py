@@ -32,8 +32,9 @@ def uniform(seed, position, offset, stream: tl.constexpr):
 
 
 INTERPRETED = tl.constexpr(isinstance(uniform, InterpretedFunction))
-# Of matrix products of float32: each number is the sum of two that NVIDIA's matrix units take, of whose four products
-# the smallest is left out. The result is as near as float32's own (Ootomo and Yokota 2022, arXiv 2203.03341).
+# How matrix products of float32 are computed. NVIDIA's matrix units take TF32, so that each number is the sum of two,
+# and of the four products the smallest is left out. That is as near as float32's own (Ootomo and Yokota 2022, arXiv
+# 2203.03341).
 PRECISION = tl.constexpr("ieee" if torch.version.hip else "tf32x3")
 
 

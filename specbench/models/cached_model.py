@@ -29,15 +29,9 @@ NATIVE_PROMPT = 256  # tokens of a longer prompt are rows enough for PyTorch's p
 COMPARE_RANKS = "specbench_compare_ranks"  # attribute of a model that several processes compute (hook ``parallel``)
 
 
-def right_padded(
-    sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0, width: int = 0
-) -> Int64[Tensor, "B n"]:
-    """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary.
-
-    Args:
-        width: columns at least.
-    """
-    longest = max(width, *map(len, sequences))
+def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0) -> Int64[Tensor, "B n"]:
+    """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary."""
+    longest = max(map(len, sequences))
     filled = [[*sequence, *[filling] * (longest - len(sequence))] for sequence in sequences]
     return torch.tensor(filled, dtype=torch.int64, device=device)
 

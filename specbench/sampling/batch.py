@@ -161,8 +161,9 @@ def _free_tokens(
     return torch.where(finished == RUNNING, left, 0)
 
 
+@fusible
 def span(tokens: Int64[Tensor, "B capacity"], first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
-    """See :meth:`Batch.span`."""
+    """Returns ``width`` tokens of each text from position ``first``; any valid ids beyond a text's end."""
     columns = first[:, None]
     if width != 1:
         columns = columns + torch.arange(width, device=first.device)

@@ -74,13 +74,11 @@ class RowParams:
         of_request = [tuple(request.processors) for request in params]
         chains = [chain for chain in dict.fromkeys(of_request) if chain]
         rows = [torch.tensor([other == chain for other in of_request], device=device) for chain in chains]
-        floats = [[getattr(request, name) for request in params] for name in ("temperature", "top_p", "min_p")]
-        temperature, top_p, min_p = torch.tensor(floats, dtype=torch.float64, device=device)
         return RowParams(
-            temperature=temperature,
+            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
-            top_p=top_p,
-            min_p=min_p,
+            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
+            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
             truncates=any(p.truncates for p in params),
             chains=tuple(zip(chains, [None] if len(set(of_request)) == 1 else rows, strict=False)),
             shaping=Shaping.of(params, device),

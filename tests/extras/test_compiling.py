@@ -79,15 +79,15 @@ def test_steps_of_compiled_functions_emit_what_plain_steps_do(pair, gamma):
     eager = logs(toy_decoder(toy, gamma=gamma).run(requests, 2))
     decoding = toy_decoder(toy, engine=FusedEngine(), gamma=gamma)
     assert logs(decoding.run(requests, 2)) == eager
-    drafting = {"_pending", "_behind_last", "_interleaved"} if gamma else set()
+    drafting = {"span", "_behind_last", "_interleaved"} if gamma else set()
     assert decoding.engine.fused == {"_free_tokens", "_fed", "_following", "_uncut", "commit"} | drafting
 
 
 def test_cutoffs_are_computed_from_something():
     """A kernel that reads nothing does not wait, for which no other would start early (early_code.py)."""
-    assert (
-        _uncut(torch.tensor([torch.nan, 1.0], dtype=torch.float64), 2)[1].isnan().tolist() == [True] * 2 + [False] * 2
-    )
+    _, cutoffs = _uncut(torch.tensor([torch.nan, 1.0], dtype=torch.float64), 2)
+    assert cutoffs.isnan().tolist() == [True, True, False, False]
+    assert cutoffs[2:].tolist() == [-torch.inf] * 2
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

@@ -1,4 +1,4 @@
-"""Has torch.compile make the code of steps of fixed shapes: of models, around products of our own, and of commits."""
+"""Has torch.compile make the code of steps of fixed shapes: of models, around products of our own, and of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of fixed shapes whose models and commits have few kernels: ours, or those that torch.compile writes.
+"""Steps of fixed shapes whose models and small functions have few kernels: ours, or those of torch.compile.
 
 On a GPU they are captured too. On a CPU compiled_cpu.py takes them.
 """
