@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import itertools
 import os
 import sys
@@ -39,16 +40,9 @@ def pytest_collection(session: pytest.Session) -> None:
     # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
     from jaxtyping import install_import_hook
 
-    import specbench.kernels.attention
-    import specbench.kernels.cutoff
-    import specbench.kernels.embedding
-    import specbench.kernels.product
-    import specbench.kernels.sample
-    import specbench.kernels.shape
-    import specbench.kernels.stamp
-    import specbench.kernels.think
-    import specbench.kernels.uniforms
-    import specbench.kernels.verify  # noqa: F401
+    kernels = ("attention", "attention_parts", "cutoff", "embedding", "product", "sample", "shape", "stamp", "think")
+    for name in (*kernels, "uniforms", "verify"):
+        importlib.import_module(f"specbench.kernels.{name}")
 
     shape_checks.check_sparingly()
     install_import_hook("specbench", "beartype.beartype")

@@ -5,7 +5,7 @@ them. Three things keep it near that:
 
 - The query heads that share a key head (grouped queries) are rows of one matrix product, so that keys are read once.
 - The keys are split among programs. Each leaves its part of the sum with the logarithm of its weight, and a second
-  kernel adds the parts up (flash-decoding: Dao et al. 2023, https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
+  kernel adds the parts up (attention_parts.py; flash-decoding: Dao et al. 2023, https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
 - Lengths are read on the device: a program whose keys lie beyond its request's length, or before its window, reads
   none.
 
@@ -26,7 +26,6 @@ from specbench.kernels.tiles import INTERPRETED, LOG2_E, PRECISION, exp2
 
 MINUS_INF = tl.constexpr(float("-inf"))
 FEWEST_ROWS = tl.constexpr(16)  # that a matrix product takes
-SPLITS_AT_ONCE = tl.constexpr(16)  # parts that the second kernel adds up at a time
 
 
 @triton.jit
@@ -259,51 +258,3 @@ def split_kernel(
         acc /= tl.where(some, total, 1.0)[:, None]
         tl.store(parts + cell[:, None] * VALUE_DIM + d[None, :], acc, mask=held & some[:, None])
         tl.store(exponents + cell, tl.where(some, most + tl.log2(total), MINUS_INF), mask=used)
-
-
-@triton.jit(do_not_specialize=["n", "splits"])
-def combine_kernel(
-    parts, exponents, sinks, out, n, splits,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, LANES: tl.constexpr,
-    SINKS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Adds up the parts of one row, that is, of one query of one head; see split_kernel. LANES: at least splits.
-
-    Grid: B * n * HEADS * GROUP.
-    """
-    dependent.wait(EARLY)
-    row = tl.program_id(0).to(tl.int64)
-    heads: tl.constexpr = HEADS * GROUP
-    request, i, own_head = row // (n * heads), row // heads % n, row % heads
-    # Of the first split; those of the next lie n * GROUP cells further on.
-    cell = (request * HEADS + own_head // GROUP) * splits * n * GROUP + i * GROUP + own_head % GROUP
-    s = tl.arange(0, LANES)
-    exponent = tl.load(exponents + cell + s.to(tl.int64) * n * GROUP, mask=s < splits, other=MINUS_INF)
-    base = tl.max(exponent, axis=0)
-    if SINKS:
-        sink = tl.load(sinks + own_head).to(tl.float32) * LOG2_E
-        base = tl.maximum(base, sink)
-    base = tl.where(base == MINUS_INF, 0.0, base)
-    total = tl.sum(exp2(exponent - base), axis=0)
-    if SINKS:
-        total += exp2(sink - base)
-    acc = tl.zeros((VALUE_LANES,), tl.float32)
-    if LANES <= SPLITS_AT_ONCE:  # a single wait for memory
-        acc += _parts(parts, exponents, cell, s, splits, n * GROUP, base, VALUE_DIM, VALUE_LANES)
-    else:
-        for first in range(0, splits, SPLITS_AT_ONCE):
-            now = first + tl.arange(0, SPLITS_AT_ONCE)
-            acc += _parts(parts, exponents, cell, now, splits, n * GROUP, base, VALUE_DIM, VALUE_LANES)
-    acc /= tl.where(total > 0, total, 1.0)
-    d = tl.arange(0, VALUE_LANES)
-    tl.store(out + row * VALUE_DIM + d, acc.to(out.dtype.element_ty), mask=d < VALUE_DIM)
-
-
-@triton.jit
-def _parts(parts, exponents, cell, s, splits, stride, base, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr):
-    """The weighted sum of the parts s of a row, the first of which is in ``cell``."""
-    d, at = tl.arange(0, VALUE_LANES), cell + s.to(tl.int64) * stride
-    held = (s < splits)[:, None] & (d < VALUE_DIM)[None, :]
-    part = tl.load(parts + at[:, None] * VALUE_DIM + d[None, :], mask=held, other=0.0)
-    weight = exp2(tl.load(exponents + at, mask=s < splits, other=MINUS_INF) - base)[:, None]
-    return tl.sum(tl.where(weight > 0, weight * part, 0.0), axis=0)  # parts without weight are not written

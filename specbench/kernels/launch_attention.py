@@ -12,7 +12,8 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.trees import MOST_NODES, check_window
 from specbench.kernels import attention_tiles, dependent
-from specbench.kernels.attention import FEWEST_ROWS, combine_kernel, split_kernel
+from specbench.kernels.attention import FEWEST_ROWS, split_kernel
+from specbench.kernels.attention_parts import combine_kernel
 from specbench.kernels.attention_tiles import lanes
 from specbench.kernels.launch import LOGIT_DTYPES, check_device, run
 from specbench.kernels.tiles import LOG2_E
