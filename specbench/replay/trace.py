@@ -96,6 +96,7 @@ class Trace:
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
         limits: the most tokens that each text could have had; None: as many as it has.
+        path: the file that it comes from, for messages; None for one that comes from none.
     """
 
     identity: Identity
@@ -104,6 +105,7 @@ class Trace:
     tokens: Int64[np.ndarray, " T"]
     columns: Mapping[str, Float32[np.ndarray, " T"]]
     limits: Int64[np.ndarray, " n"] | None = None
+    path: str | Path | None = None
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} tokens of {len(self.prompts)} texts, {self.identity})"
@@ -140,7 +142,8 @@ class Trace:
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
         """A column that not every trace has. Raises ConfigError if it is missing."""
         if name not in self.columns:
-            raise ConfigError(KEY, self.identity.source, f"no {name} in the trace, which {purpose} needs", _REMEDY)
+            problem = f"no {name} in the trace, which {purpose} needs"
+            raise ConfigError(KEY, self.path or self.identity.source, problem, _REMEDY)
         return self.columns[name]
 
     def texts(self, first: int, last: int) -> Trace:
@@ -153,6 +156,7 @@ class Trace:
             self.tokens[span],
             {name: values[span] for name, values in self.columns.items()},
             None if self.limits is None else self.limits[first:last],
+            self.path,
         )
 
 
@@ -248,7 +252,7 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
     columns = {name: numbers(table, name, pa.float32(), source) for name in (*REQUIRED, *present)}
     check_values(columns, source, where)
     limits = _limits(table, starts, source, where)
-    return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits)
+    return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits, path)
 
 
 def _starts(

@@ -147,5 +147,5 @@ def test_unknown_rules_and_gammas_are_refused():
     with pytest.raises(ArgumentError, match="gamma=65"):
         survival(trace, "token", 65)
     del trace.columns["draft_argmax"]
-    with pytest.raises(ConfigError, match="no draft_argmax"):
-        survival(trace, "argmax", 2)
+    with pytest.raises(ConfigError, match="^protocol.trace=a/trace.parquet: no draft_argmax"):
+        survival(dataclasses.replace(trace, path="a/trace.parquet").texts(0, 1), "argmax", 2)

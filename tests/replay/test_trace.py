@@ -39,7 +39,9 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def test_round_trip(tmp_path):
-    trace = read_trace(written(tmp_path, rows(log_q=-np.inf)))
+    path = written(tmp_path, rows(log_q=-np.inf))
+    trace = read_trace(path)
+    assert trace.path == path
     assert trace.identity == IDENTITY
     assert list(trace.prompts) == ["a", "a", "b"]
     assert trace.starts.tolist() == [0, 2, 3, 4]
