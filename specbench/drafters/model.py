@@ -75,7 +75,7 @@ class ModelDrafter(Drafter):
             elif not batch.fixed and is_over(policy, counts, i):
                 break
             else:
-                goes_on = torch.gt(counts, i, out=torch.empty_like(counts))
+                goes_on = torch.gt(counts, i, out=torch.empty_like(counts))  # as numbers, by one kernel
                 logits = self._bound_model.extend(drafted[:, i - 1 : i], goes_on).logits[:, 0]
             q = batch.rows(logits, drafted[:, :i], first=i)
             if self._bound_model.lacks_tokens:

@@ -71,9 +71,10 @@ def keys_per_split(query: Tensor, key: Tensor, turned: bool = False) -> int:
         return split_of(pairs, visible)
     if query.dtype != torch.float32 or rows > 1:
         return MOST_NEW_KEYS
-    fewer = (FEWEST_KEYS, 2 * FEWEST_KEYS)
-    few_enough = (split for split in fewer if pairs * triton.cdiv(visible, split) <= PROGRAMS_OF_FLOAT32)
-    return next(few_enough, SHORTEST_SPLIT)
+    for split in (FEWEST_KEYS, 2 * FEWEST_KEYS):
+        if pairs * triton.cdiv(visible, split) <= PROGRAMS_OF_FLOAT32:
+            return split
+    return SHORTEST_SPLIT
 
 
 def split_of(pairs: int, visible: int) -> int:

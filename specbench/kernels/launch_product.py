@@ -153,8 +153,10 @@ def _product_of(
     sizes, epsilon = (count, outputs, inputs), 0.0 if before is None else before.epsilon
     if alone:
         whole, in_a_row = use.inputs >= inputs, use.warps == 1 or count == 1
-        options |= {"ROWS": count if whole and in_a_row else 0, "LANES": lanes_for(count, alone=True), "WHOLE": whole}
-        options |= {"NORMED": before is not None}
+        options |= {
+            "ROWS": count if whole and in_a_row else 0, "LANES": lanes_for(count, alone=True), "WHOLE": whole,
+            "NORMED": before is not None,
+        }  # fmt: skip
         operands = _pointers(weight, bias, residual, None if before is None else before.weight, after)
         run(few_kernel, columns, rows, weight, *operands, out, *left, *sizes, epsilon, **options)
         return out, weighted, sums
@@ -191,7 +193,7 @@ def _for_norm(hidden: Tensor, parts: int) -> tuple[Tensor | None, Tensor | None]
 
 
 def _pointers(like: Tensor, *tensors: Tensor | None) -> list[Tensor]:
-    """Returns the tensors, and in the place of None one that is not read."""
+    """Returns the arguments of a kernel, with ``like`` in place of None, which the kernel does not read."""
     return [like if tensor is None else tensor for tensor in tensors]
 
 

@@ -176,33 +176,32 @@ def few_kernel(
             held *= tl.load(before + k, mask=k < inputs, other=0.0).to(tl.float32)[None, :]
     dependent.wait(EARLY)
     added, _ = _around(bias, residual, x, n, m, rows, outputs, 0, BIAS, RESIDUAL, 0)
-    if WHOLE:
-        if ROWS:
-            total = tl.zeros((OUTPUTS, LANES), tl.float32)
-            for row in tl.static_range(ROWS):  # not lanes without a row, whose sums would go from thread to thread too
-                given = tl.load(x + row * inputs + k, mask=k < inputs, other=0.0).to(tl.float32)
-                products = tl.sum(held * given[None, :], axis=1)
-                if NORMED:
-                    products *= tl.rsqrt(tl.sum(given * given, axis=0) / inputs + epsilon)
-                total = tl.where((m == row)[None, :], products[:, None], total)
-        else:
+    if ROWS:
+        total = tl.zeros((OUTPUTS, LANES), tl.float32)
+        for row in tl.static_range(ROWS):  # not lanes without a row, whose sums would go from thread to thread too
+            given = tl.load(x + row * inputs + k, mask=k < inputs, other=0.0).to(tl.float32)
+            products = tl.sum(held * given[None, :], axis=1)
+            if NORMED:
+                products *= tl.rsqrt(tl.sum(given * given, axis=0) / inputs + epsilon)
+            total = tl.where((m == row)[None, :], products[:, None], total)
+    else:
+        if WHOLE:
             seen = (m < rows)[:, None] & (k < inputs)[None, :]
             given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0).to(tl.float32)
-            total = tl.trans(tl.sum(held[None, :, :] * given[:, None, :], axis=2))
-            if NORMED:
-                total *= tl.rsqrt(tl.sum(given * given, axis=1) / inputs + epsilon)[None, :]
-    else:
-        added_up = tl.zeros((LANES, OUTPUTS, INPUTS), tl.float32)
-        squares = tl.zeros((LANES,), tl.float32)
-        for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
-            place = start + k
-            held = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
-            seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
-            given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
-            if NORMED:
-                squares += tl.sum(given * given, axis=1)  # at once: registers are full
-                given *= tl.load(before + place, mask=place < inputs, other=0.0).to(tl.float32)[None, :]
-            added_up += held[None, :, :] * given[:, None, :]
+            squares = tl.sum(given * given, axis=1)
+            added_up = held[None, :, :] * given[:, None, :]
+        else:
+            squares = tl.zeros((LANES,), tl.float32)
+            added_up = tl.zeros((LANES, OUTPUTS, INPUTS), tl.float32)
+            for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
+                place = start + k
+                held = _weights(weight, n, place, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
+                seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
+                given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
+                if NORMED:
+                    squares += tl.sum(given * given, axis=1)  # at once: registers are full
+                    given *= tl.load(before + place, mask=place < inputs, other=0.0).to(tl.float32)[None, :]
+                added_up += held[None, :, :] * given[:, None, :]
         total = tl.trans(tl.sum(added_up, axis=2))
         if NORMED:
             total *= tl.rsqrt(squares / inputs + epsilon)[None, :]

@@ -96,7 +96,7 @@ class Trace:
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
         limits: the most tokens that each text could have had; None: as many as it has.
-        path: the file that it comes from, for messages; None for one that comes from none.
+        path: the file that the trace was read from, for messages; None if it was made in memory.
     """
 
     identity: Identity

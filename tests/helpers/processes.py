@@ -1,4 +1,4 @@
-"""Processes that are forked from that of the tests, and so have everything imported."""
+"""Processes forked from the test process, which have everything imported."""
 
 from __future__ import annotations
 
