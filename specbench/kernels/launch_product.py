@@ -15,7 +15,7 @@ from specbench.kernels import dependent
 from specbench.kernels.embedding import embedding_kernel
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, check_array, run
 from specbench.kernels.product import few_kernel, rows_kernel
-from specbench.kernels.product_tiles import FEWEST_ROWS, SHARED, Tiles, by_number, lanes_for, tiles
+from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEWEST_ROWS, SHARED, Tiles, by_number, lanes_for, tiles
 
 MOST_ROWS = 128
 ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of this many
@@ -152,13 +152,14 @@ def _product_of(
     after, left = None if norm is None else norm.weight, _pointers(out, weighted, sums)
     sizes, epsilon = (count, outputs, inputs), 0.0 if before is None else before.epsilon
     if alone:
-        whole, in_a_row = use.inputs >= inputs, use.warps == 1 or count == 1
+        whole, row_tiles = use.inputs >= inputs, triton.cdiv(count, FEW_OF_FLOAT32)
+        share = triton.cdiv(count, row_tiles)
         options |= {
-            "ROWS": count if whole and in_a_row else 0, "LANES": lanes_for(count, alone=True), "WHOLE": whole,
-            "NORMED": before is not None,
+            "ROWS": share, "ROW_TILES": row_tiles, "LANES": lanes_for(share, alone=True), "WHOLE": whole,
+            "IN_TURN": whole and (use.warps == 1 or share == 1), "NORMED": before is not None,
         }  # fmt: skip
         operands = _pointers(weight, bias, residual, None if before is None else before.weight, after)
-        run(few_kernel, columns, rows, weight, *operands, out, *left, *sizes, epsilon, **options)
+        run(few_kernel, columns * row_tiles, rows, weight, *operands, out, *left, *sizes, epsilon, **options)
         return out, weighted, sums
     lanes = use.rows or lanes_for(count)
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs

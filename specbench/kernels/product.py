@@ -13,7 +13,7 @@ each time. Many rows of a small matrix are shared out among programs instead.
 
 Rows go through the GPU's matrix units, the weights as the left operand: that one's tiles are large, and those of the
 right one can be as narrow as 16. Of one row or two, and of a few of float32, each number is multiplied and added by
-itself; each program then has whole rows, and computes the norm in front by itself. Sums are float32.
+itself; each program then has whole rows, up to eight, and computes the norm in front by itself. Sums are float32.
 """
 
 import triton
@@ -158,40 +158,42 @@ def rows_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def few_kernel(
     x, weight, bias, residual, before, norm, out, weighted, sums, rows, outputs, inputs, epsilon,
-    ROWS: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, NORMED: tl.constexpr, GATED: tl.constexpr,
-    NORM: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, ROW_TILES: tl.constexpr, LANES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, NORMED: tl.constexpr,
+    GATED: tl.constexpr, NORM: tl.constexpr, WHOLE: tl.constexpr, IN_TURN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """As rows_kernel, without matrix units, with all rows and inputs in each program. Grid: tiles of OUTPUTS.
+    """As rows_kernel, without matrix units, with all inputs in each program. Grid: tiles of OUTPUTS * ROW_TILES of ROWS.
 
-    If NORMED, the product is of an RMSNorm of x with the weights before [inputs]. LANES: at least rows. WHOLE: INPUTS
-    is at least the inputs. Weights, which no kernel writes, are then read before others have ended. ROWS: rows, which
-    are then multiplied one after another, as is faster within a warp; or 0.
+    If NORMED, the product is of an RMSNorm of x with the weights before [inputs]. LANES: at least ROWS. WHOLE: INPUTS
+    is at least the inputs. Weights, which no kernel writes, are then read before others have ended. IN_TURN: a
+    program's rows are multiplied one after another, as is faster within a warp; needs WHOLE.
     """
-    tile = tl.program_id(0)
-    n, m, k = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, LANES), tl.arange(0, INPUTS)
+    row_tile, tile, lane = tl.program_id(0) % ROW_TILES, tl.program_id(0) // ROW_TILES, tl.arange(0, LANES)
+    n, k = tile * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, INPUTS)
+    m = tl.where(lane < ROWS, row_tile * ROWS + lane, rows)  # lanes without a row are behind the last one
     if WHOLE:
         held = _weights(weight, n, k, outputs, inputs, inputs, EVEN, GATED).to(tl.float32)
         if NORMED:
             held *= tl.load(before + k, mask=k < inputs, other=0.0).to(tl.float32)[None, :]
     dependent.wait(EARLY)
     added, _ = _around(bias, residual, x, n, m, rows, outputs, 0, BIAS, RESIDUAL, 0)
-    if ROWS:
+    if IN_TURN:
         total = tl.zeros((OUTPUTS, LANES), tl.float32)
-        for row in tl.static_range(ROWS):  # not lanes without a row, whose sums would go from thread to thread too
+        for i in tl.static_range(ROWS):  # not lanes without a row, whose sums would go from thread to thread too
+            row = tl.minimum(row_tile * ROWS + i, rows - 1)
             given = tl.load(x + row * inputs + k, mask=k < inputs, other=0.0).to(tl.float32)
             products = tl.sum(held * given[None, :], axis=1)
             if NORMED:
                 products *= tl.rsqrt(tl.sum(given * given, axis=0) / inputs + epsilon)
-            total = tl.where((m == row)[None, :], products[:, None], total)
+            total = tl.where((lane == i)[None, :], products[:, None], total)
     else:
         if WHOLE:
             seen = (m < rows)[:, None] & (k < inputs)[None, :]
             given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0).to(tl.float32)
-            squares = tl.sum(given * given, axis=1)
+            squared = given * given
             added_up = held[None, :, :] * given[:, None, :]
         else:
-            squares = tl.zeros((LANES,), tl.float32)
+            squared = tl.zeros((LANES, INPUTS), tl.float32)
             added_up = tl.zeros((LANES, OUTPUTS, INPUTS), tl.float32)
             for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
                 place = start + k
@@ -199,12 +201,12 @@ def few_kernel(
                 seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (place < inputs)[None, :]
                 given = tl.load(x + m[:, None] * inputs + place[None, :], mask=seen, other=0.0).to(tl.float32)
                 if NORMED:
-                    squares += tl.sum(given * given, axis=1)  # at once: registers are full
+                    squared += given * given
                     given *= tl.load(before + place, mask=place < inputs, other=0.0).to(tl.float32)[None, :]
                 added_up += held[None, :, :] * given[:, None, :]
         total = tl.trans(tl.sum(added_up, axis=2))
         if NORMED:
-            total *= tl.rsqrt(squares / inputs + epsilon)[None, :]
+            total *= tl.rsqrt(tl.sum(squared, axis=1) / inputs + epsilon)[None, :]
     _leave(
         total, added, 0.0, n, m, tile, norm, out, weighted, sums, rows, outputs, inputs, epsilon, 0, GATED, NORM,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from specbench.kernels.launch_product import (
     linear_to_norm,
     takes,
 )
-from specbench.kernels.product_tiles import FEW_OF_FLOAT32, ROWS_OF_FLOAT32, Tiles, tiles
+from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEW_ROWS, WHOLE, Tiles, tiles
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
@@ -45,7 +45,8 @@ CASES = {
     "one output": (2, 1, 8, None),
     "a few": (FEW_OF_FLOAT32, 37, 520, None),
     "more than a few": (FEW_OF_FLOAT32 + 3, 37, 520, None),
-    "most of float32": (ROWS_OF_FLOAT32, 12, 264, None),
+    "most by themselves": (FEW_ROWS, 12, 264, None),
+    "most by themselves, ragged": (FEW_ROWS - 3, 13, 136, None),
     "a few, as of many outputs": (2, *MANY),
     "parts by themselves": (2, 130, 1024, None),
 }
@@ -122,7 +123,7 @@ def apart_from(product, expected):
     return float((product.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, 6])
 @pytest.mark.parametrize("dtype", NEAR)
 def test_embedded_tokens_are_rows_of_the_table(dtype, times):
     """The product behind a few rows of float32 computes the norm by itself."""
@@ -132,7 +133,7 @@ def test_embedded_tokens_are_rows_of_the_table(dtype, times):
     hidden = table[token_ids.flatten()[known]]
     assert torch.equal(state.hidden.flatten(0, 1)[known], hidden)
     left = [state.hidden]
-    if token_ids.numel() <= ROWS_OF_FLOAT32 and dtype == torch.float32:
+    if token_ids.numel() <= FEW_ROWS and dtype == torch.float32:
         assert (state.weighted, state.squares) == (None, None)
     else:
         assert apart_from(state.weighted.flatten(0, 1)[known], (hidden * scales).double()) < NEAR[dtype]
@@ -168,7 +169,7 @@ def test_the_last_part_to_come_adds_up(rows, monkeypatch):
         (MOST_ROWS, 5, torch.float32, DEEP),
         (MOST_ROWS, 9, torch.bfloat16, SHARED),
         (FEW_OF_FLOAT32, 5, torch.float32, None),
-        (ROWS_OF_FLOAT32, 3 + FEW_OF_FLOAT32 + 1, torch.float32, None),
+        (FEW_ROWS, 3 + FEW_OF_FLOAT32 + 1, torch.float32, None),
     ],
 )
 def test_rows_do_not_depend_on_others(most, end, dtype, shared):
@@ -187,7 +188,8 @@ def test_which_kernel_multiplies(monkeypatch):
     noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
     monkeypatch.setattr(launch_product, "run", noted)
     cases = [
-        *((rows, 64, torch.float32) for rows in (1, 2, 16, 17)),
+        *((rows, 64, torch.float32) for rows in (1, FEW_ROWS, FEW_ROWS + 1)),
+        *((rows, WHOLE + 8, torch.float32) for rows in (FEW_OF_FLOAT32, FEW_OF_FLOAT32 + 1)),
         *((rows, 64, torch.float16) for rows in (1, 2, 3)),
     ]
     monkeypatch.setattr(product_tiles, "BROAD", 72)
@@ -195,7 +197,7 @@ def test_which_kernel_multiplies(monkeypatch):
         x, weight, _ = operands(rows, 16, inputs, dtype)
         linear(x, weight, None, counters(weight))
     few, many = launch_product.few_kernel, launch_product.rows_kernel
-    assert kernels == [few, few, few, many, few, few, many, many]
+    assert kernels == [few, few, many, few, many, few, few, many, many]
 
 
 def test_shapes_memory_and_nothing_at_all():
@@ -235,7 +237,7 @@ def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     else:
         assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
     columns, row_tiles = math.ceil(outputs / use.outputs), math.ceil(rows / lanes)
-    assert use.splits == 1 or columns * row_tiles * use.splits <= product_tiles.MULTIPROCESSORS
+    assert use.splits == 1 or columns * row_tiles * use.splits <= 2 * product_tiles.MULTIPROCESSORS
     assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns * row_tiles
 
 
@@ -252,7 +254,7 @@ def test_refusals_name_the_argument():
     x, weight, _ = operands(3, 24, 64)
     zeros = counters(weight)
     norm, before = Norm(weight[0, :24].contiguous(), 1e-5), Norm(weight[0].contiguous(), 1e-5)
-    many, squares = x.repeat(6, 1), torch.ones(2, 18, device=DEVICE)
+    many, squares = x.repeat(11, 1), torch.ones(2, 33, device=DEVICE)
     for name, arguments, options in (
         ("weight", (x, weight.double(), None, zeros), {}),
         ("x", (x[:, :32], weight, None, zeros), {}),
