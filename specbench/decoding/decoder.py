@@ -6,16 +6,14 @@ the method that is compared with it.
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.machine import progress
-from specbench.core.machine.devices import synchronize
+from specbench.core.machine.devices import to_tensor
 from specbench.core.types import PADDING
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
@@ -82,9 +80,8 @@ class Decoder:
         self._most = 0 if drafter is None or verifier is None else check_fit(drafter, verifier, gamma)
         self.components = StepComponents(target, drafter, verifier, gamma)
         self.stop_ids, self.tokenizer = stop_ids, tokenizer
-        self.stopwatch = Stopwatch(partial(synchronize, target.device))
+        self.stopwatch = Stopwatch(target.device)
         self.engine = (engine or EagerEngine()).bind(self.components, self.stopwatch)
-        self.prompt_seconds = 0.0  # spent on feeding prompts; part of the stopwatch's seconds
         self.steps = 0  # with at least one running request
         self._rows: dict[int, Completion] = {}
         self._under_way: deque[tuple[ReadReport, dict[int, Completion]]] = deque()
@@ -106,8 +103,8 @@ class Decoder:
 
     def clear_times(self) -> None:
         """Forgets all times and steps so far, such as those of warming up."""
-        self.stopwatch.seconds.clear()
-        self.prompt_seconds, self.steps = 0.0, 0
+        self.stopwatch.clear()
+        self.steps = 0
 
     def forget(self) -> None:
         """Has the drafter forget the texts that have ended, so that later drafts do not depend on them."""
@@ -144,7 +141,7 @@ class Decoder:
         self._under_way.clear()
         completions = self.admit(requests)
         while self.engine.feeding:
-            self._feed()
+            self.engine.feed()
         return completions
 
     def admit(self, requests: Sequence[Request]) -> list[Completion]:
@@ -165,8 +162,7 @@ class Decoder:
             completion.finished = "" if completion.remaining > 0 else "length"
         if joining:
             batch = self._batch_of([completion.request for completion in joining])
-            with self._timing_prompts():
-                rows = self.engine.admit(batch, [completion.request.prompt for completion in joining])
+            rows = self.engine.admit(batch, [completion.request.prompt for completion in joining])
             self._rows.update(zip(rows, joining, strict=True))
         return completions
 
@@ -179,9 +175,9 @@ class Decoder:
         """
         assert self._rows, "start first"
         if self.engine.feeding:
-            self._feed()
+            self.engine.feed()
         while len(self.engine.feeding) == len(self._rows):  # no request can take a step
-            self._feed()
+            self.engine.feed()
         running = {row: completion for row, completion in self._rows.items() if row not in self.engine.feeding}
         longest = max(len(text.request.prompt) + len(text.token_ids) for text in self._rows.values())
         self._under_way.append((self.engine.step(longest - 1), running))
@@ -192,17 +188,6 @@ class Decoder:
         """Reads the reports of all steps that were begun."""
         while self._under_way:
             self._read()
-
-    def _feed(self) -> None:
-        with self._timing_prompts():
-            self.engine.feed()
-
-    @contextmanager
-    def _timing_prompts(self) -> Generator[None]:
-        """Adds the seconds that the stopwatch counts meanwhile to those of prompts."""
-        before = sum(self.stopwatch.seconds.values())
-        yield
-        self.prompt_seconds += sum(self.stopwatch.seconds.values()) - before
 
     def _read(self) -> None:
         read_report, rows = self._under_way.popleft()
@@ -241,14 +226,14 @@ class Decoder:
         prompts = right_padded([request.prompt for request in requests], device)
         tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
         tokens[:, : prompts.shape[1]] = prompts
-        lengths = torch.tensor([len(request.prompt) for request in requests], device=device)
+        lengths = [len(request.prompt) for request in requests]
         return Batch(
             tokens,
-            lengths,
-            lengths.clone(),
-            torch.tensor(limits, device=device),
-            torch.tensor([self._gamma_of(request) for request in requests], device=device),
-            torch.tensor([request.seed for request in requests], device=device),
+            to_tensor(lengths, device),
+            to_tensor(lengths, device),
+            to_tensor(limits, device),
+            to_tensor([self._gamma_of(request) for request in requests], device),
+            to_tensor([request.seed for request in requests], device),
             RowParams.of([request.sampling for request in requests], device),
             torch.full((len(requests),), RUNNING, device=device),
             right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),

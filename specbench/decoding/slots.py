@@ -42,8 +42,7 @@ class Slots:
     def clear(self) -> None:
         """Ends all requests. The tensors of their parameters keep their memory, which a step may be reading."""
         batch = self.batch
-        for numbers in (batch.prompt_lengths, batch.lengths, batch.limits):
-            numbers.zero_()
+        torch._foreach_zero_([batch.prompt_lengths, batch.lengths, batch.limits])
         batch.finished.fill_(FULL)
         self.batch = dataclasses.replace(batch, params=batch.params.ended())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -40,25 +40,59 @@ class Stamps:
 
 
 class Stopwatch:
-    """Adds up seconds by phase.
+    """Adds up seconds by phase. Nothing waits for a GPU until they are read.
 
     Args:
-        synchronize: called before the clock is read, so that work queued on a GPU counts for the phase that queued it.
+        device: of the work. On a GPU prompts are timed between two events of its stream, as steps are between stamps.
     """
 
-    def __init__(self, synchronize: Callable[[], None]):
-        self._synchronize = synchronize
-        self.seconds: dict[str, float] = defaultdict(float)
+    def __init__(self, device: torch.device):
+        self._device = device
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all times so far, such as those of warming up."""
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._of_prompts = 0.0
+        self._under_way: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By phase, prompts included."""
+        self._read()
+        return dict(self._seconds)
+
+    @property
+    def prompt_seconds(self) -> float:
+        """Of all phases, spent on feeding prompts."""
+        self._read()
+        return self._of_prompts
 
     @contextmanager
-    def __call__(self, phase: str) -> Generator[None]:
-        self._synchronize()
-        started = time.perf_counter()
+    def feeding(self, phase: str) -> Generator[None]:
+        """Times the feeding of prompts inside, as a part of this phase."""
+        if self._device.type == "cpu":
+            started = time.perf_counter()
+            yield
+            self._add_prompts(phase, time.perf_counter() - started)
+            return
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record(torch.cuda.current_stream(self._device))
         yield
-        self._synchronize()
-        self.seconds[phase] += time.perf_counter() - started
+        ended.record(torch.cuda.current_stream(self._device))
+        self._under_way.append((phase, began, ended))
 
     def add(self, phases: Iterable[str], stamps: Iterable[int]) -> None:
         """Adds the phases between stamps, of which there is one more than phases."""
         for phase, (begin, end) in zip(phases, pairwise(stamps), strict=True):
-            self.seconds[phase] += (end - begin) * 1e-9
+            self._seconds[phase] += (end - begin) * 1e-9
+
+    def _read(self) -> None:
+        for phase, began, ended in self._under_way:
+            ended.synchronize()
+            self._add_prompts(phase, began.elapsed_time(ended) * 1e-3)
+        self._under_way.clear()
+
+    def _add_prompts(self, phase: str, seconds: float) -> None:
+        self._seconds[phase] += seconds
+        self._of_prompts += seconds

@@ -162,10 +162,10 @@ def few_kernel(
     STAGES: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, NORMED: tl.constexpr,
     GATED: tl.constexpr, NORM: tl.constexpr, WHOLE: tl.constexpr, IN_TURN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """As rows_kernel, without matrix units, with all inputs in each program. Grid: tiles of OUTPUTS * ROW_TILES of ROWS.
+    """As rows_kernel, without matrix units, with all inputs in each program. Grid: tiles of OUTPUTS * ROW_TILES.
 
-    If NORMED, the product is of an RMSNorm of x with the weights before [inputs]. LANES: at least ROWS. WHOLE: INPUTS
-    is at least the inputs. Weights, which no kernel writes, are then read before others have ended. IN_TURN: a
+    ROW_TILES: of ROWS rows. LANES: at least ROWS. If NORMED, the product is of an RMSNorm of x with the weights before
+    [inputs]. WHOLE: INPUTS is at least the inputs; weights are then read before others have ended. IN_TURN: a
     program's rows are multiplied one after another, as is faster within a warp; needs WHOLE.
     """
     row_tile, tile, lane = tl.program_id(0) % ROW_TILES, tl.program_id(0) // ROW_TILES, tl.arange(0, LANES)

@@ -214,9 +214,9 @@ class RaggedCache(Cache):
             layer.keys[rows] = 0
             layer.values[rows] = 0
 
-    def clear_row(self, row: int) -> None:
-        """Sets one row to zero, in few kernels."""
-        torch._foreach_zero_([states[row] for layer in self._written() for states in (layer.keys, layer.values)])
+    def memory_of(self, row: int) -> list[Tensor]:
+        """Returns the memory of a row's keys and values."""
+        return [states[row] for layer in self._written() for states in (layer.keys, layer.values)]
 
     def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
         """Copies the requests of some rows to others."""

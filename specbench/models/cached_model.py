@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.core.fusion import fusible
+from specbench.core.machine.devices import to_tensor
 from specbench.kernels import cpu_rows
 from specbench.models.cache import RaggedCache
 from specbench.models.forward import CausalModel, Feature, Features, ModelOutput
@@ -33,7 +34,7 @@ def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filli
     """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary."""
     longest = max(map(len, sequences))
     filled = [[*sequence, *[filling] * (longest - len(sequence))] for sequence in sequences]
-    return torch.tensor(filled, dtype=torch.int64, device=device)
+    return to_tensor(filled, device)
 
 
 @fusible
@@ -187,7 +188,7 @@ class CachedModel(CausalModel, RowCache):
     ) -> None:
         """Feeds a piece of a prompt as :meth:`feed` does, in shapes that depend on its width alone.
 
-        A row has to be cleared before its first piece.
+        A row's memory (:meth:`memory_of`) has to be zero before its first piece.
 
         Args:
             tokens: of the piece, right-padded with any valid id; fewer than the capacity.
@@ -198,16 +199,14 @@ class CachedModel(CausalModel, RowCache):
         self._forward(self._cache, tokens, first, written, (), fixed=True, last=True)
         self._lengths[row] = first + count
 
-    @torch.inference_mode()
-    def clear(self, row: int) -> None:
-        """Removes the request of a row."""
-        self._cache.clear_row(row)
-        self._lengths[row] = 0
+    def memory_of(self, row: int) -> list[Tensor]:
+        """Returns the memory of a row's tokens, which has to be zero before :meth:`feed_fixed` begins a text there."""
+        return self._cache.memory_of(row)
 
     def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Sets the lengths of the requests whose pieces were fed."""
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
-        self._lengths[list(rows)] = torch.tensor(lengths, device=self.device)
+        self._lengths[self._integers(rows)] = self._integers(lengths)
         self._longest = max(self._longest, *lengths)
 
     def show(self, rows: int, longest: int | None = None) -> None:
@@ -271,7 +270,7 @@ class CachedModel(CausalModel, RowCache):
         return output
 
     def _integers(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
-        return torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
+        return to_tensor(list(numbers), self.device)
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:

@@ -104,16 +104,17 @@ class CostProtocol:
         decoder = context.decoder(gamma)
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
-        start, cached = dict(decoder.stopwatch.seconds), [_cached(context, batch)]
+        start, cached = decoder.stopwatch.seconds, [_cached(context, batch)]
         timed, began = [], time.perf_counter()
         # Nothing here waits for the device but the engine itself, as in decoding. An engine that runs ahead of the host
         # tells of the step before: its times are from one step's report to the next one's.
         for _ in range(self.steps + WARMUP):
-            before = dict(decoder.stopwatch.seconds)
+            before = decoder.stopwatch.seconds
             decoder.step()
             ended = time.perf_counter()
             total, began = ended - began, ended
-            phases = {name: decoder.stopwatch.seconds[name] - before.get(name, 0.0) for name in PHASES[:-1]}
+            after = decoder.stopwatch.seconds
+            phases = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in PHASES[:-1]}
             timed.append({**phases, "rest": max(total - sum(phases.values()), 0.0), "step": total})
         decoder.flush()
         cached.append(_cached(context, batch))

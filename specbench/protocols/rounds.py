@@ -208,7 +208,7 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
     completions = decoder.run(batch, at_once)
     synchronize(decoder.components.target.device)
     seconds = time.perf_counter() - started
-    return Timed(completions, seconds, decoder.steps, dict(decoder.stopwatch.seconds), decoder.prompt_seconds)
+    return Timed(completions, seconds, decoder.steps, decoder.stopwatch.seconds, decoder.stopwatch.prompt_seconds)
 
 
 def engine_columns(decoder: Decoder) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.fusion import fusible
+from specbench.core.machine.devices import to_tensor
 from specbench.core.mask import Mask
 from specbench.core.sampling_params import NUMBERS, SamplingParams
 from specbench.core.types import LogitRows
@@ -73,12 +74,12 @@ class RowParams:
             raise ConfigError(f"sampler.{name}", value, "no kernel finds its cutoffs on a GPU", remedy)
         of_request = [tuple(request.processors) for request in params]
         chains = [chain for chain in dict.fromkeys(of_request) if chain]
-        rows = [torch.tensor([other == chain for other in of_request], device=device) for chain in chains]
+        rows = [to_tensor([other == chain for other in of_request], device, torch.bool) for chain in chains]
         return RowParams(
-            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
-            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
-            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
-            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
+            temperature=to_tensor([p.temperature for p in params], device, torch.float64),
+            top_k=to_tensor([p.top_k for p in params], device),
+            top_p=to_tensor([p.top_p for p in params], device, torch.float64),
+            min_p=to_tensor([p.min_p for p in params], device, torch.float64),
             truncates=any(p.truncates for p in params),
             chains=tuple(zip(chains, [None] if len(set(of_request)) == 1 else rows, strict=False)),
             shaping=Shaping.of(params, device),

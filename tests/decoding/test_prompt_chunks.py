@@ -48,7 +48,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     assert events == [CHUNK, "step"] * 5 + [CHUNK - 1, "step"]
     decoding.flush()
     assert (len(completion.steps), len(other.steps)) == (7, 1)
-    assert decoding.prompt_seconds > 0
+    assert decoding.stopwatch.prompt_seconds > 0
 
 
 def test_the_queue_gives_the_first_prompt_first_and_fills_up_with_others():

@@ -2,8 +2,10 @@
 
 import contextlib
 from collections.abc import Generator
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
@@ -67,6 +69,11 @@ def device_of_rank(device: str) -> str:
         problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
         raise ConfigError("parallel", "tensor", problem, remedy)
     return f"cuda:{ranks.rank()}"
+
+
+def to_tensor(numbers: Any, device: torch.device | str, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Returns numbers of the host, in lists, as a tensor. Nothing waits for the device, which may be busy."""
+    return torch.tensor(numbers, dtype=dtype).to(device, non_blocking=True)
 
 
 def synchronize(device: torch.device) -> None:

@@ -13,6 +13,7 @@ import torch
 from specbench.core.checks import check_count
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
+from specbench.core.machine.devices import to_tensor
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
@@ -150,10 +151,10 @@ class DecodingEngine:
     def _feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Feeds pieces of prompts to all caches and to a drafter that observes them."""
         components = self.components
-        with self.stopwatch("target"):
+        with self.stopwatch.feeding("target"):
             hidden = self._feed_cache(components.target, pieces, rows, first)
         if components.drafter is not None:
-            with self.stopwatch("draft"):
+            with self.stopwatch.feeding("draft"):
                 for cache in components.draft_caches:
                     self._feed_cache(cache, pieces, rows, first)
                 self._observe(pieces, rows, first, hidden)
@@ -170,13 +171,13 @@ class DecodingEngine:
     def _place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int | None = None) -> None:
         """Feeds whole prompts; with a capacity, the caches forget all earlier requests."""
         components, target = self.components, self.components.target
-        with self.stopwatch("target"):
+        with self.stopwatch.feeding("target"):
             if capacity is None:
                 hidden = target.place(prompts, rows, components.features)
             else:
                 hidden = target.start(prompts, capacity, components.features)
         if components.drafter is not None:
-            with self.stopwatch("draft"):
+            with self.stopwatch.feeding("draft"):
                 for cache in components.draft_caches:
                     cache.place(prompts, rows) if capacity is None else cache.start(prompts, capacity)
                 self._observe([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts), hidden)
@@ -201,7 +202,7 @@ class DecodingEngine:
         return self.components.target.device
 
     def _tensor(self, numbers: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
+        return to_tensor(list(numbers), self._device)
 
     def _to_be_fed(self, batch: Batch, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
         """Queues prompts for :meth:`feed`. Until a prompt is complete, its request is marked as ended.

@@ -28,12 +28,18 @@ class FixedPrompts:
 
     def __init__(self) -> None:
         # Of each cache its passes by width, and what every pass reads: the row, tokens fed before, the number of
-        # tokens, and the tokens, right-padded.
+        # tokens, and the tokens, right-padded. And the memory of each row that had a prompt.
         self._passes: dict[int, tuple[dict[int, Pass], Int64[Tensor, " numbers"]]] = {}
+        self._memory: dict[tuple[int, int], list[Tensor]] = {}
 
     def forget(self) -> None:
         """Forgets all passes, whose memory has been allocated anew."""
         self._passes.clear()
+        self._memory.clear()
+
+    def prepared(self, cache: CachedModel) -> bool:
+        """Whether the passes of a cache are captured."""
+        return id(cache) in self._passes
 
     def takes(self, cache: RowCache, pieces: Sequence[Sequence[int]]) -> TypeGuard[CachedModel]:
         """Returns whether these pieces are few and short enough."""
@@ -43,14 +49,12 @@ class FixedPrompts:
 
     @torch.inference_mode()
     def prepare(self, cache: CachedModel, row: int, first: int, capture: Capture) -> None:
-        """Captures the passes of a cache, unless that is done.
+        """Captures the passes of a cache.
 
         Args:
             capture: see ``Capture``. It is not kept: a cycle of references would hold graphs until Python collects it.
             row: whose request has ``first`` tokens in the cache; what lies behind them may be overwritten.
         """
-        if id(cache) in self._passes:
-            return
         inputs = torch.zeros(3 + WIDTHS[-1], dtype=torch.int64, device=cache.device)
         inputs[:2] = torch.tensor([row, first])
         at, begin, count = inputs[:1], inputs[1:2], inputs[2:3]
@@ -68,12 +72,14 @@ class FixedPrompts:
         passes, inputs = self._passes[id(cache)]
         for piece, row, begin in zip(pieces, rows, first, strict=True):
             if begin == 0:
-                cache.clear(row)
+                if (id(cache), row) not in self._memory:
+                    self._memory[id(cache), row] = cache.memory_of(row)
+                torch._foreach_zero_(self._memory[id(cache), row])
             fed = 0
             for width in _cut(len(piece), cache.capacity):
                 tokens = piece[fed : fed + width]
                 numbers = torch.tensor([row, begin + fed, len(tokens), *tokens])
-                inputs[: len(numbers)].copy_(numbers)
+                inputs[: len(numbers)].copy_(numbers, non_blocking=True)
                 passes[width]()
                 fed += width
 

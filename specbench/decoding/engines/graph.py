@@ -102,9 +102,9 @@ class GraphEngine(StaticEngine):
             super()._place(prompts, rows, capacity)
 
     def _feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        with self._preparing():
-            for cache in self.components.caches:
-                if self._feeds_fixed(cache, pieces):
+        for cache in self.components.caches:
+            if self._feeds_fixed(cache, pieces) and not self._fixed_prompts.prepared(cache):
+                with self._preparing():
                     self._fixed_prompts.prepare(cache, rows[0], first[0], self._captured_pass)
         super()._feed(pieces, rows, first)
 
