@@ -133,8 +133,9 @@ def _product_of(
     _check(hidden, weight, bias, counters, gated, residual, before, norm)
     outputs, inputs = weight.shape
     count = hidden.numel() // inputs
-    use = shared or tiles(count, outputs, inputs, hidden.element_size(), _shared(hidden.device))
-    alone = use.splits == 1 and by_number(count, inputs, hidden.element_size())
+    itemsize, normed = hidden.element_size(), before is not None
+    use = shared or tiles(count, outputs, inputs, itemsize, _shared(hidden.device), normed)
+    alone = use.splits == 1 and by_number(count, inputs, itemsize, 0 if normed else outputs)
     given, squares = hidden, None
     if isinstance(x, Normed) and not alone:
         given, squares = _shared_norm(x, count)
@@ -156,7 +157,7 @@ def _product_of(
         share = triton.cdiv(count, row_tiles)
         options |= {
             "ROWS": share, "ROW_TILES": row_tiles, "LANES": lanes_for(share, alone=True), "WHOLE": whole,
-            "IN_TURN": whole and (use.warps == 1 or share == 1), "NORMED": before is not None,
+            "IN_TURN": whole and (use.warps == 1 or share == 1), "NORMED": normed,
         }  # fmt: skip
         operands = _pointers(weight, bias, residual, None if before is None else before.weight, after)
         run(few_kernel, columns * row_tiles, rows, weight, *operands, out, *left, *sizes, epsilon, **options)

@@ -11,7 +11,8 @@ import triton
 
 WHOLE = 1024  # inputs of float32 that a program holds at once, for a few rows
 FEW_OF_FLOAT32 = 8  # rows of float32 that a program multiplies without matrix units, which take three products for one
-PROGRAMS_BY_NUMBER = 1024  # at most, where they can have up to this many outputs instead:
+SHORT, LIGHT = 256, 2**18  # inputs, or numbers of a matrix: up to these, up to FEW_ROWS rows are multiplied so
+PROGRAMS_BY_NUMBER = 1000  # at most, where they can have up to this many outputs instead:
 MOST_BY_NUMBER = 8
 SMALL = 2048  # outputs of a small matrix of float32
 FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD
@@ -42,14 +43,15 @@ class Tiles:
     rows: int = 0
 
 
-def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
+def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED, normed: bool = False) -> Tiles:
     """The sizes that were fastest on an H200 (experiments/decode_speed.md), and that fit.
 
     Args:
         itemsize: bytes of a number.
         shared: bytes that a program may have for tiles on their way.
+        normed: whether a norm is in front; see :func:`by_number`.
     """
-    if by_number(rows, inputs, itemsize):
+    if by_number(rows, inputs, itemsize, 0 if normed else outputs):
         return _tiles_by_number(rows, outputs, inputs, itemsize)
     large, lanes = rows > FEW_ROWS and outputs >= LARGE[0], lanes_for(rows)
     wide, warps = (128, 4) if large else (64, 4)
@@ -96,11 +98,16 @@ def _tiles_by_number(rows: int, outputs: int, inputs: int, itemsize: int) -> Til
     return Tiles(8, 512, 4, 4, 1)
 
 
-def by_number(rows: int, inputs: int, itemsize: int) -> bool:
-    """Whether each number is multiplied and added by itself, in place of matrix units."""
-    if itemsize > 2:
-        return rows <= (FEW_ROWS if inputs <= WHOLE else FEW_OF_FLOAT32)
-    return rows <= (FEW_OF_HALF if inputs < BROAD else 1)
+def by_number(rows: int, inputs: int, itemsize: int, outputs: int = 0) -> bool:
+    """Whether each number is multiplied and added by itself, in place of matrix units.
+
+    Args:
+        outputs: 0 behind a norm, which products of several sizes share.
+    """
+    if itemsize == 2:
+        return rows <= (FEW_OF_HALF if inputs < BROAD else 1)
+    light = inputs <= SHORT or (inputs <= WHOLE and 0 < outputs * inputs <= LIGHT)
+    return rows <= (FEW_ROWS if light else FEW_OF_FLOAT32)
 
 
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:

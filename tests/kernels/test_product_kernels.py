@@ -20,7 +20,7 @@ from specbench.kernels.launch_product import (
     linear_to_norm,
     takes,
 )
-from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEW_ROWS, WHOLE, Tiles, tiles
+from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEW_ROWS, SHORT, WHOLE, Tiles, tiles
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
@@ -94,7 +94,7 @@ def test_is_the_product(name, dtype, biased):
 def test_a_norm_between_two_products_and_a_gate(name, dtype, gated):
     """A sum that is normed and multiplied again, by a matrix or by a gate whose halves lie in one matrix."""
     rows, outputs, inputs, shared = CASES[name]
-    size, outputs = 72, outputs + outputs % 2
+    size, outputs = 72 if inputs <= 512 else SHORT + 8, outputs + outputs % 2
     x, first, bias = operands(rows, size, inputs, dtype)
     residual, second, scales = [*operands(rows, outputs, size, dtype, seed=5)[:2], operands(1, 1, size, dtype)[0][0]]
     first, second = first / inputs**0.5, second / size**0.5
@@ -188,16 +188,20 @@ def test_which_kernel_multiplies(monkeypatch):
     noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
     monkeypatch.setattr(launch_product, "run", noted)
     cases = [
-        *((rows, 64, torch.float32) for rows in (1, FEW_ROWS, FEW_ROWS + 1)),
+        *((rows, WHOLE, torch.float32) for rows in (1, FEW_ROWS, FEW_ROWS + 1)),
         *((rows, WHOLE + 8, torch.float32) for rows in (FEW_OF_FLOAT32, FEW_OF_FLOAT32 + 1)),
         *((rows, 64, torch.float16) for rows in (1, 2, 3)),
     ]
     monkeypatch.setattr(product_tiles, "BROAD", 72)
+    monkeypatch.setattr(product_tiles, "LIGHT", 16 * WHOLE)
     for rows, inputs, dtype in (*cases, (2, 72, torch.float16)):
         x, weight, _ = operands(rows, 16, inputs, dtype)
         linear(x, weight, None, counters(weight))
     few, many = launch_product.few_kernel, launch_product.rows_kernel
     assert kernels == [few, few, many, few, many, few, few, many, many]
+    assert product_tiles.by_number(FEW_ROWS, SHORT, 4, 9999)
+    assert not product_tiles.by_number(FEW_OF_FLOAT32 + 1, WHOLE, 4, 17), "a heavy matrix"
+    assert not product_tiles.by_number(FEW_OF_FLOAT32 + 1, SHORT + 1, 4), "any matrix, behind a norm"
 
 
 def test_shapes_memory_and_nothing_at_all():
