@@ -3,6 +3,7 @@
 import numpy as np
 
 SIMULATIONS = 1000
+CHECK = ("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value")
 
 
 def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray | np.floating:
@@ -10,30 +11,32 @@ def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray | np.fl
     return 0.5 * np.abs(counts / counts.sum(axis=-1, keepdims=True) - probs).sum(axis=-1)
 
 
-def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> dict[str, float]:
+def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> dict[str, float] | dict[str, None]:
     """Compares counts [P, V] of P prefixes with exact probabilities [P, V]; distances are means over prefixes.
 
     A tail of tokens too rare to be seen is pooled into one cell a prefix, which only lowers both distances alike.
+    A prefix that has no other cell says nothing and is left out.
 
     Returns:
         Columns of RunRow: the distance; its mean and 99% quantile for draws from the exact distribution; and the share
-        of these simulated distances that are at least as large, (1 + count) / (1 + simulations).
+        of these simulated distances that are at least as large, (1 + count) / (1 + simulations). None if every prefix
+        is left out.
     """
     rng = np.random.default_rng(seed)
     observed, simulated = [], []
     for row_counts, row_probs in zip(counts, probs, strict=True):
         draws = int(row_counts.sum())
         cells, exact = pooled(row_counts, row_probs, least=1 / draws)
+        if len(cells) == 1:
+            continue
         observed.append(total_variation(cells, exact))
         simulated.append(total_variation(rng.multinomial(draws, exact, size=SIMULATIONS), exact))
+    if not observed:
+        return dict.fromkeys(CHECK)
     tv, noise = float(np.mean(observed)), np.mean(simulated, axis=0)
     beyond = int((noise >= tv - 1e-12).sum())
-    return {
-        "check_tv": tv,
-        "check_tv_noise": float(noise.mean()),
-        "check_tv_noise_q99": float(np.quantile(noise, 0.99)),
-        "check_p_value": (1 + beyond) / (1 + SIMULATIONS),
-    }
+    p_value = (1 + beyond) / (1 + SIMULATIONS)
+    return dict(zip(CHECK, (tv, float(noise.mean()), float(np.quantile(noise, 0.99)), p_value), strict=True))
 
 
 def pooled(counts: np.ndarray, probs: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:

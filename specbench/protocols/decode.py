@@ -19,6 +19,7 @@ import torch
 
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count, check_flag
+from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
@@ -43,9 +44,9 @@ from specbench.protocols.categories import by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Ignored, Outcome, ParquetTable, RunContext
-from specbench.protocols.record import recorded
+from specbench.protocols.record import forbidden, recorded
 from specbench.protocols.rounds import ROUNDS, RoundRow, TimedRounds, speed_fields, timed_rounds
-from specbench.protocols.scoring import overlap_fields, shared_fields
+from specbench.protocols.scoring import overlap_fields, score_texts, shared_fields
 from specbench.protocols.settings import NOTHING, RoundSettings
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
@@ -56,6 +57,7 @@ from specbench.rules.verifier import capabilities
 
 BY_CATEGORY = "category"
 LOGPROBS = "logprobs.parquet"
+BY_ROUNDING = 1e-3  # of the tokens of a text
 
 
 @dataclass(frozen=True)
@@ -138,15 +140,15 @@ class DecodeProtocol:
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
-        scored = recorded(context, completions) if context.drafter.rates_any_text else None
-        columns_of_texts = None if scored is None else scored.columns
+        scored = score_texts(context, completions) if context.drafter.rates_any_text else None
+        outside, wrong = (0, "") if scored is None else forbidden(completions, scored)
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         rounds = by_category(steps, timed)
         categories = {CATEGORIES: ParquetTable(rounds, CategoryRow)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
-            **overlap_fields(columns_of_texts, completions),
-            **shared_fields(context, completions, columns_of_texts),
+            **overlap_fields(scored, completions),
+            **shared_fields(context, completions, scored),
             **speed_fields(timed),
             **latency_columns(timed.request_times),
             "group": max(map(len, groups)),
@@ -161,7 +163,8 @@ class DecodeProtocol:
         if empirical:
             figures["empirical_against_target"] = empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
-            headline(measured, timed, capabilities(context.verifier).synthetic),
+            headline(measured, timed, capabilities(context.verifier).synthetic)
+            + (f"; {wrong}, so no trace" if wrong else ""),
             measured,
             {
                 ROUNDS: ParquetTable(timed.rows(), RoundRow),
@@ -170,11 +173,12 @@ class DecodeProtocol:
                 TEXTS: ParquetTable([text_row(context.pair.tokenizer, c) for c in completions], TextRow),
                 **logprob_table(context, completions),
                 **categories,
-                **({} if scored is None or mixed else {TRACE: scored.table}),
+                **({} if scored is None or mixed or wrong else {TRACE: recorded(context, completions, scored).table}),
                 **({BASELINES: ParquetTable(baselines, BaselineRow)} if baselines else {}),
             },
             figures,
-            failure=repeat_failure(timed.differing, context.device, context.dtype)
+            failure=forbidden_failure(context, outside / max(measured["tokens"], 1), wrong)
+            or repeat_failure(timed.differing, context.device, context.dtype)
             or wrong_texts(baselines, context.device, context.dtype),
         )
 
@@ -204,6 +208,17 @@ def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = 
     if timed.differing:
         parts.append(f"{timed.differing} texts of later rounds are not those of the first")
     return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))
+
+
+def forbidden_failure(context: ModelContext, share: float, wrong: str) -> str | None:
+    """Why tokens that the target gives no probability are an error, unless the verifier is lossy.
+
+    Rounding makes a few: of scores that are nearly equal, another is the largest in a pass of another shape.
+    """
+    exact = context.device.type == "cpu" and context.dtype == torch.float32
+    if not (exact and context.verifier.lossless and share > BY_ROUNDING):
+        return None
+    return f"verifier={config_name('verifier', context.verifier)} is declared lossless, and wrote {wrong}."
 
 
 def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> str | None:

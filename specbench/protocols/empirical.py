@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from specbench.core.checks import check_count
-from specbench.core.machine.progress import track
+from specbench.core.machine.progress import say, track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, Request, logits_along, rows_along
-from specbench.metrics.empirical import distance_check
+from specbench.metrics.empirical import CHECK, distance_check
 from specbench.metrics.results import EmpiricalRow
 from specbench.protocols.model_context import ModelContext
 
@@ -36,8 +36,7 @@ class CheckSettings:
 def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[dict[str, Any], list[EmpiricalRow]]:
     """RunRow's check columns, and empirical.parquet's rows: tokens that were drawn or have 0.1% of the mass."""
     if settings.draws == 0:
-        nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
-        return {"check_prefixes": 0, "check_draws": 0, **nothing}, []
+        return {"check_prefixes": 0, "check_draws": 0, **dict.fromkeys(CHECK)}, []
     prompts = [request for request in context.requests if request.sample == 0]
     requests = [uncertain_prefix(context, request) for request in prompts[: settings.prefixes]]
     counts, probs, decoder = [], [], context.decoder()  # one, whose engine is prepared once
@@ -47,6 +46,11 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
         logits = logits_along(context.target, [request.prompt], [[0]])[0]  # of the token after the prompt
         probs.append(rows_along(logits, request.sampling, request.prompt, []).probs()[0].cpu().numpy())
     distances = distance_check(np.stack(counts), np.stack(probs), context.seed)
+    if distances["check_p_value"] is None:
+        say(
+            f"The first tokens are not checked: no token has 1/{settings.draws} of the mass or more. Raise "
+            "protocol.check.draws."
+        )
     measured = {"check_prefixes": len(requests), "check_draws": settings.draws, **distances}
     decode = context.pair.tokenizer.decode
     rows = [

@@ -45,7 +45,7 @@ class PredictProtocol:
         decoded: those of them that are decoded too, beside the one of the highest predicted speedup.
         samples: texts a prompt.
         warmup: batches decoded both ways before the clock starts.
-        cost: settings of the protocol cost; its batches must hold the run's batch_size.
+        cost: settings of the protocol cost; the run's batch_size has to lie between its batches.
     """
 
     needs_models = True
@@ -66,10 +66,10 @@ class PredictProtocol:
         """Raises ConfigError for a rule without a replay, a batch size without a cost, or a drafter without a model."""
         check_survival(context)
         check_draft_model(context)
-        size, largest = context.batch_size, max(self.cost.batches)
-        if size > largest:
+        size, least, most = context.batch_size, min(self.cost.batches), max(self.cost.batches)
+        if not least <= size <= most:
             remedy = "Add it to protocol.cost.batches."
-            raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
+            raise ConfigError("batch_size", size, f"costs are measured from {least} to {most}", remedy)
 
     def run(self, context: ModelContext) -> Outcome:
         """Raises ConfigError for a drafter without a model, or contexts of protocol.cost without room for its steps."""

@@ -5,6 +5,7 @@ trace as well. The trace is all that ``protocol=replay`` needs.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,13 +115,19 @@ def record(context: ModelContext, requests: Sequence[Request], independent: bool
     )
 
 
-def recorded(context: ModelContext, completions: Sequence[Completion]) -> Recorded:
+def recorded(
+    context: ModelContext, completions: Sequence[Completion], scored: list[dict[str, Tensor]] | None = None
+) -> Recorded:
     """The trace of texts that were decoded already, in the order of ``repeated``: all prompts, then all again.
 
+    Args:
+        scored: what :func:`score_texts` returned for them, where it is there.
+
     Raises:
-        ConfigError: a drafter without a model.
+        ConfigError: a drafter without a model, or texts that have no trace (:func:`forbidden`).
     """
-    scored, prompts, identity = score_texts(context, completions), len(context.requests), identity_of(context)
+    scored = score_texts(context, completions) if scored is None else scored
+    prompts, identity = len(context.requests), identity_of(context)
     order = sorted(range(len(completions)), key=lambda i: (i % prompts, i))
     requests = [completions[i].request for i in order]
     names = [(request.prompt_name, i // prompts + request.sample) for i, request in zip(order, requests, strict=True)]
@@ -128,3 +135,14 @@ def recorded(context: ModelContext, completions: Sequence[Completion]) -> Record
     table = trace_table(names, limits, [scored[i] for i in order], identity)
     trace = trace_of(table, identity, TRACE)
     return Recorded(trace, ParquetTable(table, table.schema), scored, [completions[i] for i in order])
+
+
+def forbidden(completions: Sequence[Completion], scored: Sequence[dict[str, Tensor]]) -> tuple[int, str]:
+    """Returns the number of tokens that the target gives no probability, and says which; 0 and "" for its own texts."""
+    places = [(columns["log_p"] == -math.inf).nonzero().flatten().tolist() for columns in scored]
+    for completion, of_text in zip(completions, places, strict=True):
+        if of_text:
+            first = f"the first is token {of_text[0] + 1} of prompt {completion.request.name!r}"
+            count = sum(map(len, places))
+            return count, f"{count} tokens that the target gives no probability ({first})"
+    return 0, ""

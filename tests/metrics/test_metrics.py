@@ -172,6 +172,18 @@ def test_a_forbidden_token_shows_beside_a_rare_tail():
     assert distance_check(counts, probs)["check_tv"] == pytest.approx(0.1)
 
 
+def test_prefixes_too_flat_for_so_few_draws_say_nothing():
+    """All tokens in one cell would be a distance of 0 and a p-value of 1, whatever was drawn."""
+    flat, counts = np.full((1, 1000), 1e-3), np.zeros((1, 1000), dtype=np.int64)
+    counts[0, 3] = 64
+    assert set(distance_check(counts, flat).values()) == {None}
+    coin = np.zeros((1, 1000))
+    coin[0, :2], heads = 0.5, np.zeros((1, 1000), dtype=np.int64)
+    heads[0, 0] = 64
+    both = distance_check(np.concatenate([counts, heads]), np.concatenate([flat, coin]))
+    assert both["check_tv"] == pytest.approx(0.5), "the mean over what says something"
+
+
 def test_one_forbidden_token_shows_under_greedy_decoding():
     probs, counts = np.array([[0.0, 1.0, 0.0]]), np.array([[1, 511, 0]])
     assert distance_check(counts, probs)["check_p_value"] == pytest.approx(1 / 1001)

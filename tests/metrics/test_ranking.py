@@ -284,6 +284,17 @@ def test_the_fastest_is_named_in_words():
     assert "No two runs have plain decoding in common" in sentence(rows)
 
 
+def test_a_winner_that_is_not_lossless_is_said_to_be_so():
+    rows = sweep(0, [0.1, 0.6, 0.1])
+    checked = {"temperature": 1.0, "check_tv": 0.1, "check_tv_noise_q99": 0.2, "check_p_value": 0.4}
+    sound = rows.assign(lossless=[False, True, True], **checked)
+    assert "lossless" not in sentence(sound)
+    assert "Its verifier is not lossless" in sentence(sound.assign(lossless=[True, False, True]))
+    beyond = sound.assign(check_tv=[0.1, 0.3, 0.1], check_p_value=0.001)
+    assert "(p = 0.001): is its verifier lossless, as it declares?" in sentence(beyond)
+    assert "lossless" not in sentence(sound.assign(check_tv=[0.3, 0.1, 0.1]))
+
+
 def test_settings_of_several_engines_are_told_not_to_be_compared_by_speedup():
     """On a CPU engine=auto compiles one drafter and not another, and 1.6 times 135 is less than 1.2 times 1,300."""
     rows = sweep(0, [0.1, 0.6, 0.1])

@@ -258,3 +258,12 @@ def test_a_prediction_with_such_a_drafter_is_refused_before_anything_is_timed(co
     cost = {"batches": [1, 2], "gammas": [0, 1, 2], "contexts": [48], "steps": 3, "rounds": 1}
     with pytest.raises(ConfigError, match="has no probabilities that could be recorded"):
         PredictProtocol([1, 2], [1], 1, 0, cost).run(head)
+
+
+def test_a_prediction_needs_costs_around_its_batch_size(context: ModelContext):
+    cost = {"batches": [2, 4], "gammas": [0, 1], "contexts": [48], "steps": 3, "rounds": 1}
+    protocol = PredictProtocol([1], [1], 1, 0, cost)
+    protocol.precheck(dataclasses.replace(context, batch_size=3))
+    for size in (1, 5):
+        with pytest.raises(ConfigError, match="costs are measured from 2 to 4"):
+            protocol.precheck(dataclasses.replace(context, batch_size=size))

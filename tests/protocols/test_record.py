@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from specbench.decoding import Completion
+from specbench.exactness.zoo.accept import AcceptsEverything
 from specbench.models import Pair
 from specbench.protocols import scoring
+from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.record import record, recorded, repeated
 from specbench.protocols.scoring import columns_of, score_texts, shared_fields
+from specbench.replay.trace import TRACE
 from specbench.rules.block.masked import BlockVerifier
 from specbench.sampling import SamplingParams
 from tests.decoding.test_decoding import make_requests
@@ -45,6 +48,20 @@ def test_scores_are_those_of_an_uncached_pass(context):
         for name, values in expected.items():
             finite = torch.isfinite(values)
             assert torch.allclose(got[name][finite], values[finite], atol=1e-3), name
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("lossless", [False, True])
+def test_tokens_that_the_target_forbids_leave_a_row_and_no_trace(pair, lossless, monkeypatch):
+    """A lossy verifier at temperature 0, where each other token has probability 0."""
+    verifier, greedy = AcceptsEverything(), SamplingParams(temperature=0)
+    monkeypatch.setattr(AcceptsEverything, "lossless", lossless)
+    context = model_context(pair, verifier=verifier, sampling=greedy, requests=make_requests(pair, 3, greedy))
+    outcome = DecodeProtocol(1, 1, 0, 0, {"prefixes": 1, "draws": 0, "batch_size": 1}).run(context)
+    assert "tokens that the target gives no probability (the first is token" in outcome.headline
+    assert ("is declared lossless, and wrote" in (outcome.failure or "")) == lossless
+    assert outcome.measured["overlap"] > 0
+    assert TRACE not in outcome.tables
 
 
 def test_a_recording_is_the_plain_text_with_its_scores(context):

@@ -51,6 +51,14 @@ def test_without_a_slope_there_is_no_knee():
         fit_roofline(tokens, np.zeros(3), np.zeros(3))
 
 
+def test_one_batch_and_context_do_not_tell_the_cache_from_the_weights():
+    """Its few cached tokens grow with gamma, and so does the time: read at 20 times as many, it would be that long."""
+    tokens, cached = np.array([1.0, 2, 3, 5]), np.array([54.0, 57, 60, 65])
+    got = fit_roofline(tokens, cached, 1e-4 * cached)
+    assert got.per_cached == 0
+    assert got.seconds(np.array([1.0]), np.array([1100.0]))[0] == pytest.approx(0.0054, rel=0.05)
+
+
 def test_a_fit_says_what_was_measured_and_interpolates():
     rows = made_up(odd=1.5)
     model = fit(rows)

@@ -54,6 +54,25 @@ def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):
     assert torch.equal(late.logits, rows_along(logits, sampling, prompt, text).logits[5:7])
 
 
+class InPlace:
+    """Bans a token as many processors do: in the logits that it is given."""
+
+    def __call__(self, logits, history):
+        logits[:, 1] = -torch.inf
+        return logits
+
+
+def test_a_processor_that_writes_to_its_logits_changes_no_other_request():
+    logits = torch.zeros(2, 4)
+    params = RowParams.of([SamplingParams(processors=(InPlace(),)), SamplingParams()])
+    ones, nothing = torch.ones(2, dtype=torch.int64), torch.zeros(2, 1, dtype=torch.int64)
+    history = History(nothing, ones, ones, nothing, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    shaped = logit_rows(logits, params, history).logits
+    assert shaped[0].tolist() == [0, -torch.inf, 0, 0]
+    assert not shaped[1].any()
+    assert not logits.any()
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("processors", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")]

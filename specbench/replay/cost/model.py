@@ -64,16 +64,20 @@ class Roofline:
 def fit_roofline(tokens: np.ndarray, cached: np.ndarray, seconds: np.ndarray) -> Roofline:
     """The roofline of the least sum of squared relative errors: every knee is tried, the rest is a non-negative fit.
 
+    The cache is taken to cost nothing where cached tokens do not double, as with one batch and one context: it could
+    not be told from the weights there, and times at other contexts would be made up.
+
     Raises:
         ArgumentError: no measurements, or times that are not positive.
     """
     if len(seconds) == 0 or not (seconds > 0).all():
         raise ArgumentError("seconds: needs positive times")
     best: tuple[float, Roofline] | None = None
+    read = cached if cached.max() >= 2 * cached.min() else np.zeros(len(cached))
     candidates = np.unique(np.concatenate([[0.0], tokens, (np.unique(tokens)[1:] + np.unique(tokens)[:-1]) / 2]))
     for knee in candidates:
         over = np.maximum(0.0, tokens - knee)
-        design = np.stack([np.ones(len(seconds)), over, cached], axis=1) / seconds[:, None]
+        design = np.stack([np.ones(len(seconds)), over, read], axis=1) / seconds[:, None]
         (floor, per_token, per_cached), error = nnls(design, np.ones(len(seconds)))
         # Of knees that fit alike, the larger: fewer tokens are then said to cost.
         if best is None or error <= best[0] * (1 + 1e-9):
