@@ -153,6 +153,8 @@ class Planner:
                 clear_temporaries(folder)
             refused = {composed.job.question: composed.refusal for composed in (*wanted, *again) if composed.refusal}
             identities = {one.job.question: one.identity for one in (*wanted, *again) if one.identity}
+            if lacking := _lacking(plan, wanted):
+                say(f"New jobs lack what all jobs of this sweep have: {' '.join(lacking)}. Repeat it, if it is meant.")
             plan = plan.widened(composed.job for composed in wanted)
             write_plan(folder, plan, identities)
         waiting = []
@@ -227,6 +229,15 @@ class Planner:
 def _id_of_refused(overrides: Sequence[str]) -> str:
     """The id of a job of which nothing but its words is known, since its configuration is refused."""
     return identity({}, {"overrides": str(list(overrides))}).name
+
+
+def _lacking(plan: Plan, wanted: Sequence[Composed]) -> list[str]:
+    """What all jobs of a plan were given, and jobs that are added to it have no value for."""
+    if not plan.jobs or not wanted:
+        return []
+    given = {key_of(word) for composed in wanted for word in composed.job.overrides}
+    shared = [word for word in plan.jobs[0].overrides if all(word in job.overrides for job in plan.jobs)]
+    return [word for word in shared if key_of(word) not in given]
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.runs import launchers
+from specbench.runs import sweep as sweeps
 from specbench.runs.combinations import combinations
 from specbench.runs.commandline import parse_command, show
 from specbench.runs.config import as_config
@@ -96,6 +97,21 @@ def test_a_key_of_one_choice_goes_to_the_jobs_of_that_choice():
     ]
     again = planned("resume=latest", "drafter=layer_skip,prompt_lookup", "drafter.layers=6", "gamma=2")
     assert [job.overrides[1] for job in again.waiting[3:]] == ["drafter.layers=6"]
+
+
+def test_jobs_that_are_added_without_what_all_others_have_are_announced(monkeypatch):
+    """Otherwise 2 prompts of 8 tokens stand beside all 72 of 64, and the report compares them."""
+    messages: list[str] = []
+    monkeypatch.setattr(sweeps, "say", messages.append)
+    planned("gamma=1,2", "workload.limit=2", "max_new_tokens=8", "sampler=greedy")
+    planned("resume=latest", "gamma=1,2", "workload.limit=2", "max_new_tokens=8", "sampler=greedy")
+    planned("resume=latest")
+    assert not messages
+    planned("resume=latest", "gamma=3", "max_new_tokens=16")
+    lacking = (
+        "New jobs lack what all jobs of this sweep have: workload.limit=2 sampler=greedy. Repeat it, if it is meant."
+    )
+    assert messages == [lacking]
 
 
 def test_a_key_of_one_choice_goes_to_its_jobs_if_an_experiment_sweeps_the_choices():

@@ -52,6 +52,8 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),
         ({"sampling_params": {"min_new_tokens": 4}}, "min_new_tokens 4 of the request cannot be run"),
         ({"thinking_budget": 4}, "thinking_budget 4 of the request cannot be run"),
+        ({"temprature": 0}, "temprature is no parameter of a request. Did you mean temperature?"),
+        ({"sampling_params": {"max_token": 8}}, "max_token is no parameter of a request. Did you mean max_tokens?"),
         ({"sampling_params": {"regex": "a"}}, "regex 'a' of the request cannot be run"),
         ({"temperature": 0, "sampling_params": {"temperature": 1}}, "temperature 0 and temperature 1 are the same"),
         ({"guided_regex": "a"}, "guided_regex 'a' of the request cannot be run"),
