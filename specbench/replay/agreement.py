@@ -79,6 +79,12 @@ def _check_points(points: pd.DataFrame) -> None:
         wrong = points[name][~(np.isfinite(points[name]) & (points[name] >= 0))]
         if len(wrong):
             raise ArgumentError(f"points: {name} is {wrong.iloc[0]} in line {wrong.index[0]}. Give a number from 0.")
+    for name in ("steps", "expected_steps"):
+        wrong = points[(points[name] == 0) | (points[name] > points["tokens"] + 1e-6)]  # expected steps are rounded
+        if len(wrong):
+            problem = f"{name} is {wrong[name].iloc[0]:g} for {wrong['tokens'].iloc[0]:g} tokens"
+            remedy = "Each step adds at least one token, and each text has a step. Are columns swapped?"
+            raise ArgumentError(f"points: {problem} in line {wrong.index[0]}. {remedy}")
 
 
 def _difference_p(sums: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> float:

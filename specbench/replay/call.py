@@ -1,5 +1,6 @@
 """``specbench.replay``: what every gamma would have accepted, from a trace."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.naming import names_arguments
 from specbench.replay import renewal
 from specbench.replay.imports import read_any
+from specbench.replay.plausible import warning
 from specbench.replay.renewal import Replayed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
@@ -28,6 +30,9 @@ def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int
     Returns:
         One Replayed a gamma, in their order: ``acceptance_length``, ``histogram``, ``steps``, ``drafted``,
         ``accepted``.
+
+    Warns:
+        UserWarning: the texts are hardly the target's own (replay/plausible.py).
 
     Raises:
         ArgumentError: what is no trace, an unknown rule, no gamma at all, a number in place of several, or one outside
@@ -51,4 +56,6 @@ def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int
         raise ArgumentError(f"trace: a {type(trace).__name__}; {problem}")
     if not isinstance(trace, Trace):
         trace = read_any(Path(trace))
+    if doubt := warning(trace):
+        warnings.warn(f"{trace.path or trace.identity.source}: {doubt}", stacklevel=4)  # the line of the caller
     return renewal.replay(trace, rule, gammas)

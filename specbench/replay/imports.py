@@ -5,12 +5,23 @@ The first line says what the texts are samples of:
     {"specbench_trace": 1, "target": "...", "draft": "...", "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0,
      "min_p": 0.0}, "source": "vLLM 0.11", "dtype": "bfloat16"}
 
-and each further line holds one text that the target sampled, without its prompt, scored by both models:
+and each further line holds one text that the target sampled, without its prompt, scored by both models in natural
+logarithms:
 
     {"prompt_id": "a", "sample": 0, "token_ids": [5, 17, 2], "target_logprobs": [...], "draft_logprobs": [...]}
 
 ``sample`` may be left out where a prompt has one text. Where texts end by a stop token, say ``max_new_tokens`` on their
 lines, the most tokens that the engine would have sampled, and leave the stop token in: replay/trace.py says why.
+
+``first_token`` in the first line says which step of the engine emits a text's first token:
+
+    "step"      the default: the first verification does, as in specbench
+    "prefill"   the pass over the prompt does, as in most engines, which draft from the second token on
+
+"prefill" leaves each text's first token out and takes 1 from its max_new_tokens, so that the second token begins the
+trace. A text of one token is left out, because no step was taken for it.
+
+A key that resembles a missing one of these, such as max_tokens, is refused. Other keys are ignored.
 
 A log-probability may be a number; SGLang's [logprob, token_id, text] (``input_token_logprobs``); or vLLM's {"17":
 {"logprob": -0.4, ...}, ...} (``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is
@@ -37,7 +48,7 @@ import pyarrow as pa
 
 from specbench.core.checks import is_number, is_whole
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Origin, is_name, shown
+from specbench.core.machine.files import Origin, is_name, reason, shown
 from specbench.core.sampling_params import SamplingParams
 from specbench.replay.trace import (
     FIELDS,
@@ -52,7 +63,7 @@ from specbench.replay.trace import (
     read_trace,
     trace_of,
 )
-from specbench.replay.values import KEY, NAME, SAMPLER, sampler_of
+from specbench.replay.values import KEY, NAME, SAMPLER, check_keys, sampler_of
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 _DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."
@@ -61,6 +72,9 @@ _RESCORE = (
     "specbench/replay/imports.py says more."
 )
 _PLAIN = {name: float(value) for name, value in SamplingParams().numbers.items()}
+FIRST, STEP, PREFILL = "first_token", "step", "prefill"
+_HEADER_KEYS = ("specbench_trace", "sampler", *NAMES, FIRST)
+_TEXT_KEYS = ("prompt_id", "sample", "token_ids", "target_logprobs", "draft_logprobs", LIMIT)
 _LARGEST = 10**30  # of whole numbers, which JSON may have of any size
 
 
@@ -82,8 +96,11 @@ def read_json_lines(path: str | Path) -> Trace:
     ]
     if not numbered:
         raise source.wrong("the trace is empty")
-    identity = _identity(numbered[0][1], source)
+    header = numbered[0][1]
+    identity = _identity(header, source)
     rows = [(number, row) for number, entry in numbered[1:] for row in _rows(entry, identity, number, source)]
+    if header.get(FIRST) == PREFILL:
+        rows = [(number, _moved(row)) for number, row in rows if row["position"] > 0]
     table = pa.Table.from_pylist([row for _, row in rows], schema=pa.schema(FIELDS))
     return trace_of(table, identity, path, [number for number, _ in rows])
 
@@ -99,6 +116,9 @@ def _identity(header: Mapping[str, Any], source: Origin) -> Identity:
     if header.get("specbench_trace") != VERSION or not isinstance(sampler, dict) or set(sampler) != set(SAMPLER):
         problem = f"the first line does not name the format ({VERSION}) and the sampler ({', '.join(SAMPLER)})"
         raise source.wrong(problem)
+    check_keys(header, _HEADER_KEYS, source, "the first line", elsewhere=[LIMIT])
+    if header.get(FIRST, STEP) not in (STEP, PREFILL):
+        raise source.wrong(f"{FIRST} is {shown(header[FIRST])}, neither {STEP} nor {PREFILL}")
     names = {name: header.get(name, "unknown") for name in NAMES}
     try:
         check_names(names)
@@ -107,13 +127,14 @@ def _identity(header: Mapping[str, Any], source: Origin) -> Identity:
     try:
         return Identity(sampler=sampler_of(sampler), **names)
     except ValueError as error:
-        raise source.wrong(f"the sampler of the first line is no set of numbers ({error})") from error
+        raise source.wrong(f"the sampler of the first line is not valid ({reason(error)})") from error
 
 
 def _rows(entry: Mapping[str, Any], identity: Identity, number: int, source: Origin) -> list[dict[str, Any]]:
     def wrong(problem: str, remedy: str | None = None) -> ConfigError:
         return source.wrong(f"line {number}{problem}", remedy)
 
+    check_keys(entry, _TEXT_KEYS, source, f"line {number}", elsewhere=[FIRST])
     lists = [entry.get(name) for name in ("token_ids", "target_logprobs", "draft_logprobs")]
     if "prompt_id" not in entry or not all(isinstance(values, list) for values in lists):
         raise wrong(" lacks prompt_id, token_ids, target_logprobs or draft_logprobs")
@@ -148,6 +169,12 @@ def _rows(entry: Mapping[str, Any], identity: Identity, number: int, source: Ori
         }
         for position, token in enumerate(tokens)
     ]
+
+
+def _moved(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a text whose first token is left out."""
+    limit = row[LIMIT]
+    return {**row, "position": row["position"] - 1, LIMIT: None if limit is None else limit - 1}
 
 
 def _whole(value: object) -> bool:

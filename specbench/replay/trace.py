@@ -37,7 +37,7 @@ from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
-from specbench.replay.values import KEY, Where, check_values, names, numbers, sampler_of
+from specbench.replay.values import KEY, Where, check_greedy, check_keys, check_values, names, numbers, sampler_of
 
 TRACE = "trace.parquet"
 VERSION = 1
@@ -57,7 +57,7 @@ FIELDS = [
     *((name, pa.float32()) for name in (*REQUIRED, *OPTIONAL)),
     (LIMIT, pa.int64()),
 ]
-_COLUMNS = {name for name, _ in FIELDS}
+_COLUMNS = [name for name, _ in FIELDS]
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ def read_trace(path: str | Path) -> Trace:
         raise source.wrong(f"no column {', '.join(missing)}")
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise source.wrong(f"several columns named {', '.join(twice)}")
+    check_keys(written, _COLUMNS, source, "the table")
     return trace_of(table, _identity(table.schema.metadata or {}, source), path)
 
 
@@ -203,6 +204,8 @@ def _identity(metadata: Mapping[bytes, bytes], source: Origin) -> Identity:
         raise source.wrong(f"its metadata does not say what it is a trace of (no {_METADATA.decode()})")
     written = source.parsed(metadata[_METADATA], "its metadata")
     try:
+        if not isinstance(written, dict):
+            raise ValueError(f"{shown(written)} is not an object")
         if written.pop("version") != VERSION:
             raise source.wrong(f"not of the trace format's version {VERSION}")
         check_names(written)
@@ -212,7 +215,7 @@ def _identity(metadata: Mapping[bytes, bytes], source: Origin) -> Identity:
             raise ValueError(f"shaping is {shown(written['shaping'])}, not an object")
         sampler = sampler_of(written.pop("sampler"))
         return Identity(sampler=sampler, **written)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {reason(error)})"
         raise source.wrong(problem) from error
 
@@ -232,7 +235,8 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
 
     Raises:
         ConfigError: an empty table; a text that occurs twice; positions that do not count 0, 1, 2, ...; a null in a
-            required column; values that a column cannot have (values.py); a limit below its text's length.
+            required column; values that a column cannot have (values.py), such as a log_p other than 0 at
+            temperature 0; a limit below its text's length.
     """
     source = Origin(KEY, path, _REMEDY)
     if table.num_rows == 0:
@@ -251,6 +255,8 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
     present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
     columns = {name: numbers(table, name, pa.float32(), source) for name in (*REQUIRED, *present)}
     check_values(columns, source, where)
+    if identity.sampler["temperature"] == 0:
+        check_greedy(columns["log_p"], source, where)
     limits = _limits(table, starts, source, where)
     return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits, path)
 

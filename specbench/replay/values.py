@@ -1,18 +1,26 @@
 """What a trace's columns and its sampler may hold. Every refusal names the file, the line and the value."""
 
+import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from specbench.core.checks import is_number
+from specbench.core.errors import ConfigError
 from specbench.core.machine.files import LONGEST_NAME, Origin, clipped, is_name, reason, shown
+from specbench.core.sampling_params import RECORDED, SamplingParams
 
 KEY = "protocol.trace"
-_SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0)}
-SAMPLER = tuple(_SAMPLER_RANGES)
+SAMPLER = RECORDED
+_CHECKS = {field.name: field.metadata["check"] for field in dataclasses.fields(SamplingParams)}
 _LOG = "Log-probabilities are at most 0, and a token that was sampled had a probability: log_p is finite."
+_GREEDY = (
+    "Engines report log-probabilities of temperature 1. Write 0 for log_p; for log_q write 0 where the draft's most "
+    "likely token is the text's, and -Infinity elsewhere."
+)
 _FLAG = "Write 1 for yes and 0 for no."
 _ENTROPY = "Entropies are in nats, from 0."
 NAME = f"Prompts have names of 1 to {LONGEST_NAME} printable characters, or whole numbers."
@@ -37,20 +45,35 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
     """The numbers of a sampler, top_k -1 (off) as 0.
 
     Raises:
-        ValueError: other names than those of SAMPLER, or a value that no sampler has.
+        ValueError: other names than those of SAMPLER, or a value that SamplingParams refuses.
     """
     if set(given) != set(SAMPLER):
         raise ValueError(f"sampler of {clipped(', '.join(sorted(given)) or 'nothing')}, not of {', '.join(SAMPLER)}")
-    numbers = {}
-    for name, (low, high) in _SAMPLER_RANGES.items():
-        value = given[name]
-        if not is_number(value) or not low <= value <= high:
-            raise ValueError(f"{name} {shown(value)} is not a number from {low:g} to {high:g}")
-        if value > _LARGEST:
-            raise ValueError(f"{name} is infinite")
-        numbers[name] = float(value)
-    numbers["top_k"] = max(0.0, numbers["top_k"])
-    return numbers
+    for name, value in given.items():
+        if not is_number(value):
+            raise ValueError(f"{name} {shown(value)} is not a number")
+    try:
+        return {name: float(_CHECKS[name](name, given[name])) for name in SAMPLER}
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def check_keys(
+    written: Collection[str], known: Sequence[str], source: Origin, place: str, elsewhere: Sequence[str] = ()
+) -> None:
+    """Raises ConfigError for an unknown key that resembles a missing one, because its value would be ignored.
+
+    Args:
+        written: the keys in this place of the file.
+        known: the keys that are read in this place.
+        elsewhere: keys of another place that users write here by mistake.
+    """
+    candidates = [*(name for name in known if name not in written), *elsewhere]
+    for name in written:
+        # Other keys may stay, such as the text itself. A ratio of 0.8 refuses max_tokens and accepts num_tokens.
+        if name not in known and (near := difflib.get_close_matches(name, candidates, n=1, cutoff=0.8)):
+            guess = "" if near[0] == name else f"Did you mean {near[0]}? "
+            raise source.wrong(f"{place} has {shown(name)}, which is not read there", f"{guess}{source.remedy}")
 
 
 def numbers(table: pa.Table, name: str, kind: pa.DataType, source: Origin, *, null: int | None = None) -> np.ndarray:
@@ -100,3 +123,10 @@ def check_values(columns: Mapping[str, np.ndarray], source: Origin, where: Where
             others = int(wrong.sum()) - 1
             more = f", and {others:,} other values are impossible too" if others else ""
             raise source.wrong(f"{name} is {values[row]:.6g} in {where(row)}{more}", remedy)
+
+
+def check_greedy(log_p: np.ndarray, source: Origin, where: Where) -> None:
+    """Raises ConfigError for a log_p other than 0, where the sampler has temperature 0."""
+    if len(wrong := np.flatnonzero(log_p < -1e-5)):
+        problem = f"log_p is {log_p[wrong[0]]:.6g} in {where(int(wrong[0]))}, but at temperature 0 p is one token"
+        raise source.wrong(f"{problem}, so that log_p is 0", _GREEDY)

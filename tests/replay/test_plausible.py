@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import specbench
 from specbench.replay.plausible import FALSE_ALARM, log_evidence, warning
 from specbench.replay.trace import Trace
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
@@ -46,6 +47,8 @@ def test_spoiled_traces_are_warned_of(seed):
     assert warning(trace) is None
     log_p, log_q = trace.columns["log_p"], trace.columns["log_q"]
     for spoiled in (changed(trace, log_q=np.roll(log_q, 1)), changed(trace, log_p=log_q, log_q=log_p)):
+        with pytest.warns(UserWarning, match="toy: The mean of q/p"):
+            specbench.replay(spoiled, "token", [1])
         message = warning(spoiled)
         assert message is not None
         assert "swapped" in message

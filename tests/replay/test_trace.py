@@ -149,6 +149,23 @@ def test_three_engines_say_the_same(tmp_path):
     assert set(trace.columns) == {"log_p", "log_q"}  # what engines do not report is missing, not zero
 
 
+def test_the_first_token_of_a_prefill_is_left_out(tmp_path):
+    """The same trace as of texts that begin at the second token, with a limit less by one."""
+    tokens, log_p, log_q = [17, 4, 9], [-0.5, -1.5, -1.0], [-0.25, -2.0, -0.75]
+    texts = [
+        {"prompt_id": name, "token_ids": tokens[:n], "target_logprobs": log_p[:n], "draft_logprobs": log_q[:n]} | limit
+        for name, n, limit in (("a", 3, {"max_new_tokens": 8}), ("one token", 1, {"max_new_tokens": 8}), ("b", 2, {}))
+    ]
+    got = read_any(json_lines(tmp_path, HEADER | {"first_token": "prefill"}, *texts))
+    assert (list(got.prompts), got.starts.tolist(), got.tokens.tolist()) == (["a", "b"], [0, 2, 3], [4, 9, 4])
+    assert got.columns["log_p"].tolist() == [-1.5, -1.0, -1.5]
+    assert got.columns["log_q"].tolist() == [-2.0, -0.75, -2.0]
+    assert got.limits is not None
+    assert got.limits.tolist() == [7, 1]
+    step = read_any(json_lines(tmp_path, HEADER | {"first_token": "step"}, *texts))
+    assert step.lengths.tolist() == [3, 1, 2]
+
+
 GOOD = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-1.0]}
 
 

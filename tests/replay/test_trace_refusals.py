@@ -37,9 +37,31 @@ LINES: Cases = {
     "no header": (lines(GOOD), ("the first line does not name the format",)),
     "header of one parameter": (lines(HEADER | {"sampler": {"temperature": 1}}, GOOD), ("does not name the format",)),
     "target a list": (lines(HEADER | {"target": [1]}, GOOD), ("does not say what it is of (target is [1]",)),
-    "temperature below 0": (lines(*of_sampler(temperature=-1)), ("temperature -1 is not a number from 0",)),
-    "temperature infinite": (lines(*of_sampler(temperature=float("inf"))), ("temperature is infinite",)),
-    "top_p true": (lines(*of_sampler(top_p=True)), ("is no set of numbers (top_p True",)),
+    "temperature below 0": (
+        lines(*of_sampler(temperature=-1)),
+        ("of the first line is not valid (temperature=-1: below 0. Use 0 for greedy",),
+    ),
+    "temperature infinite": (lines(*of_sampler(temperature=float("inf"))), ("temperature=inf: not a finite number",)),
+    "top_p true": (lines(*of_sampler(top_p=True)), ("is not valid (top_p True is not a number",)),
+    "top_p 0": (lines(*of_sampler(top_p=0)), ("is not valid (top_p=0: outside (0, 1]",)),
+    "top_k a fraction": (lines(*of_sampler(top_k=1.5)), ("is not valid (top_k=1.5: not a count of tokens",)),
+    "temperature 0 and another log_p": (
+        lines(of_sampler(temperature=0)[0], GOOD | {"target_logprobs": [0.0], "prompt_id": "b"}, GOOD),
+        ("log_p is -1 in line 3, but at temperature 0 p is one token", "of temperature 1. Write 0 for log_p"),
+    ),
+    "draft misspelt": (
+        lines({"drfat" if name == "draft" else name: value for name, value in HEADER.items()}, GOOD),
+        ("the first line has 'drfat', which is not read there. Did you mean draft?",),
+    ),
+    "limit in the header": (lines(HEADER | {"max_new_tokens": 9}, GOOD), ("line has 'max_new_tokens', which",)),
+    "first_token in a text's line": (entry(first_token="prefill"), ("line 3 has 'first_token', which is not read",)),
+    "first_token unknown": (lines(HEADER | {"first_token": 1}, GOOD), ("first_token is 1, neither step nor prefill",)),
+    "no steps": (lines(HEADER | {"first_token": "prefill"}, GOOD), ("the trace is empty",)),
+    "limit misspelt": (
+        entry(max_tokens=9),
+        ("line 3 has 'max_tokens', which is not read there. Did you mean max_new",),
+    ),
+    "sample misspelt": (entry(smaple=1), ("Did you mean sample?",)),
     "no draft": (lines(HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}), ("line 2 lacks",)),
     "name null": (entry(prompt_id=None), ("line 3: prompt_id None is no name",)),
     "name half a character": (entry(prompt_id="\ud800"), ("line 3: prompt_id '\\ud800' is no name",)),
@@ -108,9 +130,10 @@ TABLES: Cases = {
         lambda path: pq.write_table(table().append_column("token", table()["token"]), path),
         ("several columns named token",),
     ),
+    "limit misspelt": (parquet(max_newtokens=pa.array([2, 2, 2])), ("table has 'max_newtokens'", "mean max_new_tok")),
     "no metadata": (metadata(None), ("its metadata does not say what it is a trace of (no specbench.trace)",)),
     "metadata cut off": (metadata("{"), ("its metadata is not JSON",)),
-    "metadata a list": (metadata("[]"), ("its metadata does not say what it is a trace of",)),
+    "metadata a list": (metadata("[]"), ("what it is a trace of (ValueError: [] is not an object)",)),
     "version from the future": (identity(version=9), ("not of the trace format's version 1",)),
     "key unknown": (identity(more=1), ("does not say what it is a trace of (TypeError",)),
     "target half a character": (identity(target="\ud800"), ("target is '\\ud800', not a text",)),
@@ -119,7 +142,7 @@ TABLES: Cases = {
     "shaping a list": (identity(shaping="[]"), ("shaping is '[]', not an object",)),
     "temperature null": (
         identity(sampler={**IDENTITY.sampler, "temperature": None}),
-        ("temperature None is not a number from 0",),
+        ("temperature None is not a number",),
     ),
     "prompt floats": (parquet(prompt=pa.array([0.5, 0.5, 0.5])), ("prompt holds double, not texts",)),
     "prompt not UTF-8": (
@@ -180,6 +203,14 @@ def test_limits_may_be_missing(tmp_path):
     assert imported.draft_limits.tolist() == [8, 0]
 
 
+def test_other_keys_may_stay(tmp_path):
+    """As in an engine's own log; a key like an optional one is refused only if the optional one is missing."""
+    others = {"text": "a b", "prompt": "x", "prompt_token_ids": [1], "num_tokens": 1, "stop_token": 2}
+    line = GOOD | {"sample": 0, "samples": 1, "max_new_tokens": 9, "max_tokens": 9}
+    trace = read_any(json_lines(tmp_path, HEADER | {"model": "m"}, GOOD | others | {"prompt_id": "b"}, line | others))
+    assert trace.draft_limits.tolist() == [0, 8]
+
+
 def test_samplers_that_are_the_same(tmp_path):
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     trace = read_any(json_lines(tmp_path, *of_sampler(top_k=-1)))
@@ -188,7 +219,8 @@ def test_samplers_that_are_the_same(tmp_path):
         ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
     ):
         check_sampler(trace, off | {"top_p": 0.9}, "x")
-    greedy = read_any(json_lines(tmp_path, *of_sampler(temperature=0, top_p=0.5, top_k=7)))
+    header, _ = of_sampler(temperature=0, top_p=0.5, top_k=7)
+    greedy = read_any(json_lines(tmp_path, header, GOOD | {"target_logprobs": [0.0]}))
     check_sampler(greedy, off | {"temperature": 0}, "x")  # whatever it would truncate, greedy takes the first
     with pytest.raises(ConfigError, match="temperature"):
         check_sampler(greedy, off, "x")
