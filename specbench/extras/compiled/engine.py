@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.core import fusion
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
-from specbench.core.machine.progress import say
+from specbench.core.machine.progress import say, say_once
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import Captured, GraphEngine
@@ -43,6 +43,8 @@ class CompiledEngine(GraphEngine):
         from specbench.kernels import dependent
 
         super()._attach(components, stopwatch)
+        if ranks.is_rank0():
+            say_once("engine=compiled: code that is not in the caches of PyTorch and Triton takes minutes to compile")
         self._early = dependent.possible(self._device)
         self._compile()
 
