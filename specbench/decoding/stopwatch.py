@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+MOST_EVENTS = 1000  # feedings of prompts whose times were not read
+
 
 class Stamps:
     """Nanoseconds by the clock of the device, each stamped when the work before it is done.
@@ -81,6 +83,8 @@ class Stopwatch:
         yield
         ended.record(torch.cuda.current_stream(self._device))
         self._under_way.append((phase, began, ended))
+        if len(self._under_way) == MOST_EVENTS:
+            self._read()
 
     def add(self, phases: Iterable[str], stamps: Iterable[int]) -> None:
         """Adds the phases between stamps, of which there is one more than phases."""

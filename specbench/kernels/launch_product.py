@@ -155,9 +155,10 @@ def _product_of(
     if alone:
         whole, row_tiles = use.inputs >= inputs, triton.cdiv(count, FEW_OF_FLOAT32)
         share = triton.cdiv(count, row_tiles)
+        lanes, in_turn = lanes_for(share, alone=True), whole and (use.warps == 1 or share == 1)
         options |= {
-            "ROWS": share, "ROW_TILES": row_tiles, "LANES": lanes_for(share, alone=True), "WHOLE": whole,
-            "IN_TURN": whole and (use.warps == 1 or share == 1), "NORMED": normed,
+            "ROWS": share if in_turn or row_tiles > 1 else lanes, "ROW_TILES": row_tiles, "LANES": lanes,
+            "WHOLE": whole, "IN_TURN": in_turn, "NORMED": normed,
         }  # fmt: skip
         operands = _pointers(weight, bias, residual, None if before is None else before.weight, after)
         run(few_kernel, columns * row_tiles, rows, weight, *operands, out, *left, *sizes, epsilon, **options)

@@ -12,14 +12,13 @@ import triton
 WHOLE = 1024  # inputs of float32 that a program holds at once, for a few rows
 FEW_OF_FLOAT32 = 8  # rows of float32 that a program multiplies without matrix units, which take three products for one
 SHORT, LIGHT = 256, 2**18  # inputs, or numbers of a matrix: up to these, up to FEW_ROWS rows are multiplied so
-PROGRAMS_BY_NUMBER = 1000  # at most, where they can have up to this many outputs instead:
-MOST_BY_NUMBER = 8
-SMALL = 2048  # outputs of a small matrix of float32
+PROGRAMS_BY_NUMBER, MOST_BY_NUMBER = 1000, 8  # more programs than these have more outputs, up to this many
+SMALL = 2048  # outputs of a small matrix of float32, for one row or two
 FEW_OF_HALF = 2  # up to this many rows of 16 bits are multiplied so too, if they are shorter than BROAD
 BROAD = 2048
 MOST_AT_ONCE = 2**13  # bytes of a row of weights that a program reads at once
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
-FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast, and matrix units are for float32
+FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast, and float32 goes through matrix units
 LARGE, LARGE_ROWS = (16384, 1024), 64  # but not with large ones, of these outputs and inputs, and up to these rows
 HEAVY = 2**23  # numbers of a matrix that more than one program would have to read for different rows
 AT_ONCE = 100  # programs among which rows of smaller ones are shared out
@@ -111,7 +110,7 @@ def by_number(rows: int, inputs: int, itemsize: int, outputs: int = 0) -> bool:
 
 
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
-    """Whether such a product was faster than PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
+    """Whether such a product was as fast as PyTorch's on an H200 or H100 (experiments/decode_speed.md)."""
     large = itemsize == 2 and outputs >= LARGE[0] and inputs >= LARGE[1]
     return rows <= (LARGE_ROWS if large else FEW_ROWS)
 

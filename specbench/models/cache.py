@@ -169,6 +169,7 @@ class RaggedCache(Cache):
         self.write_at: Int64[Tensor, "B n"] = torch.zeros((0, 0), dtype=torch.int64)
         self.read_rows: slice | Int64[Tensor, " m"] = slice(0)
         self.source: Int64[Tensor, " m"] | None = None
+        self._memory: dict[int, list[Tensor]] = {}  # by row; a view keeps all memory of its layer
         super().__init__(layers=[RaggedLayer(self) for _ in range(num_layers)])
 
     def begin(self, rows: Int64[Tensor, " m"], source: Int64[Tensor, " m"], width: int) -> None:
@@ -189,6 +190,7 @@ class RaggedCache(Cache):
 
     def grow(self, rows: int, capacity: int) -> None:
         """Allocates memory for numbers of requests and positions; cached tokens stay."""
+        self._memory.clear()
         more = (0, 0, 0, capacity - self.capacity, 0, 0, 0, rows - self.rows)
         self.layers = [layer.plain() if isinstance(layer, PackedLayer) else layer for layer in self.layers]
         self.rows, self.capacity = rows, capacity
@@ -201,6 +203,7 @@ class RaggedCache(Cache):
 
         A layer without any gets those of heads such as ``like`` has. Memory that grows is not packed any more.
         """
+        self._memory.clear()
         layers: list[Any] = self.layers
         for i, layer in enumerate(layers):
             if not layer.is_initialized:
@@ -214,9 +217,11 @@ class RaggedCache(Cache):
             layer.keys[rows] = 0
             layer.values[rows] = 0
 
-    def memory_of(self, row: int) -> list[Tensor]:
-        """Returns the memory of a row's keys and values."""
-        return [states[row] for layer in self._written() for states in (layer.keys, layer.values)]
+    def clear_row(self, row: int) -> None:
+        """Sets one row to zero, in few kernels."""
+        if len(self._memory.get(row, ())) < 2 * len(self.layers):  # layers get memory as they are first used
+            self._memory[row] = [states[row] for layer in self._written() for states in (layer.keys, layer.values)]
+        torch._foreach_zero_(self._memory[row])
 
     def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
         """Copies the requests of some rows to others."""

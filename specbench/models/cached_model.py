@@ -188,7 +188,7 @@ class CachedModel(CausalModel, RowCache):
     ) -> None:
         """Feeds a piece of a prompt as :meth:`feed` does, in shapes that depend on its width alone.
 
-        A row's memory (:meth:`memory_of`) has to be zero before its first piece.
+        A row has to be cleared before its first piece.
 
         Args:
             tokens: of the piece, right-padded with any valid id; fewer than the capacity.
@@ -199,9 +199,10 @@ class CachedModel(CausalModel, RowCache):
         self._forward(self._cache, tokens, first, written, (), fixed=True, last=True)
         self._lengths[row] = first + count
 
-    def memory_of(self, row: int) -> list[Tensor]:
-        """Returns the memory of a row's tokens, which has to be zero before :meth:`feed_fixed` begins a text there."""
-        return self._cache.memory_of(row)
+    @torch.inference_mode()
+    def clear(self, row: int) -> None:
+        """Sets the memory of a row's tokens to zero, before :meth:`feed_fixed` begins a text there."""
+        self._cache.clear_row(row)
 
     def _set_fed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Sets the lengths of the requests whose pieces were fed."""

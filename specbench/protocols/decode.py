@@ -57,7 +57,7 @@ from specbench.rules.verifier import capabilities
 
 BY_CATEGORY = "category"
 LOGPROBS = "logprobs.parquet"
-BY_ROUNDING = 1e-3  # of the tokens of a text
+BY_ROUNDING = 1e-3  # of all tokens
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class DecodeProtocol:
                 **({BASELINES: ParquetTable(baselines, BaselineRow)} if baselines else {}),
             },
             figures,
-            failure=forbidden_failure(context, outside / max(measured["tokens"], 1), wrong)
+            failure=forbidden_failure(context, outside, measured["tokens"], wrong)
             or repeat_failure(timed.differing, context.device, context.dtype)
             or wrong_texts(baselines, context.device, context.dtype),
         )
@@ -210,13 +210,13 @@ def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = 
     return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))
 
 
-def forbidden_failure(context: ModelContext, share: float, wrong: str) -> str | None:
+def forbidden_failure(context: ModelContext, outside: int, tokens: int, wrong: str) -> str | None:
     """Why tokens that the target gives no probability are an error, unless the verifier is lossy.
 
     Rounding makes a few: of scores that are nearly equal, another is the largest in a pass of another shape.
     """
     exact = context.device.type == "cpu" and context.dtype == torch.float32
-    if not (exact and context.verifier.lossless and share > BY_ROUNDING):
+    if not (exact and context.verifier.lossless and outside > max(1, BY_ROUNDING * tokens)):
         return None
     return f"verifier={config_name('verifier', context.verifier)} is declared lossless, and wrote {wrong}."
 

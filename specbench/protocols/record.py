@@ -144,5 +144,5 @@ def forbidden(completions: Sequence[Completion], scored: Sequence[dict[str, Tens
         if of_text:
             first = f"the first is token {of_text[0] + 1} of prompt {completion.request.name!r}"
             count = sum(map(len, places))
-            return count, f"{count} tokens that the target gives no probability ({first})"
+            return count, f"{count} token{'s' if count > 1 else ''} that the target gives no probability ({first})"
     return 0, ""

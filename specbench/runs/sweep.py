@@ -235,9 +235,9 @@ def _lacking(plan: Plan, wanted: Sequence[Composed]) -> list[str]:
     """What all jobs of a plan were given, and jobs that are added to it have no value for."""
     if not plan.jobs or not wanted:
         return []
-    given = {key_of(word) for composed in wanted for word in composed.job.overrides}
+    given = [set(map(key_of, composed.job.overrides)) for composed in wanted]
     shared = [word for word in plan.jobs[0].overrides if all(word in job.overrides for job in plan.jobs)]
-    return [word for word in shared if key_of(word) not in given]
+    return [word for word in shared if not all(key_of(word) in keys for keys in given)]
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:

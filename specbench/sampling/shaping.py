@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
+from specbench.core.machine.devices import to_tensor
 from specbench.core.mask import BITS
 from specbench.core.sampling_params import PENALTIES, SamplingParams
 from specbench.core.types import PADDING
@@ -152,8 +153,8 @@ def _tensor(rows: list, name: str, device: torch.device | str) -> Tensor:
         longest, most = max((len(ids) for row in rows for ids in row), default=1), max(map(len, rows))
         nothing = [off] * longest
         rows = _even([[[*ids, *nothing][:longest] for ids in row] for row in rows], nothing)
-        return torch.tensor(rows, dtype=dtype, device=device).view(len(rows), most, longest)
-    return torch.tensor(rows, dtype=dtype, device=device)
+        return to_tensor(rows, device, dtype).view(len(rows), most, longest)
+    return to_tensor(rows, device, dtype)
 
 
 def _even(rows: list[list], off: object) -> list[list]:

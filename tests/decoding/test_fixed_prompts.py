@@ -1,5 +1,7 @@
 """Prompts fed by passes of fixed widths leave a cache as whole prompts do; without a graph, on any device."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -87,6 +89,16 @@ def test_pieces_follow_one_another(cache, fixed, capture, capacity, plain):
     feed([whole[40:200]], [0], [40])
     cache.show(ROWS)
     assert_cached(cache, [whole, text(21), other])
+
+
+def test_memory_that_grows_is_not_held(cache, fixed, capture):
+    """A view of one row, kept to clear it, would hold all that the cache had."""
+    fixed.prepare(cache, 0, 0, capture)
+    fixed.feed(cache, [text(10)], [0], [0])
+    before = [weakref.ref(layer.keys.untyped_storage()) for layer in cache._cache.layers]
+    assert all(storage() is not None for storage in before)
+    cache.reserve(ROWS, 2 * CAPACITY)
+    assert not any(storage() is not None for storage in before)
 
 
 def test_many_prompts_and_other_memory_are_not_taken(cache, fixed):

@@ -52,11 +52,14 @@ def test_without_a_slope_there_is_no_knee():
 
 
 def test_one_batch_and_context_do_not_tell_the_cache_from_the_weights():
-    """Its few cached tokens grow with gamma, and so does the time: read at 20 times as many, it would be that long."""
-    tokens, cached = np.array([1.0, 2, 3, 5]), np.array([54.0, 57, 60, 65])
-    got = fit_roofline(tokens, cached, 1e-4 * cached)
-    assert got.per_cached == 0
-    assert got.seconds(np.array([1.0]), np.array([1100.0]))[0] == pytest.approx(0.0054, rel=0.05)
+    """Cached tokens grow with gamma there, and so does the time: read at ten times as many, it would be that long."""
+    rows = made_up(batches=(1,), contexts=(48,))
+    rows["context"] += 4.0 * rows["gamma"]
+    rows["target"] = 1e-4 * rows["context"]
+    model = fit(rows)
+    assert (model.target.per_cached, model.draft.per_cached) == (0, 0)
+    assert model.target.seconds(np.array([1.0]), np.array([480.0]))[0] == pytest.approx(0.0048, rel=0.1)
+    assert fit(made_up(batches=(1,), contexts=(48, 96))).target.per_cached == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_a_fit_says_what_was_measured_and_interpolates():

@@ -72,7 +72,7 @@ def device_of_rank(device: str) -> str:
 
 
 def to_tensor(numbers: Any, device: torch.device | str, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Returns numbers of the host, in lists, as a tensor. Nothing waits for the device, which may be busy."""
+    """Returns numbers of the host, in lists, as a tensor. A few do not wait for a device that is busy."""
     return torch.tensor(numbers, dtype=dtype).to(device, non_blocking=True)
 
 

@@ -28,14 +28,12 @@ class FixedPrompts:
 
     def __init__(self) -> None:
         # Of each cache its passes by width, and what every pass reads: the row, tokens fed before, the number of
-        # tokens, and the tokens, right-padded. And the memory of each row that had a prompt.
+        # tokens, and the tokens, right-padded.
         self._passes: dict[int, tuple[dict[int, Pass], Int64[Tensor, " numbers"]]] = {}
-        self._memory: dict[tuple[int, int], list[Tensor]] = {}
 
     def forget(self) -> None:
         """Forgets all passes, whose memory has been allocated anew."""
         self._passes.clear()
-        self._memory.clear()
 
     def prepared(self, cache: CachedModel) -> bool:
         """Whether the passes of a cache are captured."""
@@ -72,9 +70,7 @@ class FixedPrompts:
         passes, inputs = self._passes[id(cache)]
         for piece, row, begin in zip(pieces, rows, first, strict=True):
             if begin == 0:
-                if (id(cache), row) not in self._memory:
-                    self._memory[id(cache), row] = cache.memory_of(row)
-                torch._foreach_zero_(self._memory[id(cache), row])
+                cache.clear(row)
             fed = 0
             for width in _cut(len(piece), cache.capacity):
                 tokens = piece[fed : fed + width]

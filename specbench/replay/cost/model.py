@@ -64,20 +64,16 @@ class Roofline:
 def fit_roofline(tokens: np.ndarray, cached: np.ndarray, seconds: np.ndarray) -> Roofline:
     """The roofline of the least sum of squared relative errors: every knee is tried, the rest is a non-negative fit.
 
-    The cache is taken to cost nothing where cached tokens do not double, as with one batch and one context: it could
-    not be told from the weights there, and times at other contexts would be made up.
-
     Raises:
         ArgumentError: no measurements, or times that are not positive.
     """
     if len(seconds) == 0 or not (seconds > 0).all():
         raise ArgumentError("seconds: needs positive times")
     best: tuple[float, Roofline] | None = None
-    read = cached if cached.max() >= 2 * cached.min() else np.zeros(len(cached))
     candidates = np.unique(np.concatenate([[0.0], tokens, (np.unique(tokens)[1:] + np.unique(tokens)[:-1]) / 2]))
     for knee in candidates:
         over = np.maximum(0.0, tokens - knee)
-        design = np.stack([np.ones(len(seconds)), over, read], axis=1) / seconds[:, None]
+        design = np.stack([np.ones(len(seconds)), over, cached], axis=1) / seconds[:, None]
         (floor, per_token, per_cached), error = nnls(design, np.ones(len(seconds)))
         # Of knees that fit alike, the larger: fewer tokens are then said to cost.
         if best is None or error <= best[0] * (1 + 1e-9):
@@ -162,6 +158,9 @@ class CostModel:
 def fit(rows: pd.DataFrame) -> CostModel:
     """A cost model of measured steps (columns of CostRow): every (batch, gamma), gamma 0 among them.
 
+    With one batch and one context the cache is taken to cost nothing: what little it grows during the steps cannot be
+    told from the tokens scored, and times at other contexts would be made up.
+
     Raises:
         ArgumentError: an incomplete grid.
     """
@@ -171,15 +170,16 @@ def fit(rows: pd.DataFrame) -> CostModel:
         raise ArgumentError("rows: every batch must be measured at every gamma, 0 among them")
     batch, gamma, context = (rows[name].to_numpy(dtype=float) for name in ("batch", "gamma", "context"))
     scored, cached, drafting = batch * (gamma + 1), batch * context, gamma > 0
+    read = cached if rows["start_tokens"].nunique() > 1 else np.zeros(len(rows))
     draft = None
     if drafting.any() and (rows["draft"].to_numpy()[drafting] > 0).all():
         passes = rows["draft"].to_numpy()[drafting] / gamma[drafting]
-        draft = fit_roofline(batch[drafting], cached[drafting], passes)
+        draft = fit_roofline(batch[drafting], read[drafting], passes)
     fed = rows["start_tokens"].to_numpy(dtype=float)
     both = rows["start_target"].to_numpy() + rows["start_draft"].to_numpy()
     fed_to_both = drafting if drafting.any() else ~drafting  # plain decoding feeds nothing to the draft
     plain = CostModel(
-        fit_roofline(scored, cached, rows["target"].to_numpy()),
+        fit_roofline(scored, read, rows["target"].to_numpy()),
         draft,
         fit_line(scored, rows["verify"].to_numpy()),
         fit_line(scored, rows["rest"].to_numpy()),
