@@ -145,8 +145,10 @@ class JudgeProtocol:
         missing = [str(mode) for mode in Mode if mode not in source.modes]
         if missing:
             remedy = "Give it both ways: the yaml in conf/source says how."
+            if getattr(source, "recorded", False):
+                remedy = f'Add lines with "mode": "{missing[0]}".'
             raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
-        checkpoint = self._checkpoint(context)
+        checkpoint = self._checkpoint(context, source)
         encode = None if checkpoint is None else checkpoint.encode
         prompts, sentences = (prompts_of(source, self.prompts, lists, encode) for lists in (encode is None, False))
         sentences = [sentence for sentence in sentences if sentence.name in getattr(source, "greedy", (sentence.name,))]
@@ -181,9 +183,12 @@ class JudgeProtocol:
             environment=environment(context.device),
         )
 
-    def _checkpoint(self, context: RunContext) -> TextScorer | None:
+    def _checkpoint(self, context: RunContext, source: Source) -> TextScorer | None:
         if self.target is None or context.sampling.greedy:
             return None
+        if names := getattr(source, "without_prompt", []):
+            problem = f"it reads the prompts of texts, and lines of prompt {names[0]!r} have no prompt"
+            raise ConfigError("protocol.target", self.target, problem, "Add it to the lines, or leave the target out.")
         device, dtype = str(context.device), str(context.dtype).removeprefix("torch.")
         return TextScorer(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
 

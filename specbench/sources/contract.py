@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import SamplingParams
 
+ROUNDING = 1e-6  # by which rounding may take a log-probability above 0
 SAMPLED = "texts.jsonl"  # a job's file of texts, written as they come (protocols/judging/sampler.py)
 
 
@@ -50,7 +51,7 @@ class TextCompletion:
         text: without the prompt.
         token_ids: of the whole text; None if the engine does not return them all.
         finish_reason: "stop", "length", or the engine's own word; None if it does not tell.
-        logprobs: natural logarithms, one for each token; None if none were given.
+        logprobs: natural logarithms, one for each token of the text and none for the prompt's; None if none were given.
         counters: what the engine counted for this text: "drafted", "accepted" and "steps" (verifications) where it
             has them, others under its own names.
         seconds: from sending the request to having the whole text.
@@ -84,6 +85,22 @@ class TextCompletion:
                     raise ArgumentError(f"{name}: {reprlib.repr(values)}; give a tuple of numbers") from error
         if min(self.token_ids or (0,)) < 0:
             raise ArgumentError(f"token_ids: {reprlib.repr(self.token_ids)}; give ids from 0")
+        if problem := logprobs_problem(self.logprobs, self.token_ids):
+            raise ArgumentError(f"logprobs: the text of prompt {self.request.prompt_id!r} has {problem}")
+
+
+def logprobs_problem(logprobs: Sequence[float] | None, token_ids: Sequence[int] | None) -> str | None:
+    """Returns which log-probabilities do not fit a text's tokens, and what to do; None if all do.
+
+    A token's own log-probability is read by its place: those of the prompt in front would put another token's there.
+    """
+    if logprobs is None:
+        return None
+    if token_ids is not None and len(logprobs) != len(token_ids):
+        remedy = "leave the prompt's out, and give one for each token of the text"
+        return f"{len(logprobs)} logprobs for {len(token_ids)} token_ids; {remedy}"
+    wrong = next((value for value in logprobs if not value <= ROUNDING), None)  # NaN too
+    return None if wrong is None else f"the logprob {wrong!r}; give natural logarithms of probabilities, 0 at most"
 
 
 @runtime_checkable
@@ -105,6 +122,8 @@ class Source(Protocol):
         prompts, pairs, greedy, longest (optional): of a source of recorded texts, its prompts by name, how many pairs
             of texts each has, the names of those with texts at temperature 0, and the tokens of its longest texts: of
             those that are compared as drawn, and of those at temperature 0.
+        without_prompt, overruns (optional): of such a source, the names of prompts whose text it does not know, and by
+            mode how many texts state a limit, and what is wrong with each that is longer.
         chat (optional): whether a chat template is applied to prompts, so that no checkpoint can score the texts.
         draft (optional): the draft model; None if it drafts without one.
         gamma (optional): how many tokens it drafts a step.

@@ -4,20 +4,21 @@ Each line is an object with ``prompt_id``, ``mode`` ("plain" or "speculative") a
 may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_reason``, ``logprobs``, ``counters``,
 ``seconds``, ``engine``, ``sampling`` (the parameters that are not off, by name), and ``question``: why protocol=judge
 sampled the text. Lines are read in their order. Without temperature or sampling the run's are taken for granted.
+Log-probabilities are natural logarithms, one for each of ``token_ids``. protocol.target needs ``prompt``.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.core.checks import check_path
+from specbench.core.checks import check_path, nearest
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import Origin, reason, shown
-from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, SamplingParams
+from specbench.core.sampling_params import DEFAULTS, NUMBERS, SHAPING, TRUNCATIONS, SamplingParams
 from specbench.exactness.two_sample.pairs import words_of
-from specbench.sources.contract import Mode, TextCompletion, TextRequest
+from specbench.sources.contract import Mode, TextCompletion, TextRequest, logprobs_problem
 from specbench.sources.parameters import active_params
 from specbench.sources.values import Kind, is_a, is_counters, is_logprobs, is_name, is_number, is_token_ids
 
@@ -58,10 +59,15 @@ def line_of(completion: TextCompletion, question: str, engine: str) -> str:
 
 
 def _check_sampling(request: TextRequest, line: Mapping[str, Any], path: Path) -> None:
-    """Raises ConfigError for a text of another distribution than the request's, as far as its line says."""
-    stated = {name: value for name, value in line.get("sampling", {}).items() if name in _DISTRIBUTION}
+    """Raises ConfigError for a text of another distribution than the request's, as far as its line says.
+
+    At temperature 0 truncations are left out, because they keep the likeliest token.
+    """
+    stated = {"temperature": 0.0} if request.sampling.greedy else {}
+    stated |= {name: value for name, value in line.get("sampling", {}).items() if name in _DISTRIBUTION}
     stated |= {"temperature": line["temperature"]} if "temperature" in line else {}
-    wanted = {name: getattr(request.sampling, name) for name in _DISTRIBUTION}
+    names = [name for name in _DISTRIBUTION if not (request.sampling.greedy and name in TRUNCATIONS)]
+    wanted = {name: getattr(request.sampling, name) for name in names}
     used = SamplingParams.from_mapping(stated, **({} if "sampling" in line else wanted))
     for name, value in wanted.items():
         if getattr(used, name) != value:
@@ -89,6 +95,29 @@ def _longest(groups: Iterable[Sequence[Mapping[str, Any]]]) -> int:
     return max((len(line.get("token_ids") or words_of(line.get("text", ""))) for line in lines), default=0) or 1
 
 
+def _limit(line: Mapping[str, Any]) -> int:
+    """The tokens that a line allows its text; all that it has if it states no limit."""
+    limit, count = line.get("max_new_tokens", 0), len(line.get("token_ids", ()))
+    return int(limit) if limit > 0 else count
+
+
+def _cut(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line without the tokens behind its limit: a text's length would count in the comparison of distributions."""
+    if len(line.get("token_ids", ())) <= _limit(line):
+        return dict(line)
+    tokens = {name: line[name][: _limit(line)] for name in ("token_ids", "logprobs") if name in line}
+    return {**line, **tokens, "finish_reason": "length"}
+
+
+def _overruns(lines: Sequence[Mapping[str, Any]]) -> tuple[int, list[tuple[str, str]]]:
+    """How many texts have token ids and a limit, and of each that is longer "too long" and a detail."""
+    return sum("token_ids" in line and "max_new_tokens" in line for line in lines), [
+        ("too long", f"{len(line['token_ids'])} tokens for max_tokens={_limit(line)}, prompt {line['prompt_id']!r}")
+        for line in lines
+        if len(line.get("token_ids", ())) > _limit(line)
+    ]
+
+
 def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
     """The lines of a file, checked, without what is null in them.
 
@@ -112,26 +141,33 @@ def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
         if not isinstance(line, dict) or not {"prompt_id", "mode"} <= set(line):
             raise origin.wrong(f"line {number} is no object with a prompt_id and a mode")
         line = {name: value for name, value in line.items() if value is not None}
-        if problem := _problem(line):
+        if problem := next(_problems(line), None):
             raise origin.wrong(f"line {number} {problem}")
         lines.append(line)
     return lines
 
 
-def _problem(line: dict[str, Any]) -> str | None:
-    """What is wrong with the values of a line."""
+def _problems(line: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with the values of a line. A check may need that the checks before it found nothing."""
     if not is_name(prompt_id := line.get("prompt_id")):
-        return f"has the prompt_id {shown(prompt_id)}, which is no text"
+        yield f"has the prompt_id {shown(prompt_id)}, which is no text"
     if (mode := line.get("mode")) not in list(Mode):
-        return f"has the mode {shown(mode)}, which is neither plain nor speculative"
+        yield f"has the mode {shown(mode)}, which is neither plain nor speculative"
     if "text" not in line and "token_ids" not in line:
-        return "has neither text nor token_ids"
+        yield "has neither text nor token_ids"
     for name, kind in _FIELDS.items():
         if name in line and not is_a(kind, line[name]):
-            return f"has a {name} that cannot be read, {shown(line[name])}"
+            yield f"has a {name} that cannot be read, {shown(line[name])}"
+    missing = tuple(name for name in _FIELDS if name not in line)
+    for name in sorted(line.keys() - _FIELDS.keys() - {"prompt_id", "mode"}):  # engines may have keys of their own
+        if near := nearest(name, missing, 0.8):
+            yield f"has the key {shown(name)}, which is not read. Did you mean {near}? Rename it"
     if unknown := sorted(set(line.get("sampling", {})) - set(DEFAULTS)):
-        return f"has the sampling parameter {shown(unknown[0])}, which is not known here"
-    return None
+        yield f"has the sampling parameter {shown(unknown[0])}, which is not known here"
+    if line.get("question") == GREEDY and line.get("temperature", 0) > 0:
+        yield f"has the question 'greedy' and the temperature {line['temperature']}; give 'distribution', or 0"
+    if problem := logprobs_problem(line.get("logprobs"), line.get("token_ids")):
+        yield f"has {problem}"
 
 
 class FileSource:
@@ -142,8 +178,11 @@ class FileSource:
 
     Attributes:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
+        without_prompt: ids of the prompts that no line has the text of, which is "" in ``prompts``.
         pairs: how many texts of both modes each prompt has.
         greedy: prompts that have texts at temperature 0 of both modes.
+        overruns: by mode, how many texts state a limit, and what is wrong with each that is longer; texts that are
+            compared as drawn are cut at their limit.
         longest: tokens of the longest text that is compared as drawn, and of the longest at temperature 0; words of a
             text without token ids; at least 1.
 
@@ -159,9 +198,11 @@ class FileSource:
     def __init__(self, path: object):
         self.path = check_path("source.path", path)
         self.prompts: dict[str, str] = {}
+        self.without_prompt: list[str] = []
         self.pairs: dict[str, int] = {}
         self.greedy: set[str] = set()
         self.longest = (1, 1)
+        self.overruns: dict[Mode, tuple[int, list[tuple[str, str]]]] = {}
         self.modes: frozenset[Mode] = frozenset(Mode)
         self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
         self._given: dict[tuple[str, Mode, bool], int] = {}
@@ -171,28 +212,33 @@ class FileSource:
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
         prompts: dict[str, set[str]] = defaultdict(set)
         lines = read_lines(self.path)
+        self.overruns = {mode: _overruns([line for line in lines if line["mode"] == mode]) for mode in Mode}
         for line in lines:
             question = line.get("question", GREEDY if line.get("temperature") == 0 else DISTRIBUTION)
             if question in (DISTRIBUTION, GREEDY):
-                texts[line["prompt_id"], Mode(line["mode"]), question == GREEDY].append(line)
-                prompts[line["prompt_id"]].add(line.get("prompt", ""))
-        if lines and not texts:
+                greedy = question == GREEDY
+                texts[line["prompt_id"], Mode(line["mode"]), greedy].append(line if greedy else _cut(line))
+                prompts[line["prompt_id"]].update([line["prompt"]] if "prompt" in line else [])
+        if not lines:
+            raise ConfigError("source.path", self.path, "it has no lines", "Give a file of texts, one a line.")
+        if not texts:
             problem = f"no line has the question {DISTRIBUTION!r} or {GREEDY!r}, for which texts are judged"
             raise ConfigError(
                 "source.path", self.path, problem, "Leave question out of the lines, or name one of them."
             )
         for name, prompt in prompts.items():
-            if len(prompt - {""}) > 1:
+            if len(prompt) > 1:
                 problem = f"its texts of prompt {name!r} have different prompts"
                 raise ConfigError("source.path", self.path, problem, "Give each prompt a prompt_id of its own.")
-        self.prompts = {name: max(prompt) for name, prompt in prompts.items()}
+        self.prompts = {name: max(prompt, default="") for name, prompt in prompts.items()}
+        self.without_prompt = [name for name, prompt in prompts.items() if not prompt]
         self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
         drawn = [texts[name, mode, False][:count] for name, count in self.pairs.items() if count for mode in Mode]
-        greedy = [texts[name, mode, True][:1] for name in self.greedy for mode in Mode]
-        self.longest = (_longest(drawn), _longest(greedy))
+        likeliest = [texts[name, mode, True][:1] for name in self.greedy for mode in Mode]
+        self.longest = (_longest(drawn), _longest(likeliest))
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 
@@ -210,8 +256,7 @@ class FileSource:
             if number >= len(texts):
                 problem = f"has {len(texts)} {mode} texts of prompt {request.prompt_id!r}"
                 raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
-            if not request.sampling.greedy:
-                _check_sampling(request, texts[number], self.path)
+            _check_sampling(request, texts[number], self.path)
             self._check_limit(request, texts[number], number)
             self._given[key] += 1
             completions.append(completion_of(request, texts[number]))

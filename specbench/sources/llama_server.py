@@ -73,14 +73,18 @@ class LlamaServerSource(ServedSource):
             raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
         if request.token_ids is not None:
             reply.check_prompt(reply.get("tokens_evaluated", is_count, _OLD))
-        stop = reply.get("stop_type", str, _OLD)
+        stop, ids, logprobs = reply.get("stop_type", str, _OLD), reply.get("tokens", is_token_ids, _OLD), None
+        if request.sampling.logprobs is not None:
+            logprobs = reply.logprobs("completion_probabilities", _OLD)
+            # It has none for the tokens of a stop string, nor for those that end inside a character.
+            logprobs = logprobs if len(logprobs) == len(ids) else None
         return TextCompletion(
             request=request,
             mode=mode,
             text=reply.get("content", str, _OLD),
-            token_ids=tuple(reply.get("tokens", is_token_ids, _OLD)),
+            token_ids=tuple(ids),
             finish_reason=_FINISH.get(stop, stop),
-            logprobs=None if request.sampling.logprobs is None else reply.logprobs("completion_probabilities", _OLD),
+            logprobs=logprobs,
             counters=timings(reply),
             seconds=seconds,
         )

@@ -105,7 +105,8 @@ class VllmCounters:
     def completion(self, body: Body) -> Any:
         with self.lock:
             self.texts += 1
-        choice = {"text": f" of {body['prompt']}", "finish_reason": "length", "logprobs": {"token_logprobs": [-0.5]}}
+        logprobs = {"token_logprobs": [-0.5] * body["max_tokens"]}
+        choice = {"text": f" of {body['prompt']}", "finish_reason": "length", "logprobs": logprobs}
         if self.token_ids and body.get("return_token_ids"):
             choice["token_ids"] = list(range(body["max_tokens"]))
         return {"choices": [choice] * body["n"], "usage": {"prompt_tokens": len(body["prompt"])}}

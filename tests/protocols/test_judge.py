@@ -19,7 +19,18 @@ from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS, UNKNOWN
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.certificate import UNSCORED
-from specbench.protocols.judging.checks import CHECKS, COPIES, LIMIT, LOGPROBS, SAME_SEED, STOP, _contents, _equal
+from specbench.protocols.judging.checks import (
+    CHECKS,
+    COPIES,
+    LIMIT,
+    LOGPROBS,
+    SAME_SEED,
+    STOP,
+    CheckRow,
+    _contents,
+    _equal,
+    _finding,
+)
 from specbench.protocols.judging.distribution import Sampled
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.protocols.judging.greedy import FORKS
@@ -135,6 +146,45 @@ def test_what_speculation_alone_breaks_refutes(source, check):
     assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
     assert checks(outcome)[check, Mode.PLAIN].failures == 0
     assert outcome.failure is not None
+
+
+class Slips(engines.Engine):
+    """Overruns limits by a token in most requests of some modes, and cuts one text in another mode a token short."""
+
+    def __init__(self, long: Sequence[Mode], short: Mode | None = None) -> None:
+        super().__init__()
+        self.long, self.short, self.slipped = long, short, False
+
+    def limit(self, request: TextRequest, mode: Mode) -> int:
+        if mode is self.short and request.max_new_tokens == 2 and not self.slipped:
+            self.slipped = True
+            return 1
+        return request.max_new_tokens + (mode in self.long and request.seed % 8 > 0)
+
+
+@pytest.mark.parametrize(
+    ("modes", "short", "refuted"),
+    [
+        ((Mode.SPECULATIVE,), Mode.PLAIN, True),
+        (tuple(Mode), None, False),
+    ],
+)
+def test_a_slip_of_plain_texts_excuses_the_same_slip_alone(modes, short, refuted):
+    """One plain text that was too short once hid any number of speculative ones that were too long."""
+    outcome = judged(Slips(modes, short), texts=2)
+    rows = [row for row in outcome.tables[CHECKS].rows if row.check == LIMIT]
+    assert [row.way for row in rows] == ["too short" if short else "too long", "too long"]
+    assert rows[1].failures > 14
+    assert (verdicts(outcome)[2], outcome.failure is not None) == (REFUTED if refuted else MEASURED, refuted)
+    assert f"max_tokens is kept (speculative): not in {rows[1].failures} of 24, too long" in outcome.headline
+
+
+@pytest.mark.parametrize(("plain", "refuted"), [(0, True), (1, True), (8, True), (20, False), (25, False)])
+def test_a_failure_of_speculation_refutes_if_plain_texts_fail_less_often(plain, refuted):
+    rows = [CheckRow(LIMIT, mode, 28, count, "", "too long") for mode, count in zip(Mode, (plain, 25), strict=True)]
+    finding = _finding(rows)
+    assert (finding.verdict == REFUTED) == refuted
+    assert (f"too long; {LIMIT} (plain): not in {plain} of 28" in finding.remark) != refuted
 
 
 class EndsOtherwise(engines.ShowsStops):

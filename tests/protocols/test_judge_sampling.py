@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,36 @@ def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
 
 
+def test_texts_at_temperature_0_of_other_parameters_than_the_run_s_are_refused(tmp_path):
+    """They were compared with the plain ones, and the forks that a penalty makes refuted a sound engine."""
+    ids = {Mode.PLAIN: [3, 5, 7], Mode.SPECULATIVE: [3, 5, 8]}
+    penalty = {Mode.PLAIN: {}, Mode.SPECULATIVE: {"repetition_penalty": 1.3}}
+    lines = [
+        {"prompt_id": "a", "mode": mode, "token_ids": ids[mode], "temperature": 0.0, "sampling": penalty[mode]}
+        | {"logprobs": [-0.01] * 3}
+        for mode in Mode
+    ]
+    with pytest.raises(ConfigError, match=r"^sampler\.repetition_penalty=1\.0: texts of prompt 'a' in .* with 1\.3\."):
+        judged(served(tmp_path, lines), length=None, greedy_length=None)
+    assert verdicts(judged(served(tmp_path, [line | {"sampling": {}} for line in lines])))[1] == REFUTED
+
+
+def test_a_file_s_texts_that_overrun_their_limit_break_the_limit_and_not_the_distribution(tmp_path):
+    """They were refuted as distributed otherwise, by their number of tokens."""
+    judged(engines.OneTooMany(), tmp_path, rounds=0)
+    kept = [line for line in sampled(tmp_path) if line["question"] == "distribution"]
+    outcome = judged(served(tmp_path, kept), length=None)
+    assert verdicts(outcome)[::2] == [NOT_REFUTED, REFUTED]
+    assert re.search(r"max_tokens is kept \(speculative\): not in (\d+) of \1, too long", outcome.headline)
+    assert "texts of 3 tokens" in outcome.documents["certificate.md"]
+
+
+def test_a_file_with_texts_of_one_mode_says_which_are_missing(tmp_path):
+    lines = [{"prompt_id": "a", "mode": "plain", "text": "x"}]
+    with pytest.raises(ConfigError, match='has no speculative texts. Add lines with "mode": "speculative"'):
+        judged(served(tmp_path, lines))
+
+
 def test_a_file_of_texts_at_temperature_0_compares_no_distributions(tmp_path):
     judged(engines.Engine(), tmp_path, rounds=0)
     lines = [line for line in sampled(tmp_path) if line["question"] == "greedy"]
@@ -260,6 +291,12 @@ def test_token_ids_may_be_any_sequence_of_numbers():
         ({"text": None}, "text: None; give a str"),
         *(({"token_ids": ids}, "token_ids: .*; give a tuple of numbers") for ids in ([1.5], ["a"], 3)),
         ({"token_ids": (-1, 2)}, r"token_ids: \(-1, 2\); give ids from 0"),
+        (
+            {"token_ids": [1, 2], "logprobs": [0, 0, 0]},
+            "logprobs: the text of prompt 'a' has 3 logprobs for 2 token_ids",
+        ),
+        ({"logprobs": [-1, 12]}, "logprobs: the text of prompt 'a' has the logprob 12.0; give natural logarithms"),
+        ({"logprobs": [math.nan]}, "logprobs: the text of prompt 'a' has the logprob nan; "),
         ({"counters": {"drafted": "many"}}, "counters: {'drafted': 'many'}; give numbers from 0"),
         ({"counters": {"steps": -1}}, "counters: {'steps': -1}; give numbers from 0"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specbench.core.errors import ConfigError, OutageError
+from specbench.core.errors import ConfigError, OutageError, SpecbenchError
 from specbench.core.sampling_params import SamplingParams
 from specbench.sources import Mode
 from specbench.sources.http import MEBIBYTE
@@ -134,6 +134,15 @@ def test_log_probabilities_that_are_no_numbers_are_named(kind):
     replies |= openai(choices=[{"text": "a", "logprobs": {"token_logprobs": [math.nan]}}])
     with pytest.raises(ConfigError, match=r"logprobs? that can be read"):
         complete(kind, replies, LOGPROBS_WANTED)
+
+
+def test_log_probabilities_that_do_not_fit_their_tokens_are_left_out_or_named():
+    """llama-server has none for the tokens of a stop string; others send logits under the name."""
+    with serving(llama(completion_probabilities=[{"logprob": -0.5}])) as server:
+        (text,) = opened(LlamaServerSource(server.url)).complete([LOGPROBS_WANTED], Mode.SPECULATIVE)
+    assert (text.token_ids, text.logprobs) == ((5,) * 4, None)
+    with pytest.raises(SpecbenchError, match="prompt 'abc' has the logprob 12.0; give natural logarithms"):
+        complete(LlamaServerSource, llama(completion_probabilities=[{"logprob": 12.0}] * 4), LOGPROBS_WANTED)
 
 
 def test_an_empty_text_that_the_model_ended_is_a_text():

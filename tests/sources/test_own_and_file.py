@@ -118,6 +118,14 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
             r"sampler\.logit_bias",
         ),
         ({"sampling": {}}, {"top_k": 5}, r"sampler\.top_k=5: .* were sampled with 0\. Use the parameters"),
+        ({"temperature": 0, "sampling": {"top_p": 0.5}}, {"temperature": 0.0, "top_k": 5}, None),
+        ({"question": "greedy", "sampling": {}}, {"temperature": 0.0}, None),
+        (
+            {"temperature": 0, "sampling": {"repetition_penalty": 1.3}},
+            {"temperature": 0.0},
+            r"sampler\.repetition_penalty=1\.0: texts of prompt 'a' in .* were sampled with 1\.3",
+        ),
+        ({"question": "greedy", "sampling": {"temperature": 1.0}}, {"temperature": 0.0}, r"were sampled with 1\.0"),
     ],
 )
 def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampling, problem, tmp_path):
@@ -174,6 +182,26 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
         ('{"prompt_id": "a", "mode": "plain", "text": "", "seconds": "1"}', "has a seconds that"),
         ('{"prompt_id": "a", "mode": "plain", "text": "", "engine": "\\ud800"}', "has a engine that"),
         ('{"prompt_id": "\\ud800", "mode": "plain", "text": ""}', "has the prompt_id .*, which is no text"),
+        *(
+            (
+                f'{{"prompt_id": "a", "mode": "plain", "text": "", "{key}": 0}}',
+                rf"the key '{key}'.* mean {name}\? Rename",
+            )
+            for key, name in (("token_id", "token_ids"), ("logprob", "logprobs"), ("temprature", "temperature"))
+        ),
+        ("", r"served.jsonl: it has no lines. Give a file of texts"),
+        (
+            '{"prompt_id": "a", "mode": "plain", "text": "", "question": "greedy", "temperature": 1.0}',
+            "line 1 has the question 'greedy' and the temperature 1.0; give 'distribution', or 0",
+        ),
+        *(
+            (f'{{"prompt_id": "a", "mode": "plain", "token_ids": [5, 6], "logprobs": {logprobs}}}', problem)
+            for logprobs, problem in (
+                ("[-0.1, -0.1, -0.1]", "line 1 has 3 logprobs for 2 token_ids; leave the prompt's out"),
+                ("[-0.1]", "1 logprobs for 2 token_ids; .* give one for each token"),
+                ("[-0.1, 0.99]", "the logprob 0.99; give natural logarithms of probabilities, 0 at most"),
+            )
+        ),
         (
             '{"prompt_id": "a", "mode": "plain", "text": "", "sampling": {"typical_p": 0.9}}',
             "has the sampling parameter 'typical_p', which is not known here",
@@ -183,6 +211,24 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
 def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
     with pytest.raises(ConfigError, match=problem):
         written(tmp_path, line)
+
+
+def test_keys_of_an_engine_s_own_are_left_alone(tmp_path):
+    """A key that is near to a known one is a key of the engine's own if the line has the known one too."""
+    line = {"prompt_id": "a", "mode": "plain", "token_ids": [5], "tokens": 1, "model": "m", "prompt_tokens": 3}
+    assert written(tmp_path, json.dumps(line) + "\n").pairs == {"a": 0}
+
+
+def test_drawn_texts_are_cut_at_their_limit_and_overruns_are_counted(tmp_path):
+    line = {"prompt_id": "a", "mode": "plain", "token_ids": [5, 6, 7], "logprobs": [-1.0] * 3, "finish_reason": "stop"}
+    lines = [line, line | {"max_new_tokens": 2}, line | {"max_new_tokens": 2, "temperature": 0.0}]
+    source = written(tmp_path, *(json.dumps(entry) + "\n" for entry in lines))
+    texts = [source.complete([request()], Mode.PLAIN)[0] for _ in range(2)]
+    texts += source.complete([request(temperature=0.0)], Mode.PLAIN)
+    assert [text.token_ids for text in texts] == [(5, 6, 7), (5, 6), (5, 6, 7)]
+    assert (texts[1].logprobs, texts[1].finish_reason) == ((-1.0, -1.0), "length")
+    detail = ("too long", "3 tokens for max_tokens=2, prompt 'a'")
+    assert source.overruns == {Mode.PLAIN: (2, [detail, detail]), Mode.SPECULATIVE: (0, [])}
 
 
 @pytest.mark.parametrize(

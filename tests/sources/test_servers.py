@@ -97,7 +97,7 @@ def test_vllm_returns_ids_and_its_counters_are_of_all_texts():
         source.complete([request()], Mode.SPECULATIVE)
         body = body_of(server) if server.asked[-1][0] != "/metrics" else server.asked[-2][1]
     assert texts[0].token_ids == (0, 1, 2, 3)
-    assert texts[0].logprobs == (-0.5,)
+    assert texts[0].logprobs == (-0.5,) * 4
     assert source.totals == {Mode.SPECULATIVE: {"drafted": 16, "accepted": 12, "steps": 8}}
     # Sent although they are off: vLLM would take the model's own otherwise.
     assert body.items() >= {"model": "m", "top_k": -1, "min_p": 0.0, "top_p": 1.0, "repetition_penalty": 1.0}.items()

@@ -42,7 +42,8 @@ all sets of a mode together.""",
 tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least;
 by the checkpoint, over the other token and less what plain texts are behind its argmax, if the cause says so.""",
     CHECKS: """\
-cases: texts. Limits and stop strings that plain texts keep and speculative ones break refute the engine.""",
+cases: texts. way: in which these texts fail. Limits, stop strings and numbers of texts refute the engine if plain texts
+never fail in the same way, or significantly less often (Fisher's exact test, one-sided, at 1e-4).""",
     SPEED: """\
 95% intervals; signs as in specbench/metrics/definitions.py. Of the timed texts, after one round of warming up.""",
 }
@@ -87,7 +88,8 @@ class Judgement:
     def headline(self) -> str:
         """The verdict in a line."""
         reasons = [finding.answer for finding in self.findings if finding.verdict == self.verdict]
-        return f"{self.verdict}: {' '.join(reasons or [self.findings[0].answer])}"
+        remarks = [finding.remark for finding in self.findings if finding.remark]
+        return f"{self.verdict}: {' '.join([*(reasons or [self.findings[0].answer]), *remarks])}"
 
     @property
     def sentence(self) -> str:

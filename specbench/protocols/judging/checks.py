@@ -1,8 +1,11 @@
 """Seeds, batches, ends of texts, texts of one request and log-probabilities: checks of both modes, a row each."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from scipy import stats
 
 from specbench.core.errors import OutageError, SpecbenchError
 from specbench.core.sampling_params import SamplingParams
@@ -27,11 +30,12 @@ SAME_SEED, ALONE, LIMIT, STOP, COPIES, LOGPROBS, COUPLED = (
     "log-probabilities are those of plain decoding",
     "with the same seed, plain and speculative texts are the same",
 )
-BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, they refute the engine
+BINDING = (LIMIT, STOP, COPIES)  # broken by speculation alone, or by it more often, they refute the engine
+MORE_OFTEN = 1e-4  # level of Fisher's exact test, one-sided, against plain texts that fail in the same way
 SEEDED = (SAME_SEED, ALONE, COUPLED)  # only of a source that takes seeds
 CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
 Greedy = Mapping[Mode, Sequence[TextCompletion]]
-Checked = tuple[int, list[str]]  # how many texts were checked, and what is wrong with each that fails
+Checked = tuple[int, list[tuple[str, str]]]  # how many texts were checked; of each that fails, the way and a detail
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,9 @@ class CheckRow:
     Attributes:
         check, mode: what was checked.
         cases: texts that were checked; 0 if the source cannot be asked.
-        failures: of them.
+        failures: of them, those of this way.
         detail: of the first failure, or why nothing was checked.
+        way: in which these texts fail, such as "too long"; empty if a check has one way alone.
     """
 
     check: str
@@ -50,6 +55,7 @@ class CheckRow:
     cases: int
     failures: int
     detail: str = ""
+    way: str = ""
 
 
 def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy, gamma: int) -> Finding:
@@ -60,7 +66,10 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
         gamma: tokens drafted a step, as far as it is known: limits up to gamma + 3 are tried.
     """
     if getattr(sampler.source, "recorded", False):
-        return not_asked(QUESTION, RECORDED)
+        overruns = getattr(sampler.source, "overruns", {})
+        if not any(wrong for _, wrong in overruns.values()):
+            return not_asked(QUESTION, RECORDED)
+        return _finding([row for mode in Mode for row in _rows(sampler, LIMIT, mode, overruns.__getitem__)])
     some, stopped, distinct = prompts[:PROMPTS], dict[str, _Stopped](), dict[Mode, set[int]]()
 
     def seeded(mode: Mode, question: str, at_once: int = PROMPTS) -> list[TextCompletion]:
@@ -75,14 +84,14 @@ def judge_checks(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Gree
     }
     if isinstance(sampler.source, SourceOfSeveral):
         of_each_mode[COPIES] = lambda mode: _copies(sampler, some, mode, distinct)
-    rows = [_row(sampler, check, mode, ask) for check, ask in of_each_mode.items() for mode in Mode]
-    rows.append(_row(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _equal(*(seeded(mode, "coupled") for mode in Mode))))
-    rows.append(_row(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
+    rows = [row for check, ask in of_each_mode.items() for mode in Mode for row in _rows(sampler, check, mode, ask)]
+    rows += _rows(sampler, COUPLED, Mode.SPECULATIVE, lambda _: _equal(*(seeded(mode, "coupled") for mode in Mode)))
+    rows += _rows(sampler, LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy))
     return _finding(rows)
 
 
-def _row(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Checked]) -> CheckRow:
-    """The row of a check, which raises SpecbenchError if the source cannot be asked."""
+def _rows(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Checked]) -> list[CheckRow]:
+    """The rows of a check, one for each way in which texts fail. It raises SpecbenchError if it cannot be asked."""
     try:
         if check in SEEDED and not sampler.source.takes_seeds:
             raise SpecbenchError("it takes no seeds")
@@ -90,14 +99,18 @@ def _row(sampler: Sampler, check: str, mode: Mode, ask: Callable[[Mode], Checked
     except OutageError:
         raise
     except SpecbenchError as error:
-        return CheckRow(check, mode, 0, 0, f"not checked: {error}")
-    return CheckRow(check, mode, cases, len(wrong), wrong[0] if wrong else "")
+        return [CheckRow(check, mode, 0, 0, f"not checked: {error}")]
+    details: dict[str, list[str]] = defaultdict(list)
+    for way, detail in wrong:
+        details[way].append(detail)
+    failed = [CheckRow(check, mode, cases, len(some), some[0], way) for way, some in details.items()]
+    return failed or [CheckRow(check, mode, cases, 0)]
 
 
 def _equal(one: Sequence[TextCompletion], other: Sequence[TextCompletion]) -> Checked:
     unit = "token" if all(completion.token_ids for completion in one) else "character"
     return len(one), [
-        f"prompt {a.request.prompt_id!r} parts at {unit} {place + 1}"
+        ("", f"prompt {a.request.prompt_id!r} parts at {unit} {place + 1}")
         for a, b in zip(one, other, strict=True)
         if (place := parting(*_contents((a, b)))) is not None
     ]
@@ -118,7 +131,8 @@ def _limit(sampler: Sampler, prompts: Sequence[JudgedPrompt], most: int, mode: M
             raise SpecbenchError("it returns no token ids")
         count, limit = len(completion.token_ids), completion.request.max_new_tokens
         if count > limit or (count < limit and completion.finish_reason == "length"):
-            wrong.append(f"{count} tokens for max_tokens={limit}, prompt {completion.request.prompt_id!r}")
+            detail = f"{count} tokens for max_tokens={limit}, prompt {completion.request.prompt_id!r}"
+            wrong.append(("too long" if count > limit else "too short", detail))
     return len(requests), wrong
 
 
@@ -159,11 +173,11 @@ def _stop(
         cases += stopped.ends_there is not None
         where = f"stop={stop!r}, prompt {prompt.name!r}: the text is {completion.text[-40:]!r}"
         if stopped.ends_there is False:
-            wrong.append(where)
+            wrong.append(("goes on", where))
         elif mode is Mode.PLAIN:
             plain[prompt.name] = stopped
         elif prompt.name in plain and _cut_otherwise(plain[prompt.name], stopped):
-            wrong.append(f"{where}, and the plain one {plain[prompt.name].completion.text[-40:]!r}")
+            wrong.append(("cut otherwise", f"{where}, and the plain one {plain[prompt.name].completion.text[-40:]!r}"))
     if not cases:
         raise SpecbenchError("no text came to its stop string")
     return cases, wrong
@@ -224,8 +238,9 @@ def _copies(sampler: Sampler, prompts: Sequence[JudgedPrompt], mode: Mode, disti
         raise SpecbenchError("there are no plain texts to compare with")
     if mode is Mode.SPECULATIVE and min(distinct[Mode.PLAIN]) > SEVERAL / 2 and distinct[mode] == {1}:
         problem = f"{SEVERAL} equal texts for each of {len(prompts)} prompts, where most plain ones differ"
-        return len(prompts), [problem] * len(prompts)
-    return len(prompts), [f"{len(some)} texts for n={SEVERAL}" for some in texts if len(some) != SEVERAL]
+        return len(prompts), [("equal texts", problem)] * len(prompts)
+    counts = [len(some) for some in texts if len(some) != SEVERAL]
+    return len(prompts), [("another number", f"{count} texts for n={SEVERAL}") for count in counts]
 
 
 def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy) -> Checked:
@@ -245,19 +260,39 @@ def _logprobs(sampler: Sampler, prompts: Sequence[JudgedPrompt], greedy: Greedy)
         cases += 1
         if far:
             a, b = far[0]
-            wrong.append(f"{len(far)} of {len(both)} tokens of prompt {one.request.prompt_id!r}, {b:.3f} for {a:.3f}")
+            detail = f"{len(far)} of {len(both)} tokens of prompt {one.request.prompt_id!r}, {b:.3f} for {a:.3f}"
+            wrong.append(("", detail))
     if not cases:
         raise SpecbenchError("no prompt has token ids and log-probabilities both ways")
     return cases, wrong
 
 
 def _finding(rows: Sequence[CheckRow]) -> Finding:
-    plain = {row.check for row in rows if row.mode == Mode.PLAIN and row.failures}
-    broken = [row for row in rows if row.mode == Mode.SPECULATIVE and row.check in BINDING and row.failures]
-    broken = [row for row in broken if row.check not in plain]
-    measured = [row for row in rows if row.cases]
-    failed = [f"{row.check} ({row.mode}): not in {row.failures} of {row.cases}" for row in measured if row.failures]
+    plain = {(row.check, row.way): row for row in rows if row.mode == Mode.PLAIN and row.failures}
+    failed = [row for row in rows if row.failures]
+    binding = [row for row in failed if row.mode == Mode.SPECULATIVE and row.check in BINDING]
+    broken = any(_more_often(row, plain.get((row.check, row.way))) for row in binding)
+    measured = {(row.check, row.mode) for row in rows if row.cases}
     verdict = REFUTED if broken else MEASURED if measured else NOT_ASKED
-    answer = f"{len(measured) - len(failed)} of {len(measured)} checks hold"
-    answer += f"; {'; '.join(failed)}." if failed else "." if measured else ": the source cannot be asked."
-    return Finding(question=QUESTION, verdict=verdict, answer=answer, rows={CHECKS: list(rows)})
+    answer = f"{len(measured) - len({(row.check, row.mode) for row in failed})} of {len(measured)} checks hold"
+    answer += f"; {_failures(failed)}." if failed else "." if measured else ": the source cannot be asked."
+    remark = ""
+    if binding and not broken:
+        both = [row for one in binding for row in (one, plain[one.check, one.way])]
+        remark = f"Speculative texts fail checks, and plain ones about as often: {_failures(both)}."
+    return Finding(question=QUESTION, verdict=verdict, answer=answer, remark=remark, rows={CHECKS: list(rows)})
+
+
+def _more_often(speculative: CheckRow, plain: CheckRow | None) -> bool:
+    """Whether speculative texts fail in a way that no plain text does, or significantly more of them do."""
+    if plain is None:
+        return True
+    table = [[row.failures, row.cases - row.failures] for row in (speculative, plain)]
+    return float(stats.fisher_exact(table, alternative="greater").pvalue) < MORE_OFTEN
+
+
+def _failures(rows: Sequence[CheckRow]) -> str:
+    return "; ".join(
+        f"{row.check} ({row.mode}): not in {row.failures} of {row.cases}" + (f", {row.way}" if row.way else "")
+        for row in rows
+    )

@@ -24,6 +24,7 @@ class Finding:
         question: in words.
         verdict: REFUTED, NOT_REFUTED, CANNOT_TELL, NOT_ASKED, or MEASURED where nothing can be refuted.
         answer: one sentence.
+        remark: a sentence for the headline of any verdict, on faults that refute nothing; empty if there are none.
         power: what would have been found; empty if nothing is to be said.
         numbers: what the answer rests on, for the certificate's JSON.
         rows: of the question's tables, by name.
@@ -32,6 +33,7 @@ class Finding:
     question: str
     verdict: str
     answer: str
+    remark: str = ""
     power: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, list[Any]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specbench.core.errors import OutageError, SpecbenchError
+from specbench.core.machine.progress import say
 from specbench.core.sampling_params import TOKEN_RULES, SamplingParams
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.two_sample.forks import (
@@ -64,11 +65,14 @@ def judge_greedy(
         except SpecbenchError as error:
             if isinstance(error, OutageError) or scored == greedy:
                 raise
-            plain = texts(Mode.PLAIN, greedy)  # the engine refuses log-probabilities
+            say(f"{sampler.source.engine} is judged at temperature 0 without log-probabilities: {error}")
+            plain = texts(Mode.PLAIN, greedy)
         speculative = texts(Mode.SPECULATIVE, greedy)
     except OutageError:
         raise
     except SpecbenchError as error:
+        if getattr(sampler.source, "recorded", False):  # its prompts have such texts, sampled otherwise than the run
+            raise
         return not_asked(QUESTION, f"The source has no such texts ({error})."), {}
     again = _again(sampler, prompts, length, greedy)
     itself = [_fork(AGAIN, *pair) for pair in zip(plain, again, strict=False)]
