@@ -1,5 +1,7 @@
-"""Checks of numbers that a user gives."""
+"""Checks of numbers and names that a user gives."""
 
+import difflib
+import functools
 import os
 import sys
 from numbers import Integral, Real
@@ -88,3 +90,9 @@ def check_flag(key: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(key, value, "neither true nor false", "Use true or false.")
     return value
+
+
+@functools.lru_cache(1024)  # lines of a file have the same keys
+def nearest(word: str, names: tuple[str, ...], likeness: float = 0.6) -> str:
+    """The name that a word is a misspelling of; "" if none is at least so like it, where 1 is the word itself."""
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=likeness)), "")

@@ -1,14 +1,13 @@
 """What a trace's columns and its sampler may hold. Every refusal names the file, the line and the value."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from specbench.core.checks import is_number
+from specbench.core.checks import is_number, nearest
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import LONGEST_NAME, Origin, clipped, is_name, reason, shown
 from specbench.core.sampling_params import RECORDED, SamplingParams
@@ -68,11 +67,11 @@ def check_keys(
         known: the keys that are read in this place.
         elsewhere: keys of another place that users write here by mistake.
     """
-    candidates = [*(name for name in known if name not in written), *elsewhere]
+    candidates = (*(name for name in known if name not in written), *elsewhere)
     for name in written:
         # Other keys may stay, such as the text itself. A ratio of 0.8 refuses max_tokens and accepts num_tokens.
-        if name not in known and (near := difflib.get_close_matches(name, candidates, n=1, cutoff=0.8)):
-            guess = "" if near[0] == name else f"Did you mean {near[0]}? "
+        if name not in known and (near := nearest(name, candidates, 0.8)):
+            guess = "" if near == name else f"Did you mean {near}? "
             raise source.wrong(f"{place} has {shown(name)}, which is not read there", f"{guess}{source.remedy}")
 
 

@@ -3,7 +3,6 @@
 What a protocol would ignore, the protocol says itself once it is built (``specbench.protocols.settings``).
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from specbench.core.checks import LARGEST_COUNT
+from specbench.core.checks import LARGEST_COUNT, nearest
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
@@ -33,8 +32,8 @@ REFUSED = {
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """``Did you mean block? ``, or nothing if no name is near."""
-    near = difflib.get_close_matches(word, list(names), n=1)
-    return f"Did you mean {near[0]}? " if near else ""
+    near = nearest(word, tuple(names))
+    return f"Did you mean {near}? " if near else ""
 
 
 def check_override(override: Override) -> None:

@@ -6,10 +6,10 @@ What a parameter means, and its range, specbench/core/sampling_params.py knows.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Set
 from typing import Any
 
+from specbench.core.checks import nearest
 from specbench.core.machine.files import shown
 from specbench.core.sampling_params import SamplingParams
 from specbench.runs.workloads.sources import WorkloadRow
@@ -36,7 +36,9 @@ REFUSED = (
 HARMLESS = {"best_of": 1, "typical_p": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
 FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING, "sampling_params"}
-MISSPELLED = sorted((PARAMETERS | RENAMED.keys()) - {"logprobs", "prompt_logprobs", "gamma"})  # those change no text
+MISSPELLED = tuple(
+    sorted((PARAMETERS | RENAMED.keys()) - {"logprobs", "prompt_logprobs", "gamma"})
+)  # those change no text
 NEAR = 0.9  # of 1 that a misspelled name is like its parameter; n_tokens, of data sets, is less like min_tokens
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
@@ -85,8 +87,8 @@ def own_parameters(row: WorkloadRow) -> dict[str, Any]:
         if value and value != HARMLESS.get(name):
             raise row.wrong(f"{name} {shown(value)} of the request cannot be run", _LEAVE_OUT)
     for name in sorted(values.keys() - FIELDS):
-        if near := difflib.get_close_matches(name, MISSPELLED, n=1, cutoff=NEAR):
-            raise row.wrong(f"{name} is no parameter of a request", f"Did you mean {near[0]}? {_LEAVE_OUT}")
+        if near := nearest(name, MISSPELLED, NEAR):
+            raise row.wrong(f"{name} is no parameter of a request", f"Did you mean {near}? {_LEAVE_OUT}")
     usual = (True, row.value.get("messages") is None)  # a chat's template writes its own special tokens
     for name, value in zip(FRAMING, usual, strict=True):
         if values.get(name, value) != value:
