@@ -17,7 +17,7 @@ from matplotlib.text import Text
 
 from specbench.reports.plots import comparisons, cost, decode, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
-from specbench.reports.plots.style import Page, drawn_for, panels, style, width
+from specbench.reports.plots.style import Page, drawn_for, panels, style, width, with_legend
 from tests.analysis.test_latency_analysis import make_case
 from tests.helpers.made_up_rows import estimates, frame, make_row
 
@@ -230,3 +230,17 @@ def test_labels_of_axes_stand_beside_their_panels_and_not_beside_the_legend() ->
         (axes,) = figure.axes
         assert not axes.yaxis.label.get_window_extent().overlaps(figure.legends[0].get_window_extent())
         assert axes.get_ylabel()
+
+
+@pytest.mark.filterwarnings("error")
+@style()
+def test_panels_keep_their_height_beside_a_long_legend():
+    """Of a sweep with 32 settings the legend left no room for axes, as matplotlib warned."""
+    heights = []
+    for count in (8, 32):
+        figure, (axes,) = panels(1, 1, (0.6, 2.0))
+        for i in range(count):
+            axes.plot([1, 2], label=f"temperature 0.{i}, top_p 0.9, batch_size {i}, seed {i}")
+        with_legend(figure).draw_without_rendering()
+        heights.append(axes.get_window_extent().height)
+    assert heights[1] > 0.9 * heights[0]

@@ -25,7 +25,7 @@ from specbench.reports.plots.looks import Look
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
 NARROWEST = 1.5  # inches of a panel whose axis can still be read
-LEGEND_ROW = 0.15  # inches, at the font size of a legend
+LEGEND_ROW, LEGEND_ROWS = 0.176, 2  # inches, at the font size of a legend; rows that a figure has room for as it is
 LABEL_SHARE = 0.85  # of a figure's width that the label of a legend may take beside its mark
 STYLE = {
     "font.size": 8,
@@ -127,7 +127,8 @@ def left_label(every_axes: Iterable[Axes], text: str) -> None:
 def with_legend(figure: Figure, columns: int = 4) -> Figure:
     """The figure with one legend for all panels, outside of them, in as many columns as fit, up to ``columns``.
 
-    The figure grows with the rows that this takes beyond those of ``columns``, so that its panels keep their height.
+    The figure grows with the rows that this takes beyond those of ``columns``, or beyond LEGEND_ROWS, so that panels
+    keep their height.
     Labels that are wider than the figure are broken into lines.
     """
     every = [axes.get_legend_handles_labels() for axes in figure.axes]
@@ -143,7 +144,7 @@ def with_legend(figure: Figure, columns: int = 4) -> Figure:
     rows = math.ceil(len(named) / ncols)
     if ncols == 1:
         rows = sum(broken(label, LABEL_SHARE * figure.get_figwidth()) for label in shown.get_texts())
-    more = rows - math.ceil(len(named) / most_columns)
+    more = rows - min(math.ceil(len(named) / most_columns), LEGEND_ROWS)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
     return figure
 
