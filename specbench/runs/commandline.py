@@ -26,7 +26,7 @@ from specbench.runs.config import GROUPS, OPEN_GROUPS, Config, Yamls, register
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed, values_of
 from specbench.runs.plan import find_sweep, read_plan
 
-QUOTES = "Write key=value, and quotes around a value with special characters, such as 'key=\"a, b\"' or 'key=[\"a=b\"]'."
+QUOTES = "Write key=value, and quotes around special characters, such as 'key=\"a, b\"' or 'key=[\"a=b\"]'."
 
 
 @dataclass(frozen=True)
