@@ -36,9 +36,8 @@ REFUSED = (
 HARMLESS = {"best_of": 1, "typical_p": 1, "repeat_penalty": 1, "top_n_sigma": -1, "response_format": {"type": "text"}}
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
 FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING, "sampling_params"}
-MISSPELLED = tuple(
-    sorted((PARAMETERS | RENAMED.keys()) - {"logprobs", "prompt_logprobs", "gamma"})
-)  # those change no text
+_WITHOUT_EFFECT = {"logprobs", "prompt_logprobs", "gamma"}  # on a text; data sets have columns of names like these
+MISSPELLED = tuple(sorted((PARAMETERS | RENAMED.keys()) - _WITHOUT_EFFECT))
 NEAR = 0.9  # of 1 that a misspelled name is like its parameter; n_tokens, of data sets, is less like min_tokens
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
