@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.devices import synchronize
+from specbench.core.machine.devices import synchronize, texts_repeat
 from specbench.core.machine.files import reason
 from specbench.core.machine.progress import say
 from specbench.decoding import Completion, Decoder, Request
@@ -68,7 +68,7 @@ def against(
 def wrong_texts(rows: Sequence[BaselineRow], device: torch.device, dtype: torch.dtype) -> str | None:
     """Why what was found is an error: a way that failed, or other greedy texts where rounding does not excuse them."""
     failed = [f"{row.name}: {row.note}" for row in rows if row.note.startswith(_FAILED)]
-    strict = device.type == "cpu" and dtype == torch.float32
+    strict = texts_repeat(device, dtype)
     other = [
         f"{row.name}: {row.texts - row.equal_texts} of {row.texts} texts"
         for row in rows

@@ -21,6 +21,7 @@ from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count, check_flag
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
+from specbench.core.machine.devices import texts_repeat
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Request
 from specbench.decoding.detokenize import Tokenizer, text_of
@@ -163,8 +164,7 @@ class DecodeProtocol:
         if empirical:
             figures["empirical_against_target"] = empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
-            headline(measured, timed, capabilities(context.verifier).synthetic)
-            + (f"; {wrong}, so no trace" if wrong else ""),
+            headline(measured, timed, capabilities(context.verifier).synthetic, wrong),
             measured,
             {
                 ROUNDS: ParquetTable(timed.rows(), RoundRow),
@@ -197,8 +197,12 @@ def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
     return pd.DataFrame(log).rename(columns={"name": "prompt"})
 
 
-def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
-    """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
+def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False, wrong: str = "") -> str:
+    """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted.
+
+    Args:
+        wrong: tokens that the target gives no probability (:func:`specbench.protocols.record.forbidden`).
+    """
     ratio = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
     parts = [f"{measured['tokens'] / measured['steps']:.2f} tokens a step, {ratio} times plain decoding"]
     if measured["speedup_low"] is None:
@@ -207,6 +211,8 @@ def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = 
         parts.append("synthetic acceptance, so the texts are no model's")
     if timed.differing:
         parts.append(f"{timed.differing} texts of later rounds are not those of the first")
+    if wrong:
+        parts.append(f"{wrong}, so no trace")
     return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))
 
 
@@ -215,15 +221,15 @@ def forbidden_failure(context: ModelContext, outside: int, tokens: int, wrong: s
 
     Rounding makes a few: of scores that are nearly equal, another is the largest in a pass of another shape.
     """
-    exact = context.device.type == "cpu" and context.dtype == torch.float32
-    if not (exact and context.verifier.lossless and outside > max(1, BY_ROUNDING * tokens)):
+    too_many = texts_repeat(context.device, context.dtype) and outside > max(1, BY_ROUNDING * tokens)
+    if not (too_many and context.verifier.lossless):
         return None
     return f"verifier={config_name('verifier', context.verifier)} is declared lossless, and wrote {wrong}."
 
 
 def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why rounds that wrote other texts than the first are an error; on a GPU or in 16 bits rounding may do that."""
-    if differing == 0 or device.type != "cpu" or dtype != torch.float32:
+    if differing == 0 or not texts_repeat(device, dtype):
         return None
     return (
         f"{differing} texts of later rounds differ from those of the first, though their seeds are the same. The "

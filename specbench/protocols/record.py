@@ -32,14 +32,12 @@ class Recorded:
     """A trace and the table it is stored as.
 
     Attributes:
-        columns: of each text, in the order of the requests (:func:`specbench.protocols.scoring.score_texts`).
         texts: in the order of the trace, where texts of one prompt follow one another.
         seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
     """
 
     trace: Trace
     table: ParquetTable
-    columns: list[dict[str, Tensor]]
     texts: list[Completion]
     seconds_sampling: float = 0.0
     seconds_scoring: float = 0.0
@@ -134,7 +132,7 @@ def recorded(
     limits = [request.max_new_tokens for request in requests]
     table = trace_table(names, limits, [scored[i] for i in order], identity)
     trace = trace_of(table, identity, TRACE)
-    return Recorded(trace, ParquetTable(table, table.schema), scored, [completions[i] for i in order])
+    return Recorded(trace, ParquetTable(table, table.schema), [completions[i] for i in order])
 
 
 def forbidden(completions: Sequence[Completion], scored: Sequence[dict[str, Tensor]]) -> tuple[int, str]:

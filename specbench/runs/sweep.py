@@ -232,12 +232,12 @@ def _id_of_refused(overrides: Sequence[str]) -> str:
 
 
 def _lacking(plan: Plan, wanted: Sequence[Composed]) -> list[str]:
-    """What all jobs of a plan were given, and jobs that are added to it have no value for."""
+    """The overrides of all jobs of a plan whose keys some job that is added to it lacks."""
     if not plan.jobs or not wanted:
         return []
-    given = [set(map(key_of, composed.job.overrides)) for composed in wanted]
+    keys_of_jobs = [set(map(key_of, composed.job.overrides)) for composed in wanted]
     shared = [word for word in plan.jobs[0].overrides if all(word in job.overrides for job in plan.jobs)]
-    return [word for word in shared if not all(key_of(word) in keys for keys in given)]
+    return [word for word in shared if not all(key_of(word) in keys for keys in keys_of_jobs)]
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:

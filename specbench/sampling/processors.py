@@ -25,7 +25,7 @@ class Processor(Protocol):
     """
 
     def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
-        """Returns logits, -inf for a banned token: new ones, or those given, which are a copy."""
+        """Returns logits, -inf for a banned token: new ones, or the argument, which is a copy."""
         ...
 
 
@@ -58,7 +58,7 @@ def apply_processors(
     for chain, rows in chains:
         if history is None:
             raise ArgumentError(f"history: None; {type(chain[0]).__name__} needs to know what precedes each position")
-        changed = logits.clone()  # a processor may write to what it is given; other rows and readers keep theirs
+        changed = logits.clone()  # a processor may write to its argument; other rows and readers keep theirs
         for processor in chain:
             changed = _checked(processor, changed, processor(changed, history))
         logits = changed if rows is None else torch.where(rows[:, None], changed, logits)

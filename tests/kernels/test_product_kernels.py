@@ -3,13 +3,11 @@
 Uninitialised memory is poisoned throughout: what a kernel does not write, or reads before it is written, shows.
 """
 
-import math
-
 import pytest
 import torch
 
 from specbench.core.errors import ArgumentError
-from specbench.kernels import launch, launch_product, product_tiles
+from specbench.kernels import launch, launch_product
 from specbench.kernels.launch_product import (
     MOST_ROWS,
     Norm,
@@ -20,7 +18,7 @@ from specbench.kernels.launch_product import (
     linear_to_norm,
     takes,
 )
-from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEW_ROWS, SHORT, WHOLE, Tiles, tiles
+from specbench.kernels.product_tiles import FEW_OF_FLOAT32, FEW_ROWS, SHORT, Tiles
 from tests.helpers.kernel_cases import DEVICE, on_a_gpu
 from tests.interpreted.interpreter import watched
 
@@ -182,28 +180,6 @@ def test_rows_do_not_depend_on_others(most, end, dtype, shared):
     assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:end], alone)
 
 
-def test_which_kernel_multiplies(monkeypatch):
-    """A few rows of float32, more of a light matrix, and one row or two of 16 bits go through no matrix units."""
-    kernels, run = [], launch_product.run
-    noted = lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))  # noqa: E731
-    monkeypatch.setattr(launch_product, "run", noted)
-    cases = [
-        *((rows, WHOLE, torch.float32) for rows in (1, FEW_ROWS, FEW_ROWS + 1)),
-        *((rows, WHOLE + 8, torch.float32) for rows in (FEW_OF_FLOAT32, FEW_OF_FLOAT32 + 1)),
-        *((rows, 64, torch.float16) for rows in (1, 2, 3)),
-    ]
-    monkeypatch.setattr(product_tiles, "BROAD", 72)
-    monkeypatch.setattr(product_tiles, "LIGHT", 16 * WHOLE)
-    for rows, inputs, dtype in (*cases, (2, 72, torch.float16)):
-        x, weight, _ = operands(rows, 16, inputs, dtype)
-        linear(x, weight, None, counters(weight))
-    few, many = launch_product.few_kernel, launch_product.rows_kernel
-    assert kernels == [few, few, many, few, many, few, few, many, many]
-    assert product_tiles.by_number(FEW_ROWS, SHORT, 4, 9999)
-    assert not product_tiles.by_number(FEW_OF_FLOAT32 + 1, WHOLE, 4, 17), "a heavy matrix"
-    assert not product_tiles.by_number(FEW_OF_FLOAT32 + 1, SHORT + 1, 4), "any matrix, behind a norm"
-
-
 def test_shapes_memory_and_nothing_at_all():
     x, weight, bias = operands(6, 24, 64)
     zeros = counters(weight)
@@ -221,28 +197,6 @@ def test_nan_and_inf_stay():
     product = linear(x, weight, None, counters(weight))
     assert product.isnan().nonzero()[:, 1].unique().tolist() == [3]
     assert product.isinf().nonzero()[:, 1].unique().tolist() == [4]
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5, 17, 33, MOST_ROWS])
-@pytest.mark.parametrize(
-    "size", [(6144, 4096), (5120, 12800), (576, 1536), (2048, 8192), (128256, 2048), (32000, 192), (960, 576), (8, 8)]
-)
-@pytest.mark.parametrize("itemsize", [2, 4])
-def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
-    """Of a GPU with 99 KiB for tiles too: one tile too many, and nothing is launched at all."""
-    outputs, inputs = size
-    use = tiles(rows, outputs, inputs, itemsize, 99 * 1024)
-    lanes = use.rows or 2 ** math.ceil(math.log2(rows))
-    share = math.ceil(math.ceil(inputs / use.splits) / use.inputs) * use.inputs
-    assert share * use.splits >= inputs
-    if use.stages == 1:  # a program holds its only tile in registers
-        assert use.inputs >= inputs
-        assert use.outputs * use.inputs * itemsize <= 2**16
-    else:
-        assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
-    columns, row_tiles = math.ceil(outputs / use.outputs), math.ceil(rows / lanes)
-    assert use.splits == 1 or columns * row_tiles * use.splits <= 2 * product_tiles.MULTIPROCESSORS
-    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= columns * row_tiles
 
 
 def test_what_it_takes():

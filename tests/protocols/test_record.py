@@ -14,7 +14,7 @@ from specbench.models import Pair
 from specbench.protocols import scoring
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.record import record, recorded, repeated
+from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts, shared_fields
 from specbench.replay.trace import TRACE
 from specbench.rules.block.masked import BlockVerifier
@@ -99,6 +99,6 @@ def test_texts_that_were_scored_are_not_scored_again(monkeypatch):
     completions = context.decoder(0).run(requests)
     expected = shared_fields(context, completions)
     assert 0.01 < expected["shared_mass"] < 0.99
-    scored = recorded(context, completions).columns
+    scored = score_texts(context, completions)
     monkeypatch.setattr(scoring, "logits_along", None)
     assert shared_fields(context, completions, scored) == pytest.approx(expected, abs=1e-5)

@@ -76,6 +76,11 @@ def to_tensor(numbers: Any, device: torch.device | str, dtype: torch.dtype = tor
     return torch.tensor(numbers, dtype=dtype).to(device, non_blocking=True)
 
 
+def texts_repeat(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether other texts for the same seeds are an error: on a GPU or in 16 bits rounding makes them."""
+    return device.type == "cpu" and dtype == torch.float32
+
+
 def synchronize(device: torch.device) -> None:
     """Waits for the work on a device, so that the clock can be read."""
     if device.type == "cuda":
