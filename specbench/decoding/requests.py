@@ -15,7 +15,7 @@ from specbench.sampling import SamplingParams
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED
 
 _FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
-_MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
+_MODELS = {BAD_TARGET: "target model", BAD_DRAFT: "drafter"}
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,13 @@ class Completion:
 def _failure(request: Request, number: int, bad: int, verifier: Verifier | None) -> str:
     """Returns a message on a step that failed; of one without a token it names what bans tokens, or the verifier."""
     where = f"prompt {request.name!r} at step {number}"
+    # Resolved parameters have a processor for structured_outputs, which the user knows by that name.
+    own = [processor for processor in request.sampling.processors if not hasattr(processor, "parameter")]
     if bad in _MODELS:
-        remedy = "Check its weights, or use dtype=float32."
-        return f"The {_MODELS[bad]} model returned NaN or infinite logits for {where}. {remedy}"
+        names = ", ".join(type(processor).__name__ for processor in own)
+        first = f"Check sampler.processors ({names}), which change them, and" if own else "Check"
+        remedy = f"{first} its weights, or use dtype=float32."
+        return f"The {_MODELS[bad]} returned NaN or infinite logits for {where}. {remedy}"
     if bad == RANKS_DIFFER:
         name = config_name("verifier", verifier)
         return (
@@ -198,8 +202,6 @@ def _failure(request: Request, number: int, bad: int, verifier: Verifier | None)
             f"model, and that verifier={name} uses only its `streams` argument for randomness."
         )
     sampling = request.sampling
-    # Resolved parameters have a processor for structured_outputs, which the user knows by that name.
-    own = [processor for processor in sampling.processors if not hasattr(processor, "parameter")]
     values = {name: own if name == "processors" else getattr(sampling, name) for name in BANS}
     bans = [f"sampler.{name}" for name, value in values.items() if value]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""

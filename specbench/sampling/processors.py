@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -30,6 +33,8 @@ class Processor(Protocol):
 
 
 Chain = tuple[Processor, ...]
+_TOLERANCE = 1e-3  # of a row alone, relative to its largest logit: sums of other shapes may be rounded otherwise
+_tried: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # processors by their id
 
 
 def on_host(params: SamplingParams) -> str:
@@ -53,16 +58,39 @@ def apply_processors(
         chains: with the rows that each changes; None stands for all rows.
 
     Raises:
-        ArgumentError: processors without a history, or one that does not return logits of the same kind.
+        ArgumentError: processors without a history; one that does not return logits of the same kind, or, at its first
+            call outside of a captured step, other logits for a row alone than for that row of the batch.
     """
     for chain, rows in chains:
         if history is None:
             raise ArgumentError(f"history: None; {type(chain[0]).__name__} needs to know what precedes each position")
         changed = logits.clone()  # a processor may write to its argument; other rows and readers keep theirs
         for processor in chain:
-            changed = _checked(processor, changed, processor(changed, history))
+            changed = _applied(processor, changed, history, rows)
         logits = changed if rows is None else torch.where(rows[:, None], changed, logits)
     return logits
+
+
+def _applied(processor: Processor, logits: Tensor, history: History, rows: Tensor | None) -> Tensor:
+    captured = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+    # Grammars (sampling.structured_outputs) are ours, and know their texts by the batch that they are in.
+    if captured or _tried.get(id(processor)) is processor or hasattr(processor, "parameter"):
+        return _checked(processor, logits, processor(logits, history))
+    row = 0 if rows is None else int(rows.int().argmax())
+    alone = logits[row : row + 1].clone()
+    result = _checked(processor, logits, processor(logits, history))
+    one = {name: getattr(history, name)[row : row + 1] for name in ("request", "offset")}
+    again = _checked(processor, alone, processor(alone, dataclasses.replace(history, **one, tally=None)))[0].float()
+    expected = result[row].float()
+    largest = torch.where(expected.isfinite(), expected, 0.0).abs().max().item()
+    if not torch.allclose(again, expected, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True):
+        raise ArgumentError(
+            f"{type(processor).__name__} returns other logits for a row alone than for the same row of {len(logits)}. "
+            "Let row i of the result depend on row i of the logits and the tokens before it alone, without randomness"
+        )
+    with contextlib.suppress(TypeError):  # an object that knows no weak references is tried each time
+        _tried[id(processor)] = processor
+    return result
 
 
 def _checked(processor: Processor, logits: Tensor, result: object) -> Tensor:

@@ -46,12 +46,12 @@ def test_what_is_under_way_is_told_when_asked(pair):
     assert len(completion.steps) == 1
 
 
-@pytest.mark.parametrize("name", ["target", "draft"])
+@pytest.mark.parametrize("name", ["target model", "drafter"])
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
     requests = make_requests(pair, 3, max_new_tokens=24)
     broken = decoder(pair, engine=engine, stop_ids=frozenset())
-    model = broken.components.target if name == "target" else broken.components.drafter.model
+    model = broken.components.target if name == "target model" else broken.components.drafter.model
     extend, calls = model.extend, []
 
     def failing(token_ids, counts, **others):
@@ -63,8 +63,8 @@ def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, mo
         return ModelOutput(logits, {})
 
     monkeypatch.setattr(model, "extend", failing)
-    step = 6 if name == "target" else 2  # the 7th call of either
-    with pytest.raises(ModelError, match=rf"{name} model returned NaN .* prompt '{requests[1].name}' at step {step}\."):
+    step = 6 if name == "target model" else 2  # the 7th call of either
+    with pytest.raises(ModelError, match=rf"{name} returned NaN .* prompt '{requests[1].name}' at step {step}\."):
         broken.run(requests)
 
 

@@ -189,15 +189,15 @@ def test_graphs_that_nothing_uses_do_not_end_a_capture(on_gpu):
     assert logs(collecting.run(requests)) == expected
 
 
-@pytest.mark.parametrize("name", ["target", "draft"])
+@pytest.mark.parametrize("name", ["target model", "drafter"])
 def test_nan_is_named(on_gpu, name):
     """Weights that are NaN from some layer on: nobody waits for the logits, and the error still says whose they are."""
     broken = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
-    model = broken.target if name == "target" else broken.draft
+    model = broken.target if name == "target model" else broken.draft
     with torch.no_grad():
         model.lm_head.weight[7] = torch.nan
     requests = make_requests(broken, 2)
-    with pytest.raises(ModelError, match=rf"The {name} model returned NaN .* prompt '{requests[0].name}' at step 0\."):
+    with pytest.raises(ModelError, match=rf"The {name} returned NaN .* prompt '{requests[0].name}' at step 0\."):
         decoder(broken, GraphEngine()).run(requests)
 
 

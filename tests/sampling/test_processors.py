@@ -73,6 +73,40 @@ def test_a_processor_that_writes_to_its_logits_changes_no_other_request():
     assert not logits.any()
 
 
+@pytest.mark.parametrize("kind", ["other rows", "calls before", "randomness"])
+def test_a_row_that_depends_on_more_than_itself_is_refused(kind):
+    """At the first call: texts would depend on what is decoded beside them, and on how often."""
+
+    class Wrong:
+        calls = 0
+
+        def __call__(self, logits, history):
+            self.calls += 1
+            added = {"other rows": logits.mean(0), "calls before": self.calls, "randomness": torch.rand(4)}
+            return logits + added[kind] * torch.arange(4)
+
+    with pytest.raises(ArgumentError, match="Wrong returns other logits for a row alone than for the same row of 3"):
+        rows_along(torch.arange(12.0).view(3, 4), SamplingParams(processors=(Wrong(),)), [0], [1, 2])
+
+
+def test_a_processor_is_tried_once_at_a_row_that_it_changes():
+    """Rows of other requests may hold anything, and the second call costs as much as the first."""
+    calls = []
+
+    class Counting:
+        def __call__(self, logits, history):
+            calls.append((len(logits), history.tokens[0].tolist()))
+            return logits.relu()
+
+    processor, ones = Counting(), torch.ones(2, dtype=torch.int64)
+    params = RowParams.of([SamplingParams(), SamplingParams(processors=(processor,))])
+    texts, nothing = torch.tensor([[5], [7]]), torch.zeros(2, 0, dtype=torch.int64)
+    history = History(texts, ones, ones, nothing, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    for _ in range(2):
+        logit_rows(torch.tensor([[torch.nan] * 4, [-1.0, 0, 1, 2]]), params, history)
+    assert calls == [(2, [5]), (1, [7]), (2, [5])]
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("processors", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")]
