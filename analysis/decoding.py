@@ -17,7 +17,7 @@ from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NamedRun, Run, interval, number, plain
 from specbench.reports.plots import decode as plots
-from specbench.reports.plots.empirical import empirical_against_target
+from specbench.reports.plots.exactness import empirical_against_target
 
 from .folder import read_rows
 from .page import Shown, page

@@ -16,7 +16,7 @@ from specbench.replay.cost.forecast import MEASURED, PREDICTED, MeasuredRow
 from specbench.replay.cost.model import COST, fit
 from specbench.reports import Report, Table
 from specbench.reports.cells import interval
-from specbench.reports.plots import cost as plots
+from specbench.reports.plots import replay as plots
 
 from .command import main
 from .folder import read_rows, read_table

@@ -26,7 +26,7 @@ from specbench.protocols.model_context import ModelContext
 from specbench.protocols.protocol import Conditions, Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.settings import NO_TEXTS, check_chains, check_counts, check_fixed_lengths, check_gammas
 from specbench.replay.cost.model import COST, PHASES, CostRow, fit
-from specbench.reports.plots import cost as plots
+from specbench.reports.plots import replay as plots
 
 WARMUP = 2  # steps of each setting before the clock counts
 

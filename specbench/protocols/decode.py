@@ -52,7 +52,7 @@ from specbench.protocols.settings import NOTHING, RoundSettings
 from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import decode as plots
-from specbench.reports.plots.empirical import empirical_against_target
+from specbench.reports.plots.exactness import empirical_against_target
 from specbench.reports.winner import disturbed
 from specbench.rules.verifier import capabilities
 

@@ -33,7 +33,7 @@ from specbench.protocols.settings import (
 from specbench.replay.cost.forecast import MEASURED, PREDICTED, MeasuredRow, PredictedRow, cost_models, forecast
 from specbench.replay.cost.model import COST, CostRow
 from specbench.replay.trace import TRACE
-from specbench.reports.plots import cost as plots
+from specbench.reports.plots import replay as plots
 from specbench.rules.rule import rule_of
 
 

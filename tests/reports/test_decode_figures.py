@@ -17,7 +17,7 @@ from matplotlib.text import Text
 
 from specbench.metrics import theory
 from specbench.reports.plots import decode as plots
-from specbench.reports.plots.empirical import empirical_against_target
+from specbench.reports.plots.exactness import empirical_against_target
 from tests.helpers.made_up_rows import EMPIRICAL_ROWS, estimates, frame, gamma_rows, make_row
 
 

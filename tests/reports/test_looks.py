@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from specbench.reports.plots import comparisons, cost, decode, latency, replay
+from specbench.reports.plots import comparisons, decode, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
 from specbench.reports.plots.style import Page, drawn_for, panels, style, width, with_legend
 from tests.analysis.test_latency_analysis import make_case
@@ -81,7 +81,7 @@ FIGURES = {
             acceptance_length=2.0
         )
     ),
-    "predicted": lambda: cost.predicted_speedups(speedups(["masked", "block", "mine"]), speedups(["masked", "mine"])),
+    "predicted": lambda: replay.predicted_speedups(speedups(["masked", "block", "mine"]), speedups(["masked", "mine"])),
 }  # fmt: skip
 
 
