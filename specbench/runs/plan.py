@@ -183,8 +183,7 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
             raise ConfigError(key, name, f"its {PLAN} is damaged", remedy)
         return Path(name)
     folders = [path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}")]
-    # A link leads to one of the others: the newest, or what a process left that was killed while it made that link.
-    folders = [folder for folder in folders if folder.name != LATEST and not folder.name.startswith(".")]
+    folders = [folder for folder in folders if folder.name != LATEST]  # a link, which leads to one of the others
     plans = [(plan.created, folder) for folder in folders if (plan := read_plan(folder)) is not None]
     if not plans:
         where = OUTPUTS / exp if exp else OUTPUTS

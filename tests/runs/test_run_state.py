@@ -281,16 +281,6 @@ def test_the_newest_sweep_is_found_with_and_without_links(tmp_path, monkeypatch)
     assert not Path("outputs/b/latest").exists()
 
 
-def test_a_link_that_a_killed_process_left_is_no_sweep(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sweep = tmp_path / "outputs/a/2026"
-    sweep.mkdir(parents=True)
-    write_plan(sweep, Plan.new("a", None).widened([PlannedJob(-1, "x", "", ["gamma=1"])]))
-    for name in (".latest.0.1@host.tmp", ".latest.f.1@host.tmp"):
-        (sweep.parent / name).symlink_to(sweep.name)
-    assert find_sweep("latest").name == "2026"
-
-
 def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     sweep = planned_sweep(tmp_path, JobState("a"))
     (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
