@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.metrics.columns import Column, columns_of
-from specbench.metrics.results import RESULT_SCHEMA, CategoryRow
+from specbench.metrics.columns import Column
+from specbench.metrics.results import RESULT_SCHEMA
 from specbench.metrics.run_settings import distinguishing_columns
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
@@ -15,12 +15,11 @@ from specbench.reports.cells import Run, plain
 from specbench.reports.plots.comparisons import speedup_by_category
 
 from .command import main
-from .decoding import by_category, latency, read_categories, read_run
+from .decoding import Category, by_category, latency, read_categories, read_run
 from .page import page
 
 SETTINGS: list[Column] = [Run.temperature, Run.drafter]
 MEASURED = ("tokens drafted", "acceptance rate", "acceptance length", "draft share", "speedup")
-Category = columns_of(CategoryRow)
 
 
 def build(run_dir: Path) -> Report:

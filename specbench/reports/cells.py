@@ -72,19 +72,17 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "shared mass": lambda row: interval(row, Run.shared_mass),
     "draft share": lambda row: number(row[Run.seconds_draft] / row[Run.seconds], ".1%"),
     "check TV": lambda row: number(row[Run.check_tv], ".3f"),
-    "TV (noise)": lambda row: NONE if pd.isna(row[Run.check_tv]) else _beside_noise(row),
+    "TV (noise)": lambda row: _checked(row, "{tv} ({noise})"),
     "check TV / q99": lambda row: f"{number(row[Run.check_tv], '.3f')} / {number(row[Run.check_tv_noise_q99], '.3f')}",
-    "noise mean / q99": lambda row: NONE if pd.isna(row[Run.check_tv]) else _noise(row),
+    "noise mean / q99": lambda row: _checked(row, "{noise} / {q99}"),
     "p": lambda row: number(row[Run.check_p_value], ".3f"),
 }
 
 
-def _beside_noise(row: pd.Series) -> str:
-    return f"{number(row[Run.check_tv], '.3f')} ({number(row[Run.check_tv_noise], '.3f')})"
-
-
-def _noise(row: pd.Series) -> str:
-    return f"{number(row[Run.check_tv_noise], '.3f')} / {number(row[Run.check_tv_noise_q99], '.3f')}"
+def _checked(row: pd.Series, form: str) -> str:
+    """The distance of drawn tokens and that of noise; a dash of a run that was not checked."""
+    tv, noise, q99 = (number(row[name], ".3f") for name in (Run.check_tv, Run.check_tv_noise, Run.check_tv_noise_q99))
+    return NONE if tv == NONE else form.format(tv=tv, noise=noise, q99=q99)
 
 
 def settings(row: pd.Series, names: Iterable[Column]) -> dict[str, str]:

@@ -62,9 +62,9 @@ def _templates() -> jinja2.Environment:
     filters = {
         "html": lambda markdown: Markup(reader.render(str(markdown)).replace("<pre>", '<pre tabindex="0">')),
         "words": lambda markdown: Markup(reader.renderInline(str(markdown))),
+        "anchor": lambda heading: re.sub(r"\W+", "-", heading.lower()).strip("-"),  # by which links find a section
     }
-    environment.filters.update(filters, literal=literal, unbroken=_unbroken)
-    environment.filters.update(anchor=_anchor, svg=_svg, columns=_columns, files=_files)
+    environment.filters.update(filters, literal=literal, unbroken=_unbroken, svg=_svg, columns=_columns, files=_files)
     return environment
 
 
@@ -72,11 +72,6 @@ def _unbroken_words(state: StateCore) -> None:
     for token in state.tokens:
         for child in token.children or ():
             child.content = _unbroken(child.content) if child.type == "text" else child.content
-
-
-def _anchor(heading: str) -> str:
-    """What a link within the page calls a section."""
-    return re.sub(r"\W+", "-", heading.lower()).strip("-")
 
 
 def _unbroken(text: object) -> str:

@@ -38,9 +38,9 @@ class Entry:
     """
 
     name: str
-    page: str
     question: str
-    answer: str
+    page: str = ""
+    answer: str = ""
     date: str = ""
     hardware: str = ""
     trouble: str = ""
@@ -109,24 +109,23 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
             status = SweepStatus.of(sweep)
             whole = status is None or status.complete
             trouble = NO_ANALYSIS if whole else f"{NO_ANALYSIS}; {status.sentence()}. {status.remedy()}"
-            return Entry(name, "", exp, "", trouble=trouble)
+            return Entry(name, exp, trouble=trouble)
         report: Report = analysis.build(sweep)
         stem = file_name(name)
         numbered = (f"{stem}_{number}" for number in itertools.count(2))
         folder = to / next(candidate for candidate in itertools.chain([stem], numbered) if candidate not in taken)
         write(report, folder)
-    except ConfigError as error:
-        return Entry(name, "", exp, "", trouble=str(error))
     except Exception as error:  # one faulty sweep must not hide the others
-        say(f"{sweep}: {message_of(error)}", style="bold red")
-        return Entry(name, "", exp, "", trouble=message_of(error))
+        if not isinstance(error, ConfigError):
+            say(f"{sweep}: {message_of(error)}", style="bold red")
+        return Entry(name, exp, trouble=message_of(error))
     rows = results.read_results(sweep)
     date, hardware = rows["created"].max(), ", ".join(dict.fromkeys(rows["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
     question = next(
         (sentence for sentence in _sentences(literal(report.question)) if sentence.endswith("?")), report.title
     )
-    return Entry(name, page, question, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
+    return Entry(name, question, page, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
 
 
 def answer_of(report: Report) -> str:

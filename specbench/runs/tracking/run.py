@@ -1,5 +1,6 @@
 """A W&B run: made of its folder when a job or a sweep has ended, however it ended; live if that disturbs nothing."""
 
+import contextlib
 import functools
 import os
 import tempfile
@@ -59,10 +60,8 @@ class TrackedRun:
     def begin(self) -> None:
         """Begins it now, so that its curves are seen while the job runs. What fails is told when it ends."""
         if self.settings.mode == "online" and self.group not in _waited:
-            try:
+            with contextlib.suppress(TrackingError):  # no room, too many processes: tried again when the job has ended
                 self.live = self._process("online", live=True)
-            except TrackingError:  # no room, too many processes: it is tried again when the job has ended
-                self.live = None
 
     def end(self) -> str:
         """Logs all that the folder holds, and how the job or the sweep ended; all but done are failures to W&B.
