@@ -1,47 +1,89 @@
-"""Jobs of a sweep that take turns, as a command: what each leaves is what it would have left alone."""
+"""Jobs of a sweep that run in one process, in turn or one after the other: each leaves what it would leave alone."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
+from specbench.rules import RULES, RuleInfo
+from specbench.runs import execute
+from specbench.runs.config import Config
+from specbench.runs.job import JobInfo
+from specbench.runs.plan import Plan, PlannedJob
 from tests.helpers.cli_cases import CUT
 from tests.helpers.command_lines import Ran, run_once
-from tests.helpers.small_sweeps import sweeps
 
+MODULE = """
+import json, random
+from pathlib import Path
+import numpy as np
+import torch
+from specbench.rules.token.naive import NaiveVerifier
+
+class Drawing(NaiveVerifier):
+    drawn = None
+
+    def verify(self, *arguments):
+        if self.drawn is None:
+            self.drawn = [random.random(), np.random.rand(), float(torch.rand(()))]
+            with open("drawn", "a") as file:
+                print(json.dumps(self.drawn), file=file)
+        return super().verify(*arguments)
+"""
+REGISTERING = """
+from specbench.rules import register
+from specbench.rules.rule import ReferenceVerifier, Rule
+from specbench.rules.token.formulas import RULE as TOKEN
+
+LAZY = register(Rule(name="lazy", title="lazy rule", thresholds=TOKEN.thresholds, guarantee="lossless"))
+
+class Ruled(ReferenceVerifier):
+    def __init__(self):
+        super().__init__(LAZY)
+
+class Named:
+    rule, lossless = "lazy", True
+
+    def verify(self, *arguments):
+        return Ruled().verify(*arguments)
+"""
 SMALL = (
     *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=3", "max_new_tokens=4", CUT),
     *("protocol.warmup=0", "protocol.check.prefixes=1", "protocol.check.draws=4", "tracking.mode=disabled"),
 )
 ALONE = ("protocol.together=false", "protocol.rounds=1", "protocol.max_rounds=1")
+QUICK = ("protocol=agreement", "protocol.vocabulary=16", "batch_size=2", "tracking.mode=disabled")
+PLAIN = "specbench.rules.token.naive.NaiveVerifier"
 LINES = {
     "together": SMALL,
     "alone": (*SMALL, *ALONE),
     "greedy and hot": (*SMALL, "verifier=masked", "gamma=1", "sampler.temperature=0,1"),
+    "drawing": ("verifier=naive", "verifier._target_=drawing.Drawing", "seed=1,2", "protocol.draws=5,6", *QUICK),
+    "registering": (
+        *("verifier=naive", f"verifier._target_={PLAIN},registering.Ruled,{PLAIN},registering.Named", "seed=3"),
+        *("protocol.draws=5", *QUICK),
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    return run_once(tmp_path_factory, "jobs_in_turn", {name: (line, True) for name, line in LINES.items()})
+    def write_modules(folder: Path) -> None:
+        (folder / "drawing.py").write_text(MODULE)
+        (folder / "registering.py").write_text(REGISTERING)
 
-
-def sweep_of(ended: dict[str, Ran], name: str) -> Path:
-    (sweep,) = sweeps(ended[name].folder)
-    return sweep
+    lines = {name: (line, "+exp=gamma_sweep" in line) for name, line in LINES.items()}
+    return run_once(tmp_path_factory, "jobs_in_turn", lines, write_modules)
 
 
 def test_each_job_has_its_row_and_its_tables(ended):
-    assert ended["together"].ended.status == 0, ended["together"].ended.text
-    assert (
-        "2 settings and plain decoding take turns: up to 3 rounds of 1 text, at most 60 s"
-        in ended["together"].ended.text
-    )
-    sweep = sweep_of(ended, "together")
-    rows = results.read_results(sweep)
+    says = "2 settings and plain decoding take turns: up to 3 rounds of 1 text, at most 60 s"
+    ended["together"].ended.check(0, says)
+    sweep, rows = ended["together"].sweep, ended["together"].rows
     assert rows["gamma"].tolist() == [1, 2]
     assert rows["rounds_of"].tolist() == [0, 0]
     assert rows["looks"].tolist() == [1, 1]
@@ -52,8 +94,8 @@ def test_each_job_has_its_row_and_its_tables(ended):
 
 @pytest.mark.parametrize("table", [results.STEPS, results.TEXTS, results.EMPIRICAL])
 def test_texts_and_steps_are_those_of_jobs_that_run_alone(ended, table):
-    assert ended["alone"].ended.status == 0, ended["alone"].ended.text
-    one, other = (results.read_jobs(sweep_of(ended, name), table) for name in ("together", "alone"))
+    ended["alone"].ended.check(0)
+    one, other = (ended[name].table(table) for name in ("together", "alone"))
     keys = [name for name in ("job", "prompt", "prefix", "step", "token_id") if name in one]
     one, other = (rows.sort_values(keys, ignore_index=True) for rows in (one, other))
     assert len(one)
@@ -61,11 +103,60 @@ def test_texts_and_steps_are_those_of_jobs_that_run_alone(ended, table):
 
 
 def test_a_job_alone_shares_no_rounds(ended):
-    rows = results.read_results(sweep_of(ended, "alone"))
-    assert rows["rounds_of"].isna().all()
-    assert not list(sweep_of(ended, "alone").glob(f"*/{TOGETHER}"))
+    assert ended["alone"].rows["rounds_of"].isna().all()
+    assert not list(ended["alone"].sweep.glob(f"*/{TOGETHER}"))
 
 
 def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(ended):
-    assert ended["greedy and hot"].ended.status == 0, ended["greedy and hot"].ended.text
-    assert results.read_results(sweep_of(ended, "greedy and hot"))["rounds_of"].tolist() == [0, 1]
+    ended["greedy and hot"].ended.check(0)
+    assert ended["greedy and hot"].rows["rounds_of"].tolist() == [0, 1]
+
+
+def test_jobs_of_one_seed_draw_the_same_from_global_generators(ended):
+    """A user's verifier may use them. What it draws is not to depend on the jobs before."""
+    ended["drawing"].ended.check(0)
+    lines = (ended["drawing"].folder / "drawn").read_text().splitlines()
+    first, second, third, fourth = map(json.loads, lines)
+    assert first == second
+    assert third == fourth
+    assert not {*first} & {*third}
+
+
+def test_a_job_knows_the_rules_of_the_modules_that_it_uses(ended):
+    """The second one imports the module, and later ones find it imported."""
+    ended["registering"].ended.check(0)
+    recorded = sorted(path.parent.name for path in ended["registering"].sweep.glob("*/rules.json"))
+    assert recorded == ["1", "3"]
+
+
+class Built(Exception):
+    """Ends a job before it measures."""
+
+
+def test_a_job_knows_the_rules_of_verifiers_that_it_decodes_with(monkeypatch):
+    """Jobs that share their rounds (protocol.together): the first of each seed decodes with all verifiers."""
+    rule = RuleInfo(name="of_a_module", title="rule of a module", guarantee="lossless")
+    targets, rests = (PLAIN, "mine.Ruled", PLAIN, "mine.Ruled", PLAIN), ("first", "first", "second", "second", "")
+    verifiers = [{"_target_": target} for target in targets]
+    together = [{"verifier": verifiers[i], "gamma": 2, "rest": rest} if rest else {} for i, rest in enumerate(rests)]
+    planned = [PlannedJob(0, str(i), "", [f"seed={i}"], together=part) for i, part in enumerate(together)]
+    plan = Plan.new("adhoc", None).widened(planned)
+
+    known = []
+
+    def built(config, *_):
+        """The first job imports the module, which registers its rule."""
+        if not config.seed:
+            RULES[rule.name] = rule
+        known.append(rule.name in RULES)
+        raise Built
+
+    monkeypatch.setattr(execute, "_built", built)
+    try:
+        for number in range(5):
+            job = JobInfo(number, "", Path(), "adhoc", {}, "", (), plan, False, True)
+            with pytest.raises(Built):
+                execute._measured(Config(verifier=verifiers[number], seed=number), job, "cpu", None)
+        assert known == [True, True, True, True, False]
+    finally:
+        RULES.pop(rule.name, None)
