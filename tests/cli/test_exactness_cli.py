@@ -96,6 +96,7 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
     [
         ("block", ["gamma=2"], "block"),
         ("block", ["+verifier.bits=8"], "block[bits=8]"),
+        ("block", ["verifier.heat=null", "verifier.sampled=true"], "block[heat=null,sampled=true]"),
         ("block", ["verifier._target_=mine.Mine"], "mine.Mine"),
         ("block", ["verifier._target_=mine.Mine", "+verifier.bits=8", "++verifier.a=x"], "mine.Mine[a=x,bits=8]"),
         ("flawed", ["verifier.bug=lenient"], "flawed/lenient"),
@@ -104,7 +105,8 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
     ],
 )
 def test_a_verifier_is_named_by_what_the_command_line_made_of_it(choice, overrides, name):
-    node = {"_target_": "mine.Mine", "bits": 8, "a": "x", "bug": "lenient", "lenience": 0.7}
+    node = {"_target_": "mine.Mine", "bits": 8, "a": "x", "bug": "lenient", "lenience": 0.7, "heat": None}
+    node["sampled"] = True  # named as a command line gives it, and not in Python's words
     overrides = [f"verifier={choice}", *overrides, "verifier@protocol.other=naive", "protocol.other.bits=8"]
     job = PlannedJob(0, "", "", overrides, choices={"verifier": choice})
     assert component_name("verifier", node, job) == name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.analysis import decoding as analysis
-from specbench.core.machine import progress
+from specbench.core.machine.progress import console
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.disturbance import Disturbance
@@ -112,17 +111,16 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
     assert tables(run, ["gamma"])["speedups"] is None  # no speedup of any category is known
 
 
-def test_runs_on_more_and_fewer_prompts_are_told_apart(run, monkeypatch):
+def test_runs_on_more_and_fewer_prompts_are_told_apart(run):
     """Both the runs and their categories have a column of prompts: report and console ended in a KeyError."""
     results = frame([make_row(prompts=prompts, job=job) for job, prompts in enumerate((6, 8))])
     rows = analysis.read_categories(run, results, ["prompts"])
     table = analysis.by_category(rows, results, ["prompts"])["categories"].shown
     assert table["prompts in all"].tolist() == ["6", "8", "6", "8"]
     assert set(table["prompts"]) == {"3"}
-    console = progress.Console(record=True, width=150, file=io.StringIO())
-    monkeypatch.setattr(summary, "console", console)
-    summary.print_categories(results, pd.DataFrame([vars(make_category("a", 1.5))] * 2).assign(job=[0, 1]))
-    assert "prompts in all" in console.export_text()
+    with console.capture() as printed:
+        summary.print_categories(results, pd.DataFrame([vars(make_category("a", 1.5))] * 2).assign(job=[0, 1]))
+    assert "prompts in all" in printed.get()
 
 
 @pytest.mark.parametrize("name", ["gamma", "all", "acceptance length"])
@@ -152,21 +150,21 @@ def test_a_table_of_an_earlier_version_lacks_a_column_and_is_shown(run):
 
 
 def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
-    rows = frame([make_row(gamma=2, job=0)])
-    console = progress.Console(record=True, width=150, file=io.StringIO())
-    monkeypatch.setattr(progress, "console", console)
-    monkeypatch.setattr(summary, "console", console)
-    summary.print_categories(rows, pd.DataFrame())
-    assert console.export_text() == ""
-    summary.print_categories(rows, pd.DataFrame([vars(make_category("[red]", None))]).assign(job=0))
-    output = console.export_text()
+    monkeypatch.setattr(console, "_width", 150)
+
+    def printed(categories: pd.DataFrame) -> str:
+        with console.capture() as shown:
+            summary.print_categories(frame([make_row(gamma=2, job=0)]), categories)
+        return shown.get()
+
+    assert printed(pd.DataFrame()) == ""
+    output = printed(pd.DataFrame([vars(make_category("[red]", None))]).assign(job=0))
     assert "[red]" in output
     assert "protocol.group=category" in output
     assert "without an interval" not in output
     assert "prompts of a category number 3" in output
     alone = dataclasses.asdict(make_category("b", 1.25)) | {"speedup_low": None, "speedup_high": None}
-    summary.print_categories(rows, pd.DataFrame([alone]).assign(job=0))
-    assert "A speedup without an interval is of one batch" in console.export_text()
+    assert "A speedup without an interval is of one batch" in printed(pd.DataFrame([alone]).assign(job=0))
 
 
 def test_wandb_gets_a_table(run):

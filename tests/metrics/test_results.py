@@ -33,6 +33,16 @@ def step(**changes: object) -> dict[str, object]:
     return dataclasses.asdict(StepRow("a", 0, 4, 2, 3, 4)) | changes
 
 
+def leave(sweep: Path, job: int, state: object = None, **changes: object) -> Path:
+    """A job's folder with its row, and what ``job.json`` says; returns the path of the row."""
+    path = sweep / str(job) / results.RESULTS
+    path.parent.mkdir()
+    results.write_rows(path, [example_row(job=job, **changes)], RESULT_SCHEMA)
+    if state is not None:
+        path.with_name("job.json").write_text(json.dumps(state))
+    return path
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -85,10 +95,9 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_collect_merges_finished_jobs_in_order(tmp_path):
     """Twelve jobs, since 10 sorts before 2 as text; one failed before it had a row."""
-    for job in range(12):
-        (tmp_path / str(job)).mkdir()
-        if job != 5:
-            results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
+    (tmp_path / "5").mkdir()
+    for job in {*range(12)} - {5}:
+        leave(tmp_path, job)
     assert results.collect(tmp_path) == 11
     rows = results.read_results(tmp_path)
     assert rows["job"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
@@ -98,10 +107,7 @@ def test_collect_merges_finished_jobs_in_order(tmp_path):
 def test_what_is_collected_is_of_jobs_that_are_done(tmp_path):
     """A job that was killed while it wrote its rows, or right afterwards, runs again: what it left is not read."""
     for job, status in enumerate(("done", "started", "failed", "started")):
-        (tmp_path / str(job)).mkdir()
-        results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
-        (tmp_path / str(job) / "job.json").write_text(json.dumps({"id": str(job), "status": status}))
-    last = tmp_path / "3" / results.RESULTS
+        last = leave(tmp_path, job, {"id": str(job), "status": status})
     last.write_bytes(last.read_bytes()[:100])
     assert results.collect(tmp_path) == 1
     assert results.read_results(tmp_path)["job"].tolist() == [0]
@@ -109,11 +115,9 @@ def test_what_is_collected_is_of_jobs_that_are_done(tmp_path):
 
 def test_rows_of_jobs_that_the_plan_does_not_have_are_not_read(tmp_path):
     """Folders of another sweep's jobs, copied among its own or over one of them; and one whose state is damaged."""
-    for job, state in enumerate(({"id": "a"}, {"id": "x"}, [], {"id": "d"})):
-        (tmp_path / str(job)).mkdir()
-        results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
-        written = {**state, "status": "done"} if state else state
-        (tmp_path / str(job) / "job.json").write_text(json.dumps(written))
+    done = {"status": "done"}
+    for job, state in enumerate(({"id": "a", **done}, {"id": "x", **done}, [], {"id": "d", **done})):
+        leave(tmp_path, job, state)
     planned = [{"number": number, "id": name} for number, name in enumerate("abc")]
     (tmp_path / "plan.json").write_text(json.dumps({"jobs": planned}))
     assert results.collect(tmp_path) == 1
@@ -127,10 +131,9 @@ def test_collect_of_nothing_writes_nothing(tmp_path):
 
 def test_rows_without_the_newest_columns_are_read(tmp_path):
     """Of a sweep before there was a version: what it lacks is empty, in its own table and where rows are gathered."""
-    (tmp_path / "0").mkdir()
-    results.write_rows(tmp_path / "0" / results.RESULTS, [example_row(job=0, version="0.1.0")], RESULT_SCHEMA)
-    old = pq.read_table(tmp_path / "0" / results.RESULTS).drop_columns(["version", "check_p_value"])
-    pq.write_table(old, tmp_path / "0" / results.RESULTS)
+    path = leave(tmp_path, 0, version="0.1.0")
+    old = pq.read_table(path).drop_columns(["version", "check_p_value"])
+    pq.write_table(old, path)
     assert results.collect(tmp_path) == 1
     for gathered in (None, old):
         if gathered is not None:

@@ -14,8 +14,7 @@ from specbench.metrics.results import RESULTS, read_results
 from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
 from specbench.runs.config import PairConfig, WorkloadConfig
-from specbench.runs.job_row import component_name, pair_name, workload_name
-from specbench.runs.plan import PlannedJob
+from specbench.runs.job_row import pair_name, workload_name
 from specbench.runs.tracking.sweeps import facts_of
 from tests.helpers.made_up_rows import frame, gamma_rows, make_row, markdown_report, table_of, write_run
 
@@ -130,16 +129,6 @@ def test_a_pair_is_called_by_how_its_prompts_are_made() -> None:
     assert max(len(first), len(second)) < 70
     assert "\n" not in named(system="a\nb")
     assert named(system="a\nb") != named(system="a b")
-
-
-def test_a_component_is_called_by_its_settings_as_a_command_line_gives_them() -> None:
-    node = {"temperature": None, "sampled": True, "layers": 1}
-
-    def name(*overrides: str) -> str:
-        return component_name("drafter", node, PlannedJob(0, "", "", overrides, choices={"drafter": "model"}))
-
-    assert name("drafter.temperature=null", "drafter.sampled=true") == "model[sampled=true,temperature=null]"
-    assert name("drafter.layers=1") == "model[layers=1]"
 
 
 def configured(**settings: Any) -> dict[str, str]:

@@ -168,19 +168,7 @@ def test_names_are_files_and_are_given_once() -> None:
         report("text", sections=(Section("Result", twice[:1]),), data={"a": shown})
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PDF and PNG, which take seconds and are tested elsewhere; pages are written as they are."""
-
-    def save(figure: Figure, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix in ("pdf", "png"):
-            (folder / f"{name}.{suffix}").touch()
-
-    monkeypatch.setattr("specbench.reports.writing.save", save)
-
-
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("blank_figures")
 def test_pages_of_analyses_hold_their_tables_and_figures(tmp_path: Path) -> None:
     """Of made-up rows; the commands' own pages are looked at where they run (test_evidence_reports.py)."""
     runs = {
@@ -214,7 +202,7 @@ def test_an_index_quotes_answers_and_warns_beside_them(tmp_path: Path) -> None:
     assert answer_of(made).startswith("Quickest in a batch of ")
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("blank_figures")
 def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps, one of them without rows and one without an analysis: a line each."""
     monkeypatch.setattr("specbench.runs.reporting.analysis_of", lambda exp, _: {"gamma_sweep": Stub(exp)}.get(exp))

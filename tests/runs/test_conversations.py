@@ -170,15 +170,18 @@ LOG = [
 ]
 
 
-def logged(folder: Path, *lines: dict[str, Any]) -> Config:
-    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return Config(workload=WorkloadConfig(path=str(folder / "log.jsonl")), gamma=3, max_new_tokens=7)
+def logged(folder: Path, *lines: dict[str, Any]) -> tuple[Config, list[Prompt]]:
+    """A run on a log of these lines, and its prompts."""
+    path = folder / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return Config(workload=WorkloadConfig(path=str(path)), gamma=3, max_new_tokens=7), load_prompts(str(path))
 
 
 @pytest.mark.usefixtures("unchecked")  # JSON's 0 is no float
 def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
-    config, run = logged(tmp_path, *LOG), SamplingParams(temperature=0.8, top_k=20)
-    made = make_requests(load_prompts(config.workload.path), small, run, config)
+    run = SamplingParams(temperature=0.8, top_k=20)
+    config, prompts = logged(tmp_path, *LOG)
+    made = make_requests(prompts, small, run, config)
     assert [request.sampling for request in made] == [
         SamplingParams(temperature=0.0, top_k=20),
         SamplingParams(temperature=0.8, top_k=20, top_p=0.5),
@@ -193,15 +196,15 @@ def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
 @pytest.mark.usefixtures("unchecked")
 def test_a_line_s_length_stands_in_the_place_of_the_samplers(small, tmp_path):
     """Also where the line asks for more tokens at least than the sampler allows, or than max_new_tokens does."""
-    config, run = logged(tmp_path, {"prompt": "a", "min_tokens": 7, "max_tokens": 9}), SamplingParams(max_tokens=5)
-    prompts = load_prompts(config.workload.path)
+    run = SamplingParams(max_tokens=5)
+    config, prompts = logged(tmp_path, {"prompt": "a", "min_tokens": 7, "max_tokens": 9})
     all_samplings(prompts, config, run, mixed=True)
     (request,) = make_requests(prompts, small, run, config)
     assert (request.max_new_tokens, request.sampling.min_tokens) == (9, 7)
-    config = logged(tmp_path, {"prompt": "a", "min_tokens": 9})  # above max_new_tokens=7
-    all_samplings(load_prompts(config.workload.path), config, SamplingParams(max_tokens=12), mixed=True)
-    config = logged(tmp_path, {"prompt": "a", "max_tokens": 9})
-    all_samplings(load_prompts(config.workload.path), config, run, mixed=False)  # sampled as the run's texts are
+    config, prompts = logged(tmp_path, {"prompt": "a", "min_tokens": 9})  # above max_new_tokens=7
+    all_samplings(prompts, config, SamplingParams(max_tokens=12), mixed=True)
+    config, prompts = logged(tmp_path, {"prompt": "a", "max_tokens": 9})
+    all_samplings(prompts, config, run, mixed=False)  # sampled as the run's texts are
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -219,16 +222,15 @@ def test_a_line_s_length_stands_in_the_place_of_the_samplers(small, tmp_path):
     ],
 )
 def test_wrong_parameters_name_file_line_request_and_parameter(line, words, tmp_path):
-    config = logged(tmp_path, {"prompt": "a"}, {"prompt": "b", "prompt_id": "mine", **line})
+    config, prompts = logged(tmp_path, {"prompt": "a"}, {"prompt": "b", "prompt_id": "mine", **line})
     with pytest.raises(ConfigError) as caught:
-        all_samplings(load_prompts(config.workload.path), config, SamplingParams(), mixed=True)
+        all_samplings(prompts, config, SamplingParams(), mixed=True)
     assert str(caught.value).startswith(f"workload.path={config.workload.path}: line 2: prompt 'mine': {words}")
 
 
 def test_a_prompt_with_the_name_of_another_s_continuation_is_refused(tmp_path):
     """Logs of texts and steps would hold two requests under one name."""
-    config = logged(tmp_path, {"prompt": "a", "prompt_id": "x", "n": 3}, {"prompt": "b", "prompt_id": "x#2"})
-    prompts = load_prompts(config.workload.path)
+    config, prompts = logged(tmp_path, {"prompt": "a", "prompt_id": "x", "n": 3}, {"prompt": "b", "prompt_id": "x#2"})
     with pytest.raises(ConfigError, match=r"line 2: 'x#2' is what continuation 2 of prompt 'x' is called \(.*n=3\)"):
         all_samplings(prompts, config, SamplingParams(), mixed=True)
     all_samplings(prompts[1:], config, SamplingParams(n=3), mixed=True)
@@ -240,16 +242,14 @@ def test_a_prompt_with_the_name_of_another_s_continuation_is_refused(tmp_path):
 
 def test_a_prompt_with_the_name_of_another_s_later_turn_is_refused(tmp_path):
     """Traces tell conversations by these names, and would take two prompts for one."""
-    config = logged(tmp_path, {"prompt": "a", "prompt_id": "x#turn-2"}, {"prompt": "b", "prompt_id": "x"})
-    prompts = load_prompts(config.workload.path)
+    config, prompts = logged(tmp_path, {"prompt": "a", "prompt_id": "x#turn-2"}, {"prompt": "b", "prompt_id": "x"})
     with pytest.raises(ConfigError, match=r"line 1: 'x#turn-2' is what a later turn of prompt 'x' is called\. Rename"):
         all_samplings(prompts, config, SamplingParams(), mixed=True)
     all_samplings(prompts[:1], config, SamplingParams(), mixed=True)
 
 
 def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
-    config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
-    prompts = load_prompts(config.workload.path)
+    config, prompts = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
     all_samplings(prompts[:1], config, SamplingParams(), mixed=False)  # what it says is the run's
     with pytest.raises(ConfigError, match=r"line 2: prompt 'line-2' has sampling parameters of its own"):
         all_samplings(prompts, config, SamplingParams(), mixed=False)
@@ -258,8 +258,8 @@ def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
 @pytest.mark.usefixtures("unchecked")
 def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     """Each text equals its request's text alone; categories add up; overlap uses each request's own parameters."""
-    config = logged(tmp_path, *LOG)
-    requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
+    config, prompts = logged(tmp_path, *LOG)
+    requests = make_requests(prompts, small, SamplingParams(), config)
     context = model_context(small, dtype=torch.float64, requests=requests)
     outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
     assert "trace.parquet" not in outcome.tables  # a trace is of one sampler

@@ -1,7 +1,5 @@
 """Which module reports on an experiment."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -9,18 +7,9 @@ from specbench.runs import ending
 from specbench.runs.ending import tell
 from specbench.runs.reporting import analysis_module, analysis_of, fitting
 from specbench.runs.state import JobState, Status
-from tests.helpers.command_lines import ROOT, new_process
+from tests.helpers.command_lines import new_process
 from tests.helpers.made_up_rows import frame, make_row, write_run
 from tests.helpers.small_sweeps import planned_sweep
-
-
-def test_an_experiment_has_the_analysis_of_its_name():
-    """There is one for each (test_conf.py)."""
-    module = analysis_module("drafters")
-    assert module is not None
-    assert Path(str(module.__file__)) == ROOT / "analysis/drafters.py"
-    assert module.__name__ == "specbench.analysis.drafters"
-    assert callable(module.build)
 
 
 @pytest.mark.parametrize("exp", ["smoke", "adhoc", "command", "folder", "my/sweep", "a.b", "..", "", "os"])
@@ -59,9 +48,9 @@ def adhoc(folder, rows):
     return planned_sweep(write_run(folder, rows), *states, exp="adhoc")
 
 
-def test_a_sweep_of_ones_own_ends_with_its_report(tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("blank_figures")
+def test_a_sweep_of_ones_own_ends_with_its_report(tmp_path, capsys):
     """And a single run with the command that makes one."""
-    monkeypatch.setattr("specbench.reports.writing.save", lambda *_: None)  # of figures, which takes seconds
     run = adhoc(tmp_path / "two", [make_row(job=i, gamma=2 + i, exp="adhoc") for i in range(2)])
     assert tell(run, just_ran=False) == 0
     assert (run / "report/report.md").read_text().startswith("# Gamma sweep")
