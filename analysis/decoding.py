@@ -38,7 +38,6 @@ def read_run(
     """NamedRun of each row, by the axis: named by a row's part, and what else differs between rows.
 
     Args:
-        run_dir: the sweep's folder.
         axis: the column that the sweep varies.
         part: the column that a name begins with.
         needed: a column without which there is nothing to report, beside these and the speedup.
@@ -78,8 +77,6 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[Col
     """The rows of categories.parquet, category by category and then in the order of ``results``.
 
     Args:
-        run_dir: the sweep's folder.
-        results: the rows of the run, with a column ``job``.
         settings: columns of ``results`` that each line gets as well.
 
     Returns:
@@ -107,7 +104,6 @@ def by_category(rows: pd.DataFrame, results: pd.DataFrame, settings: Sequence[Co
 
     Args:
         rows: of :func:`read_categories`.
-        results: the rows of the run, with a column ``job``.
         settings: the columns in which the runs differ.
     """
     if rows.empty:
@@ -153,10 +149,7 @@ def build_sweep(
     """The report of a sweep of decoding runs, by the macro ``sweep`` of pages/shared.md.
 
     Args:
-        run_dir: a folder with results.parquet.
-        name: of the experiment.
-        axis: the column of the results that the sweep varies.
-        results: of :func:`read_run`.
+        axis, results: of :func:`read_run`.
         figures: figures of this sweep alone, before those of every sweep.
         findings: sentences of this sweep alone.
     """

@@ -38,7 +38,6 @@ def read_rows(run_dir: Path, *needed: Column) -> pd.DataFrame:
     """The rows of a run. Rules of a user's module that the run recorded are registered.
 
     Args:
-        run_dir: the sweep's folder.
         needed: columns without which there is nothing to report.
 
     Raises:
@@ -79,7 +78,6 @@ def read_table(
     """A table of all jobs, job by job.
 
     Args:
-        run_dir: the sweep's folder.
         name: of the file that each job wrote.
         rows: of the run; only lines of their jobs are returned. None returns those of all jobs.
         columns: of ``rows``, which each line gets from its job's row.

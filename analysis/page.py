@@ -54,7 +54,6 @@ def page(
         run_dir: the sweep's folder; None for a report that is of no sweep.
         run_rows: all rows of the sweep, of :func:`analysis.folder.read_rows`, or what else the report is of. The
             macro ``page`` has them as its first parameter, ``rows``.
-        name: of the experiment.
         shown: tables and figures by name.
         rules: further rules that were run, by name.
         warning: Markdown: what else keeps the numbers from being taken at their word.
