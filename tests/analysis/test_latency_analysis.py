@@ -22,11 +22,11 @@ from specbench.benchmark.tables import (
     LatencySample,
 )
 from specbench.core.errors import ConfigError
-from specbench.metrics import results
-from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
+from specbench.metrics.results import RunRow, write_rows
 from specbench.reports import markdown
 from specbench.reports.plots import latency as plots
 from specbench.reports.writing import write
+from tests.helpers import made_up_rows
 from tests.helpers.made_up_rows import make_row, markdown_report, table_of
 
 # verifier -> (rule, microseconds at 1 and 64 requests of the base case)
@@ -59,7 +59,7 @@ def make_case(**changes: Any) -> dict[str, Any]:
     return {**row, **changes}
 
 
-def run_row(job: int, verifier: str, protocol: str) -> results.RunRow:
+def run_row(job: int, verifier: str, protocol: str) -> RunRow:
     """results.parquet's row of a job without models."""
     nothing = dict.fromkeys(("pair", "target", "draft", "drafter", "workload", "prompts", "max_new_tokens", "speedup"))
     changes = {"device": "cuda", "dtype": "bfloat16", "temperature": 0.8, "batch_size": 64, **nothing}
@@ -68,6 +68,7 @@ def run_row(job: int, verifier: str, protocol: str) -> results.RunRow:
 
 def write_run(folder: Path, **changes: Any) -> Path:
     """A sweep over the verifiers of TIMES; ``changes`` are made to every case of fused."""
+    made_up_rows.write_run(folder, [run_row(job, name, "latency") for job, name in enumerate(TIMES)], empirical=False)
     for job, (name, (rule, times)) in enumerate(TIMES.items()):
         rows, samples = [], []
         for variant, setting in VARIANTS.items():
@@ -85,11 +86,8 @@ def write_run(folder: Path, **changes: Any) -> Path:
         if name == "masked":
             rows[3]["skipped"], rows[3]["median_us"] = "the device's memory does not hold it", None
             samples = [sample for sample in samples if sample.case != 3]
-        (folder / str(job)).mkdir(parents=True)
         write_rows(folder / str(job) / LATENCY, rows, LATENCY_SCHEMA)
         write_rows(folder / str(job) / LATENCY_SAMPLES, samples, LatencySample)
-        write_rows(folder / str(job) / RESULTS, [run_row(job, name, "latency")], RESULT_SCHEMA)
-    results.collect(folder)
     return folder
 
 
@@ -186,12 +184,11 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_report_of_a_comparison(tmp_path: Path) -> None:
+    made_up_rows.write_run(tmp_path, [run_row(job, "fused", "agreement") for job in range(3)], empirical=False)
     unexplained = {"verifier": "mine", "rule": "own", "rounding": None, "wrong": None, "largest_rounding": None}
     for job, changes in enumerate(({}, {"verifier": "broken", "wrong": 3, "rounding": 17}, unexplained)):
-        (tmp_path / str(job)).mkdir()
         write_rows(tmp_path / str(job) / AGREEMENT, [compared(**changes)], AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DifferenceRow)
-        write_rows(tmp_path / str(job) / RESULTS, [run_row(job, "fused", "agreement")], RESULT_SCHEMA)
     text = markdown_report(verifier_agreement, tmp_path)
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from specbench.metrics import results
-from specbench.runs.plan import Plan, PlannedJob, write_plan
-from specbench.runs.state import JobState, Status, write_state
+from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracking import sweeps
 from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.made_up_rows import make_row
+from tests.helpers.small_sweeps import planned_sweep
 from tests.helpers.wandb_runs import Tracked, read_run
 
 CONFIG = """
@@ -25,15 +25,9 @@ CHOICES = {"protocol": "decode", "verifier": "masked", "drafter": "model", "pair
 
 def sweep_of(folder: Path, *states: JobState) -> Path:
     """A sweep's folder, whose jobs began and came to what is said."""
-    sweep = folder / "outputs/mine/2026-01-01"
-    sweep.mkdir(parents=True)
-    jobs = [
-        PlannedJob(number, state.id, f"seed={number}", [], choices={**CHOICES, "verifier": verifier})
-        for (number, state), verifier in zip(enumerate(states), ("masked", "naive", "block"), strict=False)
-    ]
-    write_plan(sweep, Plan("mine", "2026-01-01T00:00:00", str(folder), None, jobs))
-    for number, state in enumerate(states):
-        write_state(sweep / str(number), state)
+    choices = [{**CHOICES, "verifier": verifier} for verifier in ("masked", "naive", "block")]
+    sweep = planned_sweep(folder / "outputs/mine/2026-01-01", *states, exp="mine", choices=choices)
+    for number in range(len(states)):
         (sweep / str(number) / "config.yaml").write_text(CONFIG)
     return sweep
 
@@ -72,7 +66,7 @@ def test_a_job_that_was_killed_is_marked_with_what_it_left(tracked_sweep):
     assert (run.exit_code, run.summary["status"]) == (1, "died")
     assert run.summary["reason"].startswith("process 4242 on ")
     assert {"died", "verifier:naive", "protocol:decode"} <= set(run.run.tags)
-    assert (run.run.run_group, run.run.display_name, run.run.job_type) == ("mine/2026-01-01", "seed=1", "naive")
+    assert (run.run.run_group, run.run.display_name, run.run.job_type) == ("mine/2026-01-01", "gamma=1", "naive")
     assert run.config["gamma"] == 3
     assert [line["live/tokens"] for line in run.lines if "live/tokens" in line] == [8, 16]
 
@@ -113,9 +107,9 @@ def test_nothing_is_told_twice(tracked_sweep, monkeypatch):
     [
         ([Status.DONE], "", []),  # one job has all that its sweep would say
         ([Status.DONE, Status.PLANNED], "", ["sweep 2026-01-01"]),
-        ([Status.FAILED, Status.SKIPPED], "", ["seed=0", "seed=1", "sweep 2026-01-01"]),
+        ([Status.FAILED, Status.SKIPPED], "", ["gamma=0", "gamma=1", "sweep 2026-01-01"]),
         ([Status.FAILED, Status.DONE], "01", []),
-        ([Status.DONE, Status.FAILED, Status.FAILED], "1", ["seed=2", "sweep 2026-01-01"]),
+        ([Status.DONE, Status.FAILED, Status.FAILED], "1", ["gamma=2", "sweep 2026-01-01"]),
     ],
 )
 def test_who_is_told_of(tmp_path, monkeypatch, states, disabled, expected):

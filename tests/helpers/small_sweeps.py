@@ -1,6 +1,8 @@
 """Small sweeps of the embedded pair, what is compared of two of them, and folders as sweeps leave them."""
 
 import json
+from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 
 from specbench.metrics import results
@@ -16,10 +18,17 @@ TWO = (*SWEEP, "gamma=1")
 ONE = (*TWO, "verifier=masked")
 
 
-def planned_sweep(folder: Path, *states: JobState, exp: str = "smoke") -> Path:
-    """A sweep's folder whose jobs, gamma=0, gamma=1 and so on, have come to these states."""
+def planned_sweep(folder: Path, *states: JobState, exp: str = "smoke", choices: Sequence[dict[str, str]] = ()) -> Path:
+    """A sweep's folder whose jobs, gamma=0, gamma=1 and so on, have come to these states.
+
+    Args:
+        choices: of conf, of each job; none of them chooses anything if empty.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [PlannedJob(number, state.id, f"gamma={number}", [f"gamma={number}"]) for number, state in enumerate(states)]
+    jobs = []
+    for number, (state, chosen) in enumerate(zip(states, choices or repeat({}), strict=False)):
+        overrides = [f"gamma={number}", *(f"{group}={choice}" for group, choice in chosen.items())]
+        jobs.append(PlannedJob(number, state.id, f"gamma={number}", overrides, choices=chosen))
     write_plan(folder, Plan(exp, "2026-01-01", str(folder), None, jobs))
     for number, state in enumerate(states):
         write_state(folder / str(number), state)
