@@ -57,7 +57,7 @@ def distinguishing_columns(rows: pd.DataFrame, *shown: Column) -> list[str]:
     return [*names, "job"] if alike and "job" not in shown else names
 
 
-def plain_work_columns(rows: pd.DataFrame, texts: bool = False) -> list[str]:
+def plain_work_columns(rows: pd.DataFrame, texts: bool) -> list[str]:
     """The settings on which the time of plain decoding depends.
 
     Args:

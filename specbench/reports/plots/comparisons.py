@@ -127,7 +127,7 @@ def acceptance_by_sampler(results: pd.DataFrame, bases: Collection[str]) -> Figu
 
 
 @style()
-def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "") -> Figure:
+def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str) -> Figure:
     """Difference a token in the shares of classes, by position and by prompt: observed, noise included, and bounded."""
     figure, (left, right) = panels(2, 2, (0.5, 3.6), margin=0.4, sharey=False)
     _bars(left, by_position, confidence, "position in the text")
