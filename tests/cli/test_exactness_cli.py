@@ -82,10 +82,9 @@ def test_what_would_be_ignored_or_cannot_work_is_refused_by_name(case, ran):
 def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ran):
     """Its name is that of its target, not of the yaml that the target was written over."""
     got = ran[CLAIMS.reason]
-    assert got.ended.status == 1
     written = got.certificate
     assert written["verdict"] == "not lossless"
-    assert f"failed: it is declared lossless and is {written['headline']}" in got.ended.text
+    got.ended.check(1, f"failed: it is declared lossless and is {written['headline']}")
     assert written["verifier"] == got.rows.iloc[0]["verifier"] == f"{HERE}.Claims"
     assert "block" not in got.ended.text.replace("verifier=block", "")
     assert got.rows.iloc[0]["lossless"]
@@ -114,16 +113,14 @@ def test_a_verifier_is_named_by_what_the_command_line_made_of_it(choice, overrid
 
 def test_another_verifier_is_compared_from_the_command_line(ran):
     got = ran[COMPARED.reason]
-    assert got.ended.status == 1
-    assert "failed: it does not emit the tokens of TargetResidual: " in got.ended.text
+    got.ended.check(1, "failed: it does not emit the tokens of TargetResidual: ")
     row = got.rows.iloc[0]
     assert (row["verifier"], row["protocol"]) == ("masked", "agreement")
 
 
 def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):
     got = ran[BUGS.reason]
-    assert got.ended.status == 1
-    assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in got.ended.text
+    got.ended.check(1, "verifier.bug=lenience: no such bug. Use one of accepts_everything, ")
     assert got.certificate["verifier"] == got.rows.iloc[0]["verifier"] == "flawed/target_residual"
     assert "failed: it" not in got.ended.text  # it does not claim to be lossless
 
@@ -144,7 +141,6 @@ def test_the_name_in_results_is_a_choice_on_the_command_line(override, spelled):
 
 def test_an_ended_process_leaves_the_certificate_of_what_was_done_and_no_row(ran):
     got = ran[ENDS.reason]
-    assert got.ended.status == 128 + signal.SIGTERM
     (job,) = got.folder.glob("outputs/*/*/0")
     written = json.loads((job / "certificate.json").read_text())
     assert re.fullmatch(r"after \d of 9 calls of D", written["interrupted"])
@@ -152,6 +148,6 @@ def test_an_ended_process_leaves_the_certificate_of_what_was_done_and_no_row(ran
     assert written["draws"] > 0
     first_screen = (job / "certificate.md").read_text().partition("What was covered")[0]
     assert f"interrupted {written['interrupted']}" in first_screen
-    assert f"interrupted {written['interrupted']}; certificate: " in got.ended.text
-    assert "failed: interrupted (SIGTERM)" in got.ended.text
+    says = (f"interrupted {written['interrupted']}; certificate: ", "failed: interrupted (SIGTERM)")
+    got.ended.check(128 + signal.SIGTERM, *says)
     assert not (job / "results.parquet").exists()

@@ -60,15 +60,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool, small_buffers:
 def test_what_needs_no_models_imports_nothing_that_only_they_need(ran):
     """Which takes seconds. Later lines of their process have verifiers of tests, which import more."""
     for name in ("latency", "agreement", "replay"):
-        assert ran[name].ended.status == 0, ran[name].ended.text
+        ran[name].ended.check(0)
         assert ran[name].ended.heavy == []
 
 
 def test_latency_ends_with_rows_and_a_report(ran):
     got = ran["latency"]
-    assert got.ended.status == 0, got.ended.text
+    got.ended.check(0, "Report: outputs/verifier_latency/")
     assert not got.ended.loaded
-    assert "Report: outputs/verifier_latency/" in got.ended.text
     assert "**Timed on a CPU" in (got.sweep / "report" / "report.md").read_text(encoding="utf-8")
     assert (got.sweep / "0" / "time_against_batch.png").read_bytes().startswith(b"\x89PNG")
     rows = got.table("latency.parquet")
@@ -107,7 +106,7 @@ def test_a_row_of_a_run_without_models(ran):
 
 def test_agreement_ends_with_rows_and_a_report(ran):
     got = ran["agreement"]
-    assert got.ended.status == 0, got.ended.text
+    got.ended.check(0)
     rows = got.table("agreement.parquet")
     assert (rows["draws"] >= 300).all()
     assert (rows["differences"] == 0).all()
@@ -116,14 +115,12 @@ def test_agreement_ends_with_rows_and_a_report(ran):
 
 def test_a_package_that_is_not_there_is_skipped_and_fails_no_sweep(ran):
     got = ran["absent"]
-    assert got.ended.status == 0, got.ended.text
+    got.ended.check(0)
     last = got.ended.text.rstrip().splitlines()[-2]
     assert last.startswith("skipped: ")
     assert "no_such_package is not installed. Install it." in last
     assert len(got.rows) == 1
-    alone = ran["absent alone"]
-    assert alone.ended.status == 1
-    assert "no_such_package is not installed" in alone.ended.text
+    ran["absent alone"].ended.check(1, "no_such_package is not installed")
 
 
 def test_a_spent_budget_ends_after_the_first_round(ran):
