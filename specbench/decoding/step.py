@@ -92,7 +92,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
         draft = Draft.empty(len(batch), batch.lengths.device)
     else:
         proposed = components.drafter.propose(batch, limits, streams)
-        draft = padded(checked(proposed, len(batch), components.drafter, components.target.vocab_size))
+        draft = padded(checked(proposed, batch, components.drafter, components.target.vocab_size))
     stamps.mark()
     rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
@@ -106,29 +106,30 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     return _commit(batch, draft, rows, verification, components, stamps)
 
 
-def checked(draft: object, requests: int, drafter: Drafter, vocabulary: int) -> Draft:
-    """Returns what a drafter proposed, if it is a draft of this number of requests.
+def checked(draft: object, batch: Batch, drafter: Drafter, vocabulary: int) -> Draft:
+    """Returns what a drafter proposed, if it is a draft of this batch.
 
     Ids on a GPU are read only if the drafter works on the host anyway.
 
     Raises:
-        ArgumentError: it is none, its tokens or counts have another dtype or shape, or an id is outside of the
-            vocabulary.
+        ArgumentError: it is none, its tokens or counts have another dtype or shape or are on another device, or an id
+            is outside of the vocabulary.
     """
+    requests, device, name = len(batch), batch.lengths.device, f"drafter={config_name('drafter', drafter)}"
     if not isinstance(draft, Draft):
-        raise ArgumentError(f"drafter: propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
+        raise ArgumentError(f"{name}: propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
     tokens = requests * draft.max_draft_tokens if draft.padded else len(draft.token_ids)
-    for name, count in (("num_draft_tokens", requests), ("token_ids", tokens)):
-        tensor = getattr(draft, name)
-        if tensor.dtype != torch.int64 or tensor.shape != (count,):
-            form = f"{tensor.dtype} {tuple(tensor.shape)}"
-            raise ArgumentError(f"drafter: {name} of its draft: {form}; torch.int64 ({count},) needed")
+    for field, count in (("num_draft_tokens", requests), ("token_ids", tokens)):
+        tensor = getattr(draft, field)
+        if tensor.dtype != torch.int64 or tensor.shape != (count,) or tensor.device != device:
+            form = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+            raise ArgumentError(f"{name}: {field} of its draft: {form}; torch.int64 ({count},) on {device} needed")
     ids = draft.token_ids
     outside = arguments.first_outside(ids, vocabulary) if ids.is_cpu or not drafter.capturable else None
     if outside is not None:
         raise ArgumentError(
-            f"drafter={config_name('drafter', drafter)}: token_ids[{outside}]={int(ids[outside])} of its draft: "
-            f"outside the vocabulary of {vocabulary} tokens. Draft ids from 0 to {vocabulary - 1}, padding included."
+            f"{name}: token_ids[{outside}]={int(ids[outside])} of its draft: outside the vocabulary of {vocabulary} "
+            f"tokens. Draft ids from 0 to {vocabulary - 1}, padding included."
         )
     return draft
 

@@ -285,20 +285,27 @@ class Proposing(Drafter):
         return self.made(len(batch), streams.width - 1)
 
 
-def chain(requests: int, width: int, dtype: torch.dtype = torch.int64, token: int = 5) -> Draft:
-    tokens, counts = torch.full((requests * width,), token, dtype=dtype), torch.full((requests,), width)
+def chain(requests: int, width: int, dtype: torch.dtype = torch.int64, token: int = 5, device: str = "cpu") -> Draft:
+    tokens, counts = torch.full((requests * width,), token, dtype=dtype, device=device), torch.full((requests,), width)
     return Draft(tokens, None, counts, width, padded=True)
 
 
 @pytest.mark.parametrize(
     ("propose", "says"),
     [
-        (lambda requests, width: None, "drafter: propose() returned a NoneType; return a specbench.core.Draft"),
+        (
+            lambda requests, width: None,
+            "=Proposing: propose() returned a NoneType; return a specbench.core.Draft",
+        ),
         (lambda requests, width: chain(requests, width, torch.float32), "token_ids of its draft: torch.float32 (2,)"),
         (lambda requests, width: chain(requests + 1, width), "num_draft_tokens of its draft: torch.int64 (2,)"),
+        (
+            lambda requests, width: chain(requests, width, device="meta"),
+            "torch.int64 (2,) on meta; torch.int64",
+        ),
         (lambda requests, width: chain(requests, width + 3), "it drafted 5 tokens for prompt '0' at step 0, and"),
     ],
-    ids=["nothing", "floats", "requests", "limits"],
+    ids=["nothing", "floats", "requests", "device", "limits"],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_a_draft_of_another_form_is_refused(exact: Pair, propose, says):
