@@ -88,7 +88,6 @@ def test_an_example_of_a_memory_is_printed_as_it_was_seen():
 def assert_the_example_fails(verifier, outcome, unused=None):
     """The printed code makes a request whose tokens are those printed, and not the rule's."""
     failure = failure_of(Subject(verifier, unused), outcome)
-    assert failure is not None
     lines = "\n".join(failure.lines)
     emitted, expected = (
         re.search(rf"^{lead}: (\[.*\])$", lines, re.M).group(1) for lead in ("emitted", "by the token rule")
@@ -131,6 +130,5 @@ def test_an_example_in_company_says_so():
     verifier = _wrong_where(lambda v, d, t, s: torch.tensor(len(s.seeds) > 1))
     outcome, _, _ = trials(verifier, 60, "tiny")
     failure = failure_of(Subject(verifier), outcome)
-    assert failure is not None
     assert any("a new object gets it right alone" in line for line in failure.lines)
     assert_the_example_fails(verifier, outcome)

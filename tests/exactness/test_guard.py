@@ -198,7 +198,6 @@ class OneBuffer(MaskedVerifier):
 )
 def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
     evidence = examined(verifier, SETTINGS)
-    assert evidence.fault is not None
     assert message.replace("\\", "") in evidence.fault
 
 

@@ -43,14 +43,11 @@ def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(k
     failure = fixture_failure.simplest_failure(
         Subject(verifier), Evidence(), {"chain": probe}, [], None, of_points(verifier)
     )
-    assert failure is not None
     line, *more = failure.lines
     shown = re.search(r"step \[(.+)\] .+ probability (\S+) by the code's thresholds, (\S+) by the target", line)
-    assert shown is not None
     tokens, code, target = torch.tensor([list(map(int, shown[1].split(", ")))]), float(shown[2]), float(shown[3])
     rows = fixture.rows_along(tokens[:, :-1])
     assert target == pytest.approx(float(fixture.p[rows, tokens].prod()))
-    assert probe.located is not None
     assert 2 * probe.located / 3**3 <= abs(code - target) <= probe.located + 1e-8
     assert len(more) == draws_itself
 
@@ -71,7 +68,6 @@ def example_of(verifier, name: str, effort: float) -> tuple[Failure, Probe]:
     probe.check(verified_steps(verifier, fixture, streams), [2000])
     arguments = (Subject(verifier), Evidence(), {name: probe}, [], None, of_points(verifier))
     failure = fixture_failure.simplest_failure(*arguments)
-    assert failure is not None
     return failure, probe
 
 

@@ -76,9 +76,7 @@ def truth(width: float) -> tuple[float, float]:
 @pytest.fixture(scope="module")
 def sound() -> Model:
     """Of the sound rule: what is known of code that does right wherever it was looked at."""
-    model = locate(TokenSteps(), CHAIN)
-    assert model is not None
-    return model
+    return locate(TokenSteps(), CHAIN)
 
 
 def probe_of(verifier, model: Model | None) -> Probe:
@@ -126,7 +124,6 @@ def test_lower_bounds_leave_room_for_what_makes_up_for_a_bias(sound):
     """A biased model of code that is sound: in at most 10% of 300 runs its bias less what may hide is above 0."""
     width = 0.02
     strip = locate(Strip(width), CHAIN)
-    assert strip is not None
     assert strip.tv == pytest.approx(truth(width)[1], rel=1e-6)
     above = 0
     for seed in range(300):
