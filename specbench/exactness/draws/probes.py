@@ -96,11 +96,6 @@ class Probe:
         self.method = LOCATED
 
     @property
-    def compares(self) -> bool:
-        """Whether requests are compared one by one, with a model or with the rule."""
-        return self.method != COUNTED
-
-    @property
     def located(self) -> float | None:
         """Total variation of the model: the largest over draft lengths and sampling parameters; 0 of a lossless rule.
 

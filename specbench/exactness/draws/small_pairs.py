@@ -12,6 +12,7 @@ from specbench.exactness.draws.alpha_spending import AGAIN, LOOKS, TIMES_AGAIN
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.purity.altered_arguments import check_pure
+from specbench.exactness.results import COUNTED
 from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.calls import OF_COMPARED, OF_COUNTED, call_sizes
 from specbench.exactness.steps import draw, verified_steps
@@ -101,7 +102,7 @@ class SmallTier:
                     return True
                 first = SMALL_PAIRS + number * _APART + draws
                 streams = request_streams(self.seed, first, size, probe.fixture.gamma + 1, self.device)
-                sizes = call_sizes(size, self.seed + first, OF_COMPARED if probe.compares else OF_COUNTED)
+                sizes = call_sizes(size, self.seed + first, OF_COUNTED if probe.method == COUNTED else OF_COMPARED)
                 self._add(probe, streams, sizes)
                 self.evidence.batch = max(self.evidence.batch, *sizes)
             self.chunk = min(2 * self.chunk, LARGEST[self.device.type])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float64, Int64
@@ -211,8 +212,7 @@ def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece,
         return [((0.0, 1.0), int(fixture.draft.argmax[row]))]
     if sampler is None:
         edges = [0.0, *fixture.q[row].cumsum(0).tolist()]
-        pieces = [((edges[t], edges[t + 1]), t) for t in range(fixture.vocabulary)]
-        return [(piece, token) for piece, token in pieces if piece[1] > piece[0]]
+        return [((low, high), token) for token, (low, high) in enumerate(pairwise(edges)) if high > low]
 
     def draw(u: Tensor) -> Tensor:
         rows = fixture.draft.select(torch.full((len(u),), row, device=fixture.p.device))
@@ -229,5 +229,4 @@ def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece,
         same = draw(middle) == left if len(middle) else left.bool()
         low, high = torch.where(same, middle, low), torch.where(same, high, middle)
     edges = [0.0, *high.tolist(), 1.0]
-    drawn = [int(left[i]) for i in range(len(left))] + [int(tokens[-1])]
-    return [((edges[i], edges[i + 1]), drawn[i]) for i in range(len(drawn))]
+    return list(zip(pairwise(edges), [*left.tolist(), int(tokens[-1])], strict=True))

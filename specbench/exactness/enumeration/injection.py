@@ -133,7 +133,9 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Po
     """
     calls, failures = 0, []
     for own in fixture.classes():
-        drafted = _middles(own)
+        drafts = all_drafts(own, own.count)
+        upper = drafts.q.cumsum(dim=2).gather(2, drafts.tokens[:, :, None])[:, :, 0]
+        drafted = upper - drafts.drafted_q / 2  # in the middle of the intervals that yield each draft
         given = torch.full((len(Stream), 4 * len(drafted), fixture.gamma + 1), 0.5, dtype=torch.float64)
         given[Stream.DRAFT, :, : own.count] = drafted.repeat(4, 1)
         ends = torch.tensor([SMALLEST, LARGEST], dtype=torch.float64)
@@ -145,13 +147,6 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Po
         wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
         failures += [Point(own, given[:, b]) for b in wrong]
     return calls, failures
-
-
-def _middles(fixture: Fixture) -> Float64[Tensor, "P count"]:
-    """DRAFT uniforms in the middle of the intervals that yield each draft of the fixture's own rows."""
-    drafts = all_drafts(fixture, fixture.count)
-    q = drafts.q.gather(2, drafts.tokens[:, :, None])[:, :, 0]
-    return drafts.q.cumsum(dim=2).gather(2, drafts.tokens[:, :, None])[:, :, 0] - q / 2
 
 
 def ends_of(steps: Steps, weight: Float64[Tensor, " n"]) -> Ends:

@@ -8,6 +8,7 @@ for a lossless rule is the target's own, to rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float64, Int64
@@ -24,36 +25,39 @@ Ends = list[Tensor]  # ends[i]: Float64 [V^(i + 1)], sequences in lexicographic 
 
 @dataclass(frozen=True)
 class Drafts:
-    """All drafts of g tokens that have positive probability.
+    """P drafts of g tokens, on the CPU.
 
     Attributes:
         tokens: [P, g].
-        weight: [P], the probability of drafting them.
         p, q: [P, g + 1, V] and [P, g, V], the rows along each draft.
     """
 
     tokens: Int64[Tensor, "P g"]
-    weight: Float64[Tensor, " P"]
     p: Float64[Tensor, "P lengths V"]
     q: Float64[Tensor, "P g V"]
 
+    @cached_property
+    def drafted_q(self) -> Float64[Tensor, "P g"]:
+        """The probability of each drafted token."""
+        return self.q.gather(2, self.tokens[:, :, None])[:, :, 0]
+
+    @cached_property
+    def weight(self) -> Float64[Tensor, " P"]:
+        """The probability of each draft."""
+        return self.drafted_q.prod(dim=1)
+
+
+def drafts_of(fixture: Fixture, tokens: Int64[Tensor, "P g"]) -> Drafts:
+    """Given drafts, whatever their probability."""
+    rows = fixture.rows_along(tokens)
+    return Drafts(tokens, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]])
+
 
 def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
-    """Every draft that the fixture's own rows can give; on the CPU, wherever the fixture is."""
-    fixture_p, fixture_q = fixture.p.cpu(), fixture.q.cpu()
-    tokens = all_sequences(fixture.vocabulary, num_draft_tokens)
-    rows, weight = fixture.rows_along(tokens), torch.ones(len(tokens), dtype=torch.float64)
-    for i in range(num_draft_tokens):
-        weight = weight * fixture_q[rows[:, i], tokens[:, i]]
-    keep = weight > 0
-    rows = rows[keep]
-    return Drafts(tokens[keep], weight[keep], fixture_p[rows], fixture_q[rows[:, :-1]])
-
-
-def one_draft(fixture: Fixture, drafted: Int64[Tensor, " g"]) -> Drafts:
-    """A single draft, whatever its probability, on the CPU."""
-    rows, one = fixture.rows_along(drafted[None]), torch.ones(1, dtype=torch.float64)
-    return Drafts(drafted[None], one, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]])
+    """Every draft that the fixture's own rows can give."""
+    drafts = drafts_of(fixture, all_sequences(fixture.vocabulary, num_draft_tokens))
+    possible = drafts.weight > 0
+    return Drafts(drafts.tokens[possible], drafts.p[possible], drafts.q[possible])
 
 
 def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
@@ -72,9 +76,9 @@ def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
 
 def prefixes(tokens: Int64[Tensor, "P n"], vocabulary: int) -> Int64[Tensor, "P lengths"]:
     """The number of each of the n + 1 prefixes of some sequences, in lexicographic order."""
-    numbers = [torch.zeros_like(tokens[:, 0]) if tokens.shape[1] else tokens.new_zeros(len(tokens))]
-    for i in range(tokens.shape[1]):
-        numbers.append(numbers[-1] * vocabulary + tokens[:, i])
+    numbers = [tokens.new_zeros(len(tokens))]
+    for token in tokens.unbind(1):
+        numbers.append(numbers[-1] * vocabulary + token)
     return torch.stack(numbers, 1)
 
 
@@ -100,8 +104,8 @@ def completed(fixture: Fixture, ends: Ends) -> Float64[Tensor, " sequences"]:
 
 def target_joint(fixture: Fixture, length: int) -> Float64[Tensor, " sequences"]:
     """The target's joint over sequences of ``length`` tokens."""
-    nothing = [fixture.p.new_zeros(fixture.vocabulary ** (i + 1)) for i in range(length)]
-    return completed(fixture, [fixture.p[0], *nothing[1:]])
+    nothing = [fixture.p.new_zeros(fixture.vocabulary**i) for i in range(2, length + 1)]
+    return completed(fixture, [fixture.p[0], *nothing])
 
 
 def joint_tv(fixture: Fixture, ends: Ends) -> float:

@@ -28,7 +28,7 @@ from specbench.exactness.enumeration.boxes import (
     Model,
 )
 from specbench.exactness.enumeration.injection import ends_of, inject
-from specbench.exactness.enumeration.laws import joint_tv, law_of, one_draft
+from specbench.exactness.enumeration.laws import drafts_of, joint_tv, law_of
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
 from specbench.rules.rule import Rule, rule_of, rules_with_formulas
@@ -256,7 +256,7 @@ class _Search:
 
 def _hints(fixture: Fixture, path: DraftIntervals, of_code: Rule) -> Cuts:
     """Where the thresholds of the rules lie whose formulas are known, and those of drawing from the target's rows."""
-    drafts = one_draft(fixture, torch.tensor(path.tokens, dtype=torch.int64))
+    drafts = drafts_of(fixture, torch.tensor([path.tokens], dtype=torch.int64))
     edges: Cuts = {}
     for i, row in enumerate(drafts.p[0]):
         own = row.cumsum(0)[:-1].tolist()

@@ -13,7 +13,7 @@ from specbench.core.types import PADDING
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Example, Point, ends_of, expected_of, inject
-from specbench.exactness.enumeration.laws import completed, law_of, one_draft, target_joint
+from specbench.exactness.enumeration.laws import completed, drafts_of, law_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -109,7 +109,7 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
     drafted, rows = steps.drawn.tokens[0, :count].tolist(), steps.drawn.rows[0, : count + 1].tolist()
     p, q = fixture.p.cpu(), fixture.q.cpu()
     accept, rule = point.given[Stream.ACCEPT, :count].tolist(), held_against(subject.verifier)
-    limits = None if rule is None else law_of(rule, one_draft(fixture, steps.drawn.tokens[0, :count].cpu())).accept[0]
+    limits = None if rule is None else law_of(rule, drafts_of(fixture, steps.drawn.tokens[:, :count].cpu())).accept[0]
     lines = [f"drafted tokens: {drafted}"]
     for i, row in enumerate(rows):
         there = f"p = {_shown(p[row])}"
