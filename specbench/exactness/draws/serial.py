@@ -69,7 +69,7 @@ class _Serial:
 
     def successive(self, draws: int, deadline: float) -> list[Row]:
         done, chunk = 0, 32
-        firsts, lasts, nexts = [], [], []
+        triples: list[np.ndarray] = []  # of the first and the last token of a step, and the first of the next
         neighbours: dict[int, list[np.ndarray]] = {}
         while done < draws:
             if done and time.perf_counter() > deadline:
@@ -80,15 +80,12 @@ class _Serial:
             one = self.steps(streams)
             positions = streams.positions + one.verification.num_accepted.clamp(0, self.fixture.gamma) + 1
             two = self.steps(Streams(streams.seeds, positions, streams.width))
-            (first, last), (following, _) = self.values(one), self.values(two)
-            firsts.append(first)
-            lasts.append(last)
-            nexts.append(following)
-            for distance, pairs in _neighbours(first).items():
+            triples.append(np.stack([*self.values(one), self.values(two)[0]]))
+            for distance, pairs in _neighbours(triples[-1][0]).items():
                 neighbours.setdefault(distance, []).append(pairs)
             done += size
             chunk = min(chunk * 2, LARGEST[self.device.type])
-        first, last, following = (np.concatenate(arrays) for arrays in (firsts, lasts, nexts))
+        first, last, following = np.concatenate(triples, axis=1)
         pairs = [np.concatenate(arrays, axis=1) for arrays in neighbours.values()]
         tests = [pair_g_test(*table) for table in pairs if table.shape[1] >= _LEAST]
         return [

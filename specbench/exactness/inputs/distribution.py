@@ -6,9 +6,8 @@ certificate print them. One call is one batch of requests. What a call's request
 once a request.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -32,15 +31,8 @@ class Choice:
 
     def draw(self, rng: np.random.Generator, size: int) -> list[str]:
         """Independent options."""
-        names, edges = self._edges
-        return [names[i] for i in np.searchsorted(edges, rng.random(size), side="right")]
-
-    @cached_property
-    def _edges(self) -> tuple[list[str], np.ndarray]:
-        return list(self.options), np.cumsum(list(self.options.values()))[:-1]
-
-    def one(self, rng: np.random.Generator) -> str:
-        return self.draw(rng, 1)[0]
+        names = list(self.options)
+        return [names[i] for i in _places(self.options.values(), rng, size)]
 
 
 @dataclass(frozen=True)
@@ -186,10 +178,13 @@ def drawn_stratum(rng: np.random.Generator) -> Stratum:
 
 def drawn_from(ranges: Mapping[tuple[int, int], float], rng: np.random.Generator, size: int) -> np.ndarray:
     """Whole numbers: a range by its probability, then uniform within it."""
-    ends = np.array(list(ranges))
-    edges = np.cumsum(list(ranges.values()))[:-1]
-    chosen = ends[np.searchsorted(edges, rng.random(size), side="right")]
+    chosen = np.array(list(ranges))[_places(ranges.values(), rng, size)]
     return rng.integers(chosen[:, 0], chosen[:, 1] + 1)
+
+
+def _places(probabilities: Iterable[float], rng: np.random.Generator, size: int) -> np.ndarray:
+    """Places in a table, each with its probability, as ``rng.choice`` draws them in four times the time."""
+    return np.searchsorted(np.cumsum(list(probabilities))[:-1], rng.random(size), side="right")
 
 
 def log_uniform(rng: np.random.Generator, low: float | int, high: float | int, size: int) -> np.ndarray:

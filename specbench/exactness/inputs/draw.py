@@ -26,7 +26,9 @@ from specbench.exactness.streams import END_POSITIONS, END_SEEDS, uniforms
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
 MASKS_EVERY = 3  # calls, of which one hands over bans as a mask, to verifiers that take masks
 WRITTEN = 100_000  # seeds and positions that users write are at most this
-_REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per == "request")
+_CALL_CHOICES, _REQUEST_CHOICES = (
+    [name for name, choice in CHOICES.items() if choice.per == per] for per in ("call", "request")
+)
 
 
 def draw_call(
@@ -61,9 +63,7 @@ class _Drawing:
         self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
         if device.type != "cpu":
             self.host = torch.Generator().manual_seed(seed_of_tensors)
-        self.options: dict[str, Any] = {
-            name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
-        }
+        self.options: dict[str, Any] = {name: CHOICES[name].draw(rng, 1)[0] for name in _CALL_CHOICES}
         if stratum.dtype is not None:
             self.options |= {"dtype": stratum.dtype, "draft dtype": "same"}
         if not takes.padded:

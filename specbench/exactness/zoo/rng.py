@@ -63,7 +63,6 @@ class SharedGumbel(TokenSteps):
     """
 
     def draft_tokens(self, rows, u):
-        """The drafted tokens, and the rows they are said to be from."""
         return (rows.probs().log() + gumbel(u, rows.logits.shape[1])).argmax(dim=-1), rows
 
     def emit(self, weights, draft, streams, num_accepted):

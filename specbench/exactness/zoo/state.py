@@ -37,7 +37,6 @@ class TrimmedContext(TokenSteps):
     """
 
     def draft_tokens(self, rows, u):
-        """The drafted tokens, and the rows they are from."""
         worse = dataclasses.replace(rows, logits=rows.logits / 2, cutoff=rows.cutoff / 2, log_normalizer=None)
         return inverse_cdf(worse.probs(), u), worse
 

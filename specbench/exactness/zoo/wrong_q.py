@@ -35,7 +35,6 @@ class ArgmaxDraft(TokenSteps):
     """The draft is greedy, but is tested as if it had been drawn from q (jaymody/speculative-sampling issue 3)."""
 
     def draft_tokens(self, rows, u):
-        """The drafted tokens, and the rows they are said to be from."""
         return rows.argmax, rows
 
 
@@ -43,7 +42,6 @@ class HalfPrecisionDraft(TokenSteps):
     """Drafted from bfloat16 probabilities, tested against float32 ones (deepseek-ai/DeepSpec issue 31)."""
 
     def draft_tokens(self, rows, u):
-        """The drafted tokens, and the rows they are said to be from."""
         return inverse_cdf(rows.probs().bfloat16().double(), u), rows
 
 
@@ -54,7 +52,6 @@ class NoisyDraft(TokenSteps):
     """
 
     def draft_tokens(self, rows, u):
-        """The drafted tokens, and the rows they are said to be from."""
         noisy = rows.probs().log() + gumbel(u, rows.logits.shape[1])
         zero, one = torch.zeros_like(u), torch.ones_like(u)
         return noisy.argmax(dim=-1), LogitRows(noisy, one, torch.full_like(u, -torch.inf), zero)
