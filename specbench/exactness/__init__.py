@@ -7,7 +7,7 @@
   ``guard`` (which makes all calls), ``steps`` (verified drafts on fixtures)
 - ``enumeration``: what code emits for every value of its uniforms, and how likely that is
 - ``inputs``: the distribution D of calls
-- ``statistics``: tests, bets and bounds; ``results`` and ``habits``: the rows of the ``evidence`` that a suite leaves
+- ``statistics``: tests, bets and bounds; ``results``: the rows of the ``evidence`` that a suite leaves
 - ``purity`` (what else tokens depend on), ``draws`` (requests on fixtures), ``trials`` (calls of D): the parts
 - ``zoo`` (known bugs), ``failures``: the simplest request that shows what is wrong
 

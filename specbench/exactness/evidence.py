@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import ALL, LARGE, Bound, Failure, LongUseRow, Row, StratumRow
+from specbench.exactness.results import ALL, LARGE, Bound, Failure, Habit, LongUseRow, Row, StratumRow
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 

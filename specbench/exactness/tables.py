@@ -7,9 +7,8 @@ from specbench.exactness.draws.alpha_spending import last_alarm
 from specbench.exactness.enumeration.laws import completed, counted_ends, rule_lengths, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures.table import all_sequences
-from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import JOINT, Bound, Row, StratumRow
+from specbench.exactness.results import JOINT, Bound, Habit, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.metrics.exactness_rows import (

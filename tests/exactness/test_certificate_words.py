@@ -11,8 +11,7 @@ from specbench.core.rounding import most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, words
 from specbench.exactness.certificate.words import say
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.habits import COMPANY, GENERATOR, SEED, TWICE, Habit
-from specbench.exactness.results import LAW, Failure, LongUseRow, Row
+from specbench.exactness.results import COMPANY, GENERATOR, LAW, SEED, TWICE, Failure, Habit, LongUseRow, Row
 from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.verdict import verdict_of
 from tests.helpers.made_up_evidence import (

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
-from specbench.exactness.habits import (
+from specbench.exactness.purity.hidden_inputs import habits
+from specbench.exactness.results import (
     COMPANY,
     GENERATOR,
     KINDS,
@@ -20,7 +21,6 @@ from specbench.exactness.habits import (
     Habit,
     established,
 )
-from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.zoo.rng import ReseededSteps, SeedOfFirstRow
 from specbench.exactness.zoo.steps import TokenSteps
 from specbench.rules.matching import MatchingVerifier

@@ -18,8 +18,7 @@ from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.habits import Habit
-from specbench.exactness.results import COUNTED, JOINT, LOCATED, RULE, Row
+from specbench.exactness.results import COUNTED, JOINT, LOCATED, RULE, Habit, Row
 from specbench.exactness.settings import LEAST_EFFORT, RequestBudget, Settings
 from specbench.exactness.statistics.calls import MODELS
 from specbench.exactness.steps import verified_steps

@@ -24,9 +24,8 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
-from specbench.exactness.habits import Habit
 from specbench.exactness.inputs.census import CensusRow
-from specbench.exactness.results import Bound, Row, StratumRow
+from specbench.exactness.results import Bound, Habit, Row, StratumRow
 from specbench.metrics import results
 from specbench.metrics.exactness_rows import CellRow, RuleBiasRow, SensitivityRow
 from specbench.models import Pair, load_pair

@@ -7,8 +7,7 @@ from typing import Any
 
 from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.habits import KINDS, Habit
-from specbench.exactness.results import Bound, LongUseRow, Row, StratumRow
+from specbench.exactness.results import KINDS, Bound, Habit, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 

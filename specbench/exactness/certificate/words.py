@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness import habits, results, verdict
+from specbench.exactness import results, verdict
 from specbench.exactness.inputs import published
 from specbench.exactness.statistics.power import CONFIDENCE
 
@@ -59,7 +59,7 @@ def _templates() -> jinja2.Environment:
     }
     known: dict[str, Any] = {"EXACT": EXACT, "SURE": f"{CONFIDENCE:.0%}"}
     known |= {"largest": _largest, "choices_of_d": _choices}
-    for module in (habits, results, verdict):  # their names mean in templates what they do here
+    for module in (results, verdict):  # their names mean in templates what they do here
         known |= {name: value for name, value in vars(module).items() if not name.startswith("_")}
     made.filters.update(filters)
     made.globals.update(known)

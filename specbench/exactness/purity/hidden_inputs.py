@@ -3,7 +3,7 @@
 The same requests are verified under several conditions, each of which changes one thing that should change nothing. All
 calls are made in random order, and each condition more than once, so that a memory or noise of the verifier's own shows
 as a difference between calls of one condition. Such a difference would also look like every other habit, so what each
-habit needs to have excluded is listed in KINDS (habits.py). Enumeration takes for granted that there are no habits;
+habit needs to have excluded is listed in KINDS (results.py). Enumeration takes for granted that there are no habits;
 code with a habit is judged by what is drawn with real seeds, in batches.
 """
 
@@ -23,8 +23,8 @@ from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import guard
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED, SIZE, STREAMS, TWICE, Habit
 from specbench.exactness.reference import VerifyCall, held_against
+from specbench.exactness.results import COMPANY, GENERATOR, PLACE, POSITION, SEED, SIZE, STREAMS, TWICE, Habit
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.verifier import Verifier
