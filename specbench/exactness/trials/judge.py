@@ -6,6 +6,7 @@ after _EXPLAINED requests of a stratum that no rounding explains, a process expl
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ from specbench.exactness.reference import held_against
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.trials.strata import Seen
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.rule import of_this_tree
+from specbench.rules.rule import Rule, of_this_tree
 from specbench.rules.verifier import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
@@ -117,7 +118,7 @@ class Judge:
         self.verifier, self.calls, self.rule = verifier, calls, held_against(verifier)
         self.own_rule = self.rule is not None and not of_this_tree(self.rule)
         self.counted = counted or self.rule is None
-        self._takes, self._unexplained = Takes.of(verifier), dict[str, int]()
+        self._takes, self._unexplained = Takes.of(verifier), Counter[str]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
@@ -166,38 +167,31 @@ class Judge:
         if self.rule is None and seen.impossible:
             _keep(call, result, wrong.nonzero()[:, 0], judgement)
         if self.rule is not None:
-            self._compare(call, result, good, judgement)
+            self._compare(self.rule, call, result, good, judgement)
             if self.own_rule:
                 self._check_law(call, judgement)
         if of_d and (self.counted or seen.no_form):
             judgement.cells = token_cells(call, result, good.nonzero()[:, 0])
         return judgement
 
-    def _compare(self, call: Call, result: Verification, good: Tensor, judgement: CallJudgement) -> None:
-        assert self.rule is not None
-        wanted = call.expected(self.rule)
+    def _compare(self, rule: Rule, call: Call, result: Verification, good: Tensor, judgement: CallJudgement) -> None:
+        wanted, stratum = call.expected(rule), call.stratum.name
         requests = result.differs(wanted).nonzero()[:, 0]
         if not len(requests):
             return
         judgement.seen.differing = len(requests)
         judgement.seen.shares[len(requests) / len(call.counts)] = 1
-        structural = self._beyond_rounding(call, result, requests)
+        structural = requests
+        if self._unexplained[stratum] <= _EXPLAINED:
+            structural = call.beyond_rounding(rule, result, requests)
+            self._unexplained[stratum] += len(structural)
         judgement.seen.rounding = len(requests) - len(structural)
         if len(structural):
             _keep(call, result, structural, judgement)
-        if self.rule.lossless and not self.own_rule:
+        if rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
             got, other = (smooth(call, verification, chosen) for verification in (result, wanted))
             judgement.differences = (got - other).cpu().numpy()
-
-    def _beyond_rounding(self, call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> Int64[Tensor, " k"]:
-        """Those of the requests whose tokens no rounding explains."""
-        name = call.stratum.name
-        if self._unexplained.get(name, 0) > _EXPLAINED or self.rule is None:
-            return requests
-        structural = call.beyond_rounding(self.rule, result, requests)
-        self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
-        return structural
 
     def _check_law(self, call: Call, judgement: CallJudgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
