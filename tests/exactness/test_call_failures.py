@@ -129,6 +129,5 @@ def test_an_example_in_company_says_so():
     """Wrong for batches of more than one request: alone each is the rule's."""
     verifier = _wrong_where(lambda v, d, t, s: torch.tensor(len(s.seeds) > 1))
     outcome, _, _ = trials(verifier, 60, "tiny")
-    failure = failure_of(Subject(verifier), outcome)
+    failure = assert_the_example_fails(verifier, outcome)
     assert any("a new object gets it right alone" in line for line in failure.lines)
-    assert_the_example_fails(verifier, outcome)

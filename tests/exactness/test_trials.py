@@ -9,7 +9,6 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.guard import VerifierFault
-from specbench.exactness.inputs import STRATA
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import ALL, CLASSES, FORM, LAW, PAIRED
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -22,12 +21,12 @@ from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
+from tests.exactness.test_inputs import BY_NAME
 from tests.exactness.test_location import Backwards
 from tests.helpers.cases import CPU
 from tests.helpers.made_up_verifiers import DROPS, acting, changed, made_up_rule, refusing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-BY_NAME = {stratum.name: stratum for stratum in STRATA}
 
 
 def trials(verifier, calls: int, *names: str, seconds: float | int = 0, configured=None):
