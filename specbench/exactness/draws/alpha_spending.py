@@ -12,7 +12,7 @@ from dataclasses import replace
 from specbench.core.machine.journal import Journal
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Bound, Row
+from specbench.exactness.results import ACCEPTANCE, FORM, HARD, JOINT, Row
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.g_tests import holm
@@ -73,15 +73,14 @@ class Looks:
         evidence = self.evidence
         evidence.rows = [self._bounded(row) for row in evidence.rows]
         if evidence.fault is None:
-            evidence.bounds = [self._bound(probe) for probe in probes.values() if probe.tally.draws]
+            evidence.bounds = [
+                probe.bound(self.doubt, self.least_alarm, self._counted(probe.tally))
+                for probe in probes.values()
+                if probe.tally.draws
+            ]
             evidence.bounds = evidence.uncontradicted
             compared = [probes[bound.fixture].calls for bound in evidence.bounds if not bound.by_counts]
             evidence.calls = call_bound(compared, 1 - CONFIDENCE, seed)
-
-    def _bound(self, probe: Probe) -> Bound:
-        """The bound of a fixture: by counts if requests are held against nothing whose bias is known."""
-        counted = self._counted(probe.tally) if probe.located is None else None
-        return probe.bound(self.doubt, self.least_alarm, counted)
 
     def _counted(self, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
