@@ -14,18 +14,18 @@ import pytest
 import torch
 
 from specbench.exactness.guard import VerifierFault
-from specbench.exactness.inputs import STRATA
 from specbench.exactness.trials import worker_pool
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
 from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
 from specbench.rules.token.masked import MaskedVerifier
+from tests.exactness.test_inputs import BY_NAME
 from tests.helpers.cases import CPU
 from tests.helpers.made_up_verifiers import LENIENT, changed, made_up_rule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-SMALL = tuple(stratum for stratum in STRATA if stratum.name in ("small", "large batches"))
+SMALL = BY_NAME["small"], BY_NAME["large batches"]
 
 
 @pytest.mark.cases(1, 2)
