@@ -46,12 +46,18 @@ _PARAMS = (
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _UsedBatch:
-    """A batch, and its outcome at the beginning (None if it is not recorded)."""
+    """A batch.
+
+    Attributes:
+        before: its outcome at the beginning; None if it is not recorded.
+        taken: whether the verifier takes it; None if it was not put before it.
+    """
 
     drawn: Drawn
     before: Verification | None = None
+    taken: bool | None = None
 
     def __len__(self) -> int:
         return len(self.drawn.counts)
@@ -75,8 +81,6 @@ class LongUse:
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
         self.seconds, self.first_changed = 0.0, None
         self._random = random.Random(seed)
-        self._used: set[int] = set()  # by their number among the shapes
-        self._refused: set[int] = set()
         self._next_request = LONG_USE + _READY
         self._others = _ready_streams(seed, device)
         self._recorded = [batch for fixture in fixtures if (batch := self._batch(fixture, _REQUESTS, recorded=True))]
@@ -97,19 +101,16 @@ class LongUse:
             VerifierFault: the verifier did what no verifier may, or refuses a batch that it took before.
         """
         started, deadline, late = time.perf_counter(), deadline_of(seconds), False
-        again = [number for number, batch in enumerate(self._shapes) if batch.before is not None]
+        again = [batch for batch in self._shapes if batch.before is not None]
         for number in range(calls if self._shapes else 0):
             if late := time.perf_counter() > deadline:
                 break
             if number % _EVERY == _EVERY - 1:
-                chosen = self._random.choice(again)
-                self._recheck(self._shapes[chosen])
+                self._recheck(self._random.choice(again))
             else:
                 joined = min(len(self._shapes), _EARLY + number * len(self._shapes) // calls)
-                chosen = int(joined * self._random.random() ** 2)
-                if not self._taken(chosen):
+                if not self._taken(self._shapes[int(joined * self._random.random() ** 2)]):
                     continue
-            self._used.add(chosen)
             self.calls += 1
         self.seconds += time.perf_counter() - started
         return late
@@ -158,21 +159,19 @@ class LongUse:
                 return _UsedBatch(drawn)
             before, again = (_verified(self.verifier, drawn) for _ in range(2))
             self.unsteady += _differing(before, again)
-            return _UsedBatch(drawn, before)
+            return _UsedBatch(drawn, before, taken=True)
         return None
 
-    def _taken(self, chosen: int) -> bool:
+    def _taken(self, batch: _UsedBatch) -> bool:
         """Verifies a batch of mixed shapes with fresh streams; False if the verifier refuses it."""
-        batch = self._shapes[chosen]
-        if chosen in self._refused:
-            return False
-        met = chosen in self._used or batch.before is not None
-        try:
-            self._verify(batch.drawn, self._fresh_streams(len(batch), batch.drawn.streams.width), met)
-        except ArgumentError:
-            self._refused.add(chosen)
-            return False
-        return True
+        if batch.taken is not False:
+            streams = self._fresh_streams(len(batch), batch.drawn.streams.width)
+            with contextlib.suppress(ArgumentError):
+                self._verify(batch.drawn, streams, met=batch.taken is True)
+                batch.taken = True
+                return True
+        batch.taken = False
+        return False
 
     def _fresh_streams(self, size: int, width: int) -> Streams:
         """Streams of ``size`` requests, their uniforms computed beforehand, which takes longer than small steps do."""
