@@ -18,7 +18,7 @@ from specbench.rules.draft_path import DraftPathBatch
 from specbench.rules.rule import Rule
 from specbench.sampling import inverse_cdf
 
-AcceptReader = Callable[[Streams], Float64[Tensor, "B width"]]
+Offsets = Callable[[Int64[Tensor, " gamma"]], Int64[Tensor, " gamma"]]
 EmitReader = Callable[[Streams, Int64[Tensor, " B"], Int64[Tensor, " B"]], Float64[Tensor, " B"]]
 
 
@@ -35,17 +35,15 @@ def _of_refusal(streams: Streams, accepted: Int64[Tensor, " B"], counts: Int64[T
     return torch.where(accepted < counts, refusing, own)
 
 
-# Where code reads the uniforms of its tests and of its draw; first the rule's own places.
-_TESTS: dict[str, AcceptReader] = {
-    "ACCEPT at offset i": lambda streams: streams.uniform(Stream.ACCEPT),
-    "ACCEPT at offset i + 1": lambda streams: streams.uniform(Stream.ACCEPT).roll(-1, dims=1),
-    "ACCEPT at offset i - 1 (of the first, the last offset)": lambda streams: streams.uniform(Stream.ACCEPT).roll(1, 1),
-    "ACCEPT at offset i - 1 (of the first, offset 0)": lambda streams: torch.cat(
-        [streams.uniform(Stream.ACCEPT)[:, :1], streams.uniform(Stream.ACCEPT)[:, :-1]], dim=1
-    ),
-    "ACCEPT at offset 0": lambda streams: streams.uniform(Stream.ACCEPT)[:, :1].expand(-1, streams.width),
-    "EMIT at offset i": lambda streams: streams.uniform(Stream.EMIT),
-    "DRAFT at offset i": lambda streams: streams.uniform(Stream.DRAFT),
+# Where code reads the uniforms of its tests of drafted tokens i, and of its draw; first the rule's own places.
+_TESTS: dict[str, tuple[Stream, Offsets]] = {
+    "ACCEPT at offset i": (Stream.ACCEPT, lambda i: i),
+    "ACCEPT at offset i + 1": (Stream.ACCEPT, lambda i: i + 1),
+    "ACCEPT at offset i - 1 (of the first, the last offset)": (Stream.ACCEPT, lambda i: i - 1),
+    "ACCEPT at offset i - 1 (of the first, offset 0)": (Stream.ACCEPT, lambda i: (i - 1).clamp(min=0)),
+    "ACCEPT at offset 0": (Stream.ACCEPT, torch.zeros_like),
+    "EMIT at offset i": (Stream.EMIT, lambda i: i),
+    "DRAFT at offset i": (Stream.DRAFT, lambda i: i),
 }
 _DRAWS: dict[str, EmitReader] = {
     "EMIT at offset 0": _at(Stream.EMIT, 0),
@@ -81,8 +79,9 @@ class OtherUniforms:
         return f"Uniforms are read elsewhere than by the {self.rule.title}: {', and '.join(parts)}."
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        path = DraftPathBatch(draft, target)
-        u = _TESTS[self.tests](streams)[:, : draft.max_draft_tokens]
+        path, (stream, offsets) = DraftPathBatch(draft, target), _TESTS[self.tests]
+        places = torch.arange(draft.max_draft_tokens, device=streams.seeds.device)
+        u = streams.uniform(stream)[:, offsets(places)]
         num_accepted = self.rule.num_accepted(self.rule.limits(path), u)
         weights = self.rule.weights_after(path, num_accepted)
         emit = _DRAWS[self.draws](streams, num_accepted, draft.num_draft_tokens)
