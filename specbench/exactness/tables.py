@@ -74,9 +74,7 @@ def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
             continue
         lengths = rule_lengths(TOKEN, tally.fixture).numpy()
         shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
-        token_rule = float(
-            sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))
-        )
+        token_rule = float(shares @ lengths @ range(lengths.shape[1]))
         noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
         rows.append(RuleBiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
     return rows
