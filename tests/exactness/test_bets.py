@@ -4,15 +4,16 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.exactness.inputs import STRATA, Takes, draw_call
+from specbench.exactness.inputs import Takes, draw_call
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import CELLS, NUMBERS, ORDERS, CellCounts, smooth, token_cells, transforms
 from specbench.exactness.zoo import accept
 from specbench.rules.token.masked import MaskedVerifier
+from tests.exactness.test_inputs import BY_NAME
 from tests.helpers.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-LARGE_BATCHES = next(stratum for stratum in STRATA if stratum.name == "large batches")
+LARGE_BATCHES = BY_NAME["large batches"]
 
 
 def test_difference_bets_are_fair_and_see_a_drift():

@@ -1,13 +1,14 @@
 """The simplest failing example: it is of the fixture in the headline, and fails as it is printed."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.failures import fixture_failure
+from specbench.exactness.failures.fixture_failure import _tokens, simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
 from specbench.exactness.results import JOINT, Failure, Row
@@ -21,29 +22,25 @@ from tests.helpers.made_up_verifiers import changed
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-def of_points(verifier) -> CauseSearch:
-    """The search for code that is too slow for other requests."""
-    return CauseSearch(verifier, [], 0, 0)
+def simplest(verifier, probes: dict[str, Probe], rows: Sequence[Row] = ()) -> Failure:
+    """The simplest failing example, with a search of causes as for code that is too slow for other requests."""
+    causes = CauseSearch(verifier, [], 0, 0)
+    return simplest_failure(Subject(verifier), Evidence(rows=[*rows]), probes, [], None, causes)
 
 
 def test_the_example_is_of_the_fixture_that_the_headline_names():
     """Both fixtures have examples; the first one's are of shorter drafts."""
-    evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
     probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
-    arguments = (Subject(accept.Lenient()), evidence, probes, [], None, of_points(accept.Lenient()))
-    assert fixture_failure.simplest_failure(*arguments).fixture == "chain"
-    evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
-    assert fixture_failure.simplest_failure(*arguments).fixture == "processed"
+    for headed, shown in (("chain", "chain"), ("large", "processed")):
+        row = Row(headed, JOINT, 1000, 99.0, 26, 1e-9, 1000)
+        assert simplest(accept.Lenient(), probes, [row]).fixture == shown
 
 
 @pytest.mark.parametrize(("kind", "draws_itself"), [(accept.Lenient, False), (wrong_q.ArgmaxDraft, True)])
 def test_a_bias_without_formulas_is_shown_by_the_sequence_that_is_farthest_off(kind, draws_itself):
     verifier, fixture = changed(kind, rule="a rule of one's own"), FIXTURES["chain"]
     probe = Probe(verifier, fixture, 0.02)
-    failure = fixture_failure.simplest_failure(
-        Subject(verifier), Evidence(), {"chain": probe}, [], None, of_points(verifier)
-    )
-    line, *more = failure.lines
+    line, *more = simplest(verifier, {"chain": probe}).lines
     shown = re.search(r"step \[(.+)\] .+ probability (\S+) by the code's thresholds, (\S+) by the target", line)
     tokens, code, target = torch.tensor([list(map(int, shown[1].split(", ")))]), float(shown[2]), float(shown[3])
     rows = fixture.rows_along(tokens[:, :-1])
@@ -66,9 +63,7 @@ def example_of(verifier, name: str, effort: float) -> tuple[Failure, Probe]:
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
     probe.check(verified_steps(verifier, fixture, streams), [2000])
-    arguments = (Subject(verifier), Evidence(), {name: probe}, [], None, of_points(verifier))
-    failure = fixture_failure.simplest_failure(*arguments)
-    return failure, probe
+    return simplest(verifier, {name: probe}), probe
 
 
 SHOWN = (
@@ -98,7 +93,7 @@ def test_printed_examples_fail_as_they_are_printed(bug):
     one = one.select(((one.seeds == seed) & (one.positions == position)).nonzero()[:, 0])
     steps = verified_steps(verifier, FIXTURES["chain"], one)
     alone, emitted = (printed(failure, lead) for lead in ("alone, by a new object", "emitted"))
-    assert alone == fixture_failure._tokens(steps.visible[0])
+    assert alone == _tokens(steps.visible[0])
     assert emitted != printed(failure, "foreseen")
     assert (alone == printed(failure, "foreseen")) == ("So other requests of its batch" in failure.lines[-1])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.exactness.certificate import Certificate, certify
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.results import KINDS, Bound, Habit, LongUseRow, Row, StratumRow
+from specbench.exactness.results import COMPANY, GENERATOR, KINDS, SIZE, Bound, Habit, LongUseRow, Row, StratumRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
 
@@ -53,6 +53,7 @@ LONG_USE = LongUseRow(
 )  # fmt: skip
 
 
+COUNTED = bound("long", method="counted", located=None, boxes=None, hidden=None, structural=None, tv=0.0046)
 BOUNDS = {
     "clean": [bound("chain"), bound("deep", located=3e-9, tv=7.9e-7)],
     "proved": [bound("chain", proved=True), of_rule(0, 0, 8.11e-7)],
@@ -65,11 +66,8 @@ BOUNDS = {
     "proved, but for one": [bound("chain", proved=True, differing=1, hidden=9e-7, tv=9e-7), bound("a", proved=True)],
     "wrong rule": [bound("chain"), dataclasses.replace(of_rule(0, 0, 0.071), located=0.07, hidden=0.001)],
     "wide": [bound("chain", draws=300, hidden=0.026, tv=0.026)],
-    "counted": [
-        bound("chain"),
-        bound("long", method="counted", located=None, boxes=None, hidden=None, structural=None, tv=0.0046),
-    ],
-    "all counted": [bound("long", method="counted", located=None, boxes=None, hidden=None, structural=None, tv=0.0046)],
+    "counted": [bound("chain"), COUNTED],
+    "all counted": [COUNTED],
     "none": [],
 }
 INPUTS = {
@@ -89,12 +87,7 @@ HABIT_SETS = {
     "good": [Habit(name, 32_768, 0) for name in KINDS],
     "seed": [Habit("another seed", 32_768, 31), Habit("called again", 32_768, 0)],
     "memory": [Habit(name, 172, 40 + number) for number, name in enumerate(KINDS)],
-    "generator": [
-        Habit(
-            name, 32_768, 1000 * (name in ("another state of PyTorch's generator", "other company", "a smaller batch"))
-        )
-        for name in KINDS
-    ],
+    "generator": [Habit(name, 32_768, 1000 * (name in (GENERATOR, COMPANY, SIZE))) for name in KINDS],
 }
 ROWS = {
     "passed": [Row("chain", "joint", 10_000_000, 20.0, 26, 0.79, None, 0.0016, 0.0011)],
