@@ -186,7 +186,7 @@ def described(trace: Trace, path: Path, doubt: str | None) -> str:
         "prompts": len(set(trace.prompts)),
         "texts": len(trace.prompts),
         "tokens": len(trace),
-        "stopped": 0 if trace.limits is None else int((trace.lengths < trace.limits).sum()),
+        "stopped": int((trace.lengths < trace.limits).sum()),
         "warning": doubt,
     }
     return json.dumps(document, indent=1)

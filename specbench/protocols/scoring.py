@@ -25,6 +25,7 @@ from specbench.models import CachedModel
 from specbench.protocols.model_context import ModelContext, in_groups, unit_of
 from specbench.protocols.settings import no_probabilities
 from specbench.replay.trace import LIMIT, Identity, trace_schema
+from specbench.replay.values import sampler_of
 from specbench.sampling import RowParams, SamplingParams
 
 CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
@@ -35,7 +36,7 @@ def identity_of(context: ModelContext) -> Identity:
     return Identity(
         target=context.names[0],
         draft=context.names[1],
-        sampler={name: float(value) for name, value in context.sampling.numbers.items()},
+        sampler=sampler_of(context.sampling.numbers),
         dtype=str(context.dtype).removeprefix("torch."),
         source=context.command,
         processors=context.processors,

@@ -71,7 +71,7 @@ _RESCORE = (
     "Score the texts again with the sampler that they were sampled with; where your engine did so, write numbers. "
     "specbench/replay/imports.py says more."
 )
-_PLAIN = {name: float(value) for name, value in SamplingParams().numbers.items()}
+_PLAIN = sampler_of(SamplingParams().numbers)
 FIRST, STEP, PREFILL = "first_token", "step", "prefill"
 _HEADER_KEYS = ("specbench_trace", "sampler", *NAMES, FIRST)
 _TEXT_KEYS = ("prompt_id", "sample", "token_ids", "target_logprobs", "draft_logprobs", LIMIT)

@@ -95,7 +95,7 @@ class Trace:
         prompts: the name of each text's prompt, which texts of one prompt share.
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
-        limits: the most tokens that each text could have had; None: as many as it has.
+        limits: the most tokens that each text could have had; as many as it has where nothing is known.
         path: the file that the trace was read from, for messages; None if it was made in memory.
     """
 
@@ -104,7 +104,7 @@ class Trace:
     starts: Int64[np.ndarray, " n1"]
     tokens: Int64[np.ndarray, " T"]
     columns: Mapping[str, Float32[np.ndarray, " T"]]
-    limits: Int64[np.ndarray, " n"] | None = None
+    limits: Int64[np.ndarray, " n"]
     path: str | Path | None = None
 
     def __repr__(self) -> str:
@@ -131,8 +131,7 @@ class Trace:
     @property
     def draft_limits(self) -> Int64[np.ndarray, " T"]:
         """The most tokens that a block which starts at each one drafts, one less than may still be emitted."""
-        spare = np.zeros(len(self.lengths), dtype=np.int64) if self.limits is None else self.limits - self.lengths
-        return self.remaining - 1 + np.repeat(spare, self.lengths)
+        return self.remaining - 1 + np.repeat(self.limits - self.lengths, self.lengths)
 
     @property
     def acceptance_limits(self) -> Int64[np.ndarray, " T"]:
@@ -155,7 +154,7 @@ class Trace:
             self.starts[first : last + 1] - self.starts[first],
             self.tokens[span],
             {name: values[span] for name, values in self.columns.items()},
-            None if self.limits is None else self.limits[first:last],
+            self.limits[first:last],
             self.path,
         )
 
@@ -282,10 +281,10 @@ def _starts(
     return starts
 
 
-def _limits(table: pa.Table, starts: np.ndarray, source: Origin, where: Where) -> np.ndarray | None:
-    if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
-        return None
+def _limits(table: pa.Table, starts: np.ndarray, source: Origin, where: Where) -> np.ndarray:
     lengths = np.diff(starts)
+    if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
+        return lengths
     written = numbers(table, LIMIT, pa.int64(), source, null=-1)
     limits = written[starts[:-1]]
     limits = np.where(limits == -1, lengths, limits)

@@ -42,7 +42,8 @@ def trace_of_tokens(
         "draft_argmax": q.argmax(axis=1)[before] == tokens,
     }
     names = list(prompts) or [str(i) for i in range(len(texts))]
-    return Trace(IDENTITY, names, starts, tokens, {name: v.astype(np.float32) for name, v in columns.items()})
+    floats = {name: values.astype(np.float32) for name, values in columns.items()}
+    return Trace(IDENTITY, names, starts, tokens, floats, np.diff(starts))
 
 
 def sampled_texts(p: np.ndarray, count: int, length: int, seed: int) -> np.ndarray:

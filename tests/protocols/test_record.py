@@ -73,7 +73,6 @@ def test_a_recording_is_the_plain_text_with_its_scores(context):
     assert trace.identity.sampler == {"temperature": 0.8, "top_k": 200.0, "top_p": 1.0, "min_p": 0.0}
     assert list(trace.prompts) == [request.name for request in context.requests for _ in range(2)]
     assert [text.request.seed for text in kept.texts] == [requests[i].seed for i in (0, 3, 1, 4, 2, 5)]
-    assert trace.limits is not None
     assert trace.limits.tolist() == [request.max_new_tokens for request in requests]
     alone = dataclasses.replace(context, batch_size=1)
     again = record(alone, [requests[4]]).trace

@@ -27,13 +27,13 @@ def test_policies_stop_where_they_say():
     assert draft_lengths(trace, Policy("fixed", None, 4)).tolist() == [4, 4, 4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("limits", [None, (40, 11, 6, 40)], ids=["by length", "behind stop tokens"])
+@pytest.mark.parametrize("limits", [(3, 9, 6, 1), (40, 11, 6, 40)], ids=["by length", "behind stop tokens"])
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_a_policy_that_never_stops_is_the_fixed_length(rule, limits):
     """Which drafts past a stop token, as decoding does."""
     p, q = markov_pair(5)
     texts = [text[:length] for text, length in zip(sampled_texts(p, 4, 9, seed=1).tolist(), (3, 9, 6, 1), strict=True)]
-    trace = dataclasses.replace(trace_of_tokens(p, q, texts), limits=limits and np.array(limits))
+    trace = dataclasses.replace(trace_of_tokens(p, q, texts), limits=np.array(limits))
     (plain,) = replay(trace, rule, [4])
     for policy in (Policy("fixed", None, 4), Policy("probability", 0.0, 4), Policy("entropy", 100.0, 4)):
         got = try_policy(trace, rule, policy)

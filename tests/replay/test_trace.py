@@ -160,7 +160,6 @@ def test_the_first_token_of_a_prefill_is_left_out(tmp_path):
     assert (list(got.prompts), got.starts.tolist(), got.tokens.tolist()) == (["a", "b"], [0, 2, 3], [4, 9, 4])
     assert got.columns["log_p"].tolist() == [-1.5, -1.0, -1.5]
     assert got.columns["log_q"].tolist() == [-2.0, -0.75, -2.0]
-    assert got.limits is not None
     assert got.limits.tolist() == [7, 1]
     step = read_any(json_lines(tmp_path, HEADER | {"first_token": "step"}, *texts))
     assert step.lengths.tolist() == [3, 1, 2]

@@ -192,13 +192,11 @@ def test_limits_may_be_missing(tmp_path):
     whole = pq.read_table(written(tmp_path, rows()))
     pq.write_table(whole.drop_columns(["max_new_tokens"]), tmp_path / "old.parquet")
     old = read_trace(tmp_path / "old.parquet")
-    assert old.limits is None
+    assert old.limits.tolist() == [2, 1, 1]
     assert old.draft_limits.tolist() == [1, 0, 0, 0]
     some = pa.array([None, None, 9, None], pa.int64())
     pq.write_table(whole.set_column(whole.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
-    limits = read_trace(tmp_path / "x").limits
-    assert limits is not None
-    assert limits.tolist() == [2, 9, 1]
+    assert read_trace(tmp_path / "x").limits.tolist() == [2, 9, 1]
     imported = read_any(json_lines(tmp_path, HEADER, GOOD | {"max_new_tokens": 9}, GOOD | {"prompt_id": "b"}))
     assert imported.draft_limits.tolist() == [8, 0]
 

@@ -140,7 +140,7 @@ def _run(
     going = _in_batches(taken != NOTHING, batch, "constant")
     emitted = np.where(going, _in_batches(taken, batch, "constant") + 1, 0)
     lengths = _in_batches(trace.lengths[numbers], batch, "constant")
-    limits = lengths if trace.limits is None else _in_batches(trace.limits[numbers], batch, "constant")
+    limits = _in_batches(trace.limits[numbers], batch, "constant")
     prompts, owners = (_in_batches(values, batch, "edge") for values in (prompt_tokens[numbers], owners))
     before = emitted.cumsum(axis=2) - emitted
     room = np.where(going, limits[:, :, None] - before - 1, 0).max(axis=1)
