@@ -173,6 +173,8 @@ def _problems(line: dict[str, Any]) -> Iterator[str]:
 class FileSource:
     """Texts of a file. The n-th request for a prompt and a mode gets the n-th such text, whatever its seed.
 
+    What it has of the file's texts is there once it has been opened.
+
     Args:
         path: of the file.
 
@@ -190,23 +192,14 @@ class FileSource:
         ConfigError: a file that cannot be read.
     """
 
-    engine = "texts of a file"
+    engine = "texts of a file"  # until it has been opened, as modes are
+    modes = frozenset(Mode)
     recorded = True
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
     def __init__(self, path: object):
         self.path = check_path("source.path", path)
-        self.prompts: dict[str, str] = {}
-        self.without_prompt: list[str] = []
-        self.pairs: dict[str, int] = {}
-        self.greedy: set[str] = set()
-        self.longest = (1, 1)
-        self.overruns: dict[Mode, tuple[int, list[tuple[str, str]]]] = {}
-        self.modes: frozenset[Mode] = frozenset(Mode)
-        self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
-        self._given: dict[tuple[str, Mode, bool], int] = {}
-        self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
 
     def open(self) -> None:
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
@@ -232,7 +225,8 @@ class FileSource:
                 raise ConfigError("source.path", self.path, problem, "Give each prompt a prompt_id of its own.")
         self.prompts = {name: max(prompt, default="") for name, prompt in prompts.items()}
         self.without_prompt = [name for name, prompt in prompts.items() if not prompt]
-        self._texts, self._given, self._limits = dict(texts), defaultdict(int), {}
+        self._texts, self._given = dict(texts), defaultdict[tuple[str, Mode, bool], int](int)
+        self._limits: dict[tuple[str, bool, int], float] = {}  # tokens of the n-th text of a prompt, greedy or not
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from specbench.core.errors import ConfigError, OutageError
-from specbench.sources.values import is_token_ids
 
 RETRIED = (429, 502, 503, 504)  # too many requests, or a server that is still loading its model
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -78,14 +77,6 @@ class Server:
             raise self.error(
                 f"{path} replied no JSON: {self.shown(content)}", "Is it the server that you mean?"
             ) from None
-
-    def token_ids(self, path: str, body: object) -> tuple[int, ...]:
-        """The list ``tokens`` of a reply. Raises as ``json`` does, and for another reply."""
-        reply = self.json(path, body)
-        ids = reply.get("tokens") if isinstance(reply, dict) else None
-        if not is_token_ids(ids):
-            raise self.error(f"{path} returned no token ids: {self.shown(repr(reply))}", "Is it the server you mean?")
-        return tuple(ids)
 
     def text(self, path: str) -> str:
         """The reply to a GET. Raises as ``json`` does."""

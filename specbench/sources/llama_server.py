@@ -9,13 +9,12 @@ from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 from specbench.sources.values import is_count, is_name, is_token_ids
 
-_NAMES = {  # of sampling parameters that it calls by another name, or by the same
-    **{"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
-    **{"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"},
-    **{"stop": "stop", "ignore_eos": "ignore_eos", "logprobs": "n_probs"},
-}
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _CUTS = ("top_k", "top_p", "min_p")
+_NAMES = {  # of sampling parameters, in its protocol
+    **{name: name for name in (*_CUTS, *_PENALTIES, "stop", "ignore_eos")},
+    **{"repetition_penalty": "repeat_penalty", "logprobs": "n_probs"},
+}
 _FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
 _OLD = "Update llama-server, or use source=openai."
 _RANDOM_SEED = 2**32 - 1  # with which it takes a seed of its own
@@ -44,9 +43,7 @@ class LlamaServerSource(ServedSource):
 
     def encode(self, text: str) -> tuple[int, ...] | None:
         """Token ids of a prompt, as /completion makes them of text."""
-        server = next(iter(self.servers.values()))
-        body = {"content": text, "add_special": True, "parse_special": True}
-        return server.token_ids("/tokenize", body)
+        return self.tokenized({"content": text, "add_special": True, "parse_special": True})
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling

@@ -61,7 +61,7 @@ class OpenAiSource(ServedSource):
         """Token ids of a prompt from vLLM; None from others, and where the server applies a chat template."""
         if self.dialect != "vllm" or self.chat:
             return None
-        return next(iter(self.servers.values())).token_ids("/tokenize", {"model": self.model, "prompt": text})
+        return self.tokenized({"model": self.model, "prompt": text})
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]

@@ -13,15 +13,13 @@ from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.parameters import active_params, check_supported, unsupported_but
 
 METHODS = DRAFT, LOOKUP = ("draft", "prompt_lookup")
-_NAMES = {  # of sampling parameters in its GenerationConfig
-    **{"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"},
-    **{"repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty"},
-    **{"frequency_penalty": "frequency_penalty", "min_tokens": "min_new_tokens", "ignore_eos": "ignore_eos"},
-    **{"stop": "stop_strings", "stop_token_ids": "stop_token_ids"},
-    **{"include_stop_str_in_output": "include_stop_str_in_output"},
-}
 _SETS = ("stop", "stop_token_ids")
 _CUTS = ("temperature", "top_k", "top_p", "min_p")  # which greedy decoding does not read
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_NAMES = {  # of sampling parameters, in its GenerationConfig
+    **{name: name for name in (*_CUTS, *_PENALTIES, *_SETS, "ignore_eos", "include_stop_str_in_output")},
+    **{"min_tokens": "min_new_tokens", "stop": "stop_strings"},
+}
 
 
 class OpenVinoSource:

@@ -14,7 +14,7 @@ from specbench.sources.contract import Mode, TextCompletion, TextRequest
 from specbench.sources.http import MEBIBYTE, Server
 from specbench.sources.parameters import check_supported
 from specbench.sources.prometheus import Counters
-from specbench.sources.values import Kind, is_a, is_logprob
+from specbench.sources.values import Kind, is_a, is_logprob, is_token_ids
 
 LONGEST_TIMEOUT = 1_000_000  # seconds
 
@@ -111,6 +111,16 @@ class ServedSource:
         """Returns the texts that the server samples together for one request, however many come."""
         check_supported([request], self.unsupported, self.engine)
         return self._texts(request, mode, count)
+
+    def tokenized(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """Returns the token ids that a server makes of a prompt at /tokenize. Raises ConfigError if it returns none."""
+        server = next(iter(self.servers.values()))
+        reply = server.json("/tokenize", body)
+        ids = reply.get("tokens") if isinstance(reply, dict) else None
+        if not is_token_ids(ids):
+            problem = f"/tokenize returned no token ids: {server.shown(repr(reply))}"
+            raise server.error(problem, "Is it the server you mean?")
+        return tuple(ids)
 
     def _text(self, request: TextRequest, mode: Mode) -> TextCompletion:
         """Sends a request for one text. Raises ConfigError unless one comes."""

@@ -8,9 +8,9 @@ from specbench.sources.parameters import active_params, unsupported_but
 from specbench.sources.served import Reply, ServedSource
 from specbench.sources.values import is_count, is_logprob, is_name, is_token_ids
 
-_NAMES = {  # of sampling parameters that it calls by another name, or by the same
-    **{"stop": "stop", "stop_token_ids": "stop_token_ids", "ignore_eos": "ignore_eos", "min_tokens": "min_new_tokens"},
-    **{"include_stop_str_in_output": "no_stop_trim", "skip_special_tokens": "skip_special_tokens"},
+_NAMES = {  # of sampling parameters, in its protocol
+    **{name: name for name in ("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens")},
+    **{"min_tokens": "min_new_tokens", "include_stop_str_in_output": "no_stop_trim"},
 }
 # Always sent: what is left out it takes from the model's generation_config.json.
 _ALWAYS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -42,7 +42,7 @@ class SglangSource(ServedSource):
 
     def encode(self, text: str) -> tuple[int, ...] | None:
         """Token ids of a prompt, as /generate makes them of text."""
-        return next(iter(self.servers.values())).token_ids("/tokenize", {"prompt": text})
+        return self.tokenized({"prompt": text})
 
     def call_of(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
