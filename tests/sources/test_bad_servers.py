@@ -26,6 +26,11 @@ def completing(reply: Any) -> dict[str, Any]:
     return llama() | {"/completion": lambda _: reply}
 
 
+def raw(*content: Any, **options: Any) -> dict[str, Any]:
+    """A llama-server whose reply to all requests for texts is no JSON of its own; see Raw."""
+    return completing(Raw(*content, **options))
+
+
 def openai(**reply: Any) -> dict[str, Any]:
     """A server of OpenAI's protocol that has one reply to all requests for texts."""
     return VllmCounters().replies | {"/v1/completions": lambda _: reply}
@@ -62,32 +67,17 @@ LLAMA_REPLIES = {
     "a count below 0": (llama(timings={"draft_n": -1}), r"no timings\.draft_n that can be read"),
     "a list of timings": (llama(timings=[3]), "no timings that can be read"),
     "an empty text": (llama(content="", tokens=[]), "prompt 'abc' has an empty text"),
-    "html": (
-        completing(Raw(b"<html>hello</html>")),
-        r"/completion replied no JSON: '<html>hello</html>'\. Is it the server",
-    ),
-    "deep": (completing(Raw(b"[" * 100_000)), "/completion replied no JSON"),
-    "a text": (completing(Raw(b'"text"')), "has no truncated that can be read"),
-    "large": (completing(Raw(b" " * (MEBIBYTE + 1))), r"replied more than 1 MiB\. .*source\.most_megabytes"),
-    "400": (
-        completing(Raw(b'{"error": {"message": "too long"}}', 400)),
-        r"status 400: 'too long'\. See the server's own log",
-    ),
-    "429": (completing(Raw(b"full", 429)), "status 429: 'full'"),
-    "500": (
-        completing(Raw(b'{"error": "engine is dead"}', 500)),
-        r"status 500: 'engine is dead'\. See the server's own log",
-    ),
-    "401": (
-        completing(Raw(b'{"error": "no key"}', 401)),
-        r"status 401: 'no key'\. Set the variable that source\.api_key names",
-    ),
-    "short": (
-        completing(Raw(headers={"Content-Length": "100"})),
-        r"/completion broke off 1 times \(RemoteProtocolError",
-    ),
+    "html": (raw(b"<html>hello</html>"), r"/completion replied no JSON: '<html>hello</html>'\. Is it the server"),
+    "deep": (raw(b"[" * 100_000), "/completion replied no JSON"),
+    "a text": (completing("text"), "has no truncated that can be read"),
+    "large": (raw(b" " * (MEBIBYTE + 1)), r"replied more than 1 MiB\. .*source\.most_megabytes"),
+    "400": (raw(b'{"error": {"message": "too long"}}', 400), r"status 400: 'too long'\. See the server's own log"),
+    "429": (raw(b"full", 429), "status 429: 'full'"),
+    "500": (raw(b'{"error": "engine is dead"}', 500), r"status 500: 'engine is dead'\. See the server's own log"),
+    "401": (raw(b'{"error": "no key"}', 401), r"status 401: 'no key'\. Set the variable that source\.api_key names"),
+    "short": (raw(headers={"Content-Length": "100"}), r"/completion broke off 1 times \(RemoteProtocolError"),
     "no gzip": (
-        completing(Raw(b"plain", headers={"Content-Encoding": "gzip"})),
+        raw(b"plain", headers={"Content-Encoding": "gzip"}),
         r"/completion cannot be exchanged \(DecodingError",
     ),
     "no texts": (completing([]), "returned 0 texts for prompt 'abc', and the request was for 1"),
@@ -159,10 +149,10 @@ def test_nothing_follows_a_redirect_and_no_message_has_the_keys_of_its_location(
     monkeypatch.setenv("MY_KEY", "s3cret")
     with serving(llama()) as other:
         location = f"{other.url.replace('//', '//user:pw@')}/s3cret/completion?key=4nother#part"
-        moved = Raw(status=307, headers={"Location": location})
+        moved = raw(status=307, headers={"Location": location})
         message = rf"redirects to '{other.url}/\*\*\*/completion', where nothing is sent\."
         with pytest.raises(ConfigError, match=message):
-            complete(LlamaServerSource, completing(moved), api_key="MY_KEY")
+            complete(LlamaServerSource, moved, api_key="MY_KEY")
         assert other.asked == []
 
 
@@ -207,7 +197,7 @@ def test_a_server_that_is_down_is_named_with_what_starts_it():
 def test_a_reply_that_takes_too_long_is_given_up(pause, timeout):
     """Also one of which something comes in time, again and again."""
     with pytest.raises(OutageError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
-        complete(LlamaServerSource, completing(Raw(b" " * 20, pause=pause)), timeout=timeout)
+        complete(LlamaServerSource, raw(b" " * 20, pause=pause), timeout=timeout)
 
 
 def test_a_server_that_loads_its_model_is_asked_again(monkeypatch):

@@ -3,6 +3,7 @@
 import logging
 import logging.config
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,21 +28,6 @@ class Half:
     modes = frozenset(Mode)
 
 
-class Reading:
-    needs_models = False
-    reads_source = True
-
-    def run(self, context: Any) -> Any:
-        raise NotImplementedError
-
-
-class Ignoring:
-    needs_models = True
-
-    def run(self, context: Any) -> Any:
-        raise NotImplementedError
-
-
 def test_a_source_is_built_with_plain_lists_and_mappings():
     overrides = ["source=openai", "source.url=http://x", "++source.extra={top: [1, {a: b}]}"]
     source = build_source(composed(*overrides).source)
@@ -60,11 +46,13 @@ def test_an_object_that_is_no_source_is_refused_with_what_it_lacks():
 
 
 def test_a_protocol_that_samples_from_none_refuses_a_source_and_has_no_column_of_it():
+    ignoring: Any = SimpleNamespace(needs_models=True, run=print)
+    reading: Any = SimpleNamespace(needs_models=False, run=print, reads_source=True)
     with pytest.raises(ConfigError, match=r"^source=openvino: protocol=p would ignore it\. .*use protocol=judge"):
-        check_conditions({"source": "openvino"}, unused(Ignoring()), "p")
+        check_conditions({"source": "openvino"}, unused(ignoring), "p")
     with pytest.raises(ConfigError, match=r"^source\.url=x: protocol=p would ignore it"):
-        check_conditions({"source.url": "x"}, unused(Ignoring()), "p")
-    check_conditions({"source": "openvino"}, unused(Reading()), "p")
+        check_conditions({"source.url": "x"}, unused(ignoring), "p")
+    check_conditions({"source": "openvino"}, unused(reading), "p")
     assert emptied(["source"]) == {"source": None}
 
 

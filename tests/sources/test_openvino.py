@@ -131,31 +131,30 @@ def test_metrics_of_another_version_are_named(folders, stand_in):
         source.complete([request()], Mode.SPECULATIVE)
 
 
-def test_what_is_missing_or_wrong_is_named(folders, tmp_path, monkeypatch, stand_in):
-    with pytest.raises(ConfigError, match=r"^source\.target=.*nothing: no folder with an openvino_model\.xml\. Give"):
-        OpenVinoSource(str(tmp_path / "nothing"), folders[1])
-    with pytest.raises(ConfigError, match=r"^source\.draft=None: .*use source\.method=prompt_lookup"):
-        OpenVinoSource(folders[0])
-    with pytest.raises(ConfigError, match=r"^source\.method=lookup: not known\. Use draft or prompt_lookup"):
-        OpenVinoSource(*folders, method="lookup")
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": "nothing"}, r"source\.target=nothing: no folder with an openvino_model\.xml\. Give"),
+        *(({"target": target}, rf"source\.target={target}: not a path") for target in (2024, None)),
+        ({"draft": None}, r"source\.draft=None: .*use source\.method=prompt_lookup"),
+        ({"method": "lookup"}, r"source\.method=lookup: not known\. Use draft or prompt_lookup"),
+        ({"properties": "f32"}, r"source\.properties=f32: no mapping\. Use \{NAME: VALUE\}"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_used_are_refused(folders, settings, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        OpenVinoSource(**dict(zip(("target", "draft"), folders, strict=True)) | settings)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_cannot_be_loaded_is_named(folders, monkeypatch):
     with pytest.raises(ConfigError, match=r"loaded \(expect kvcache type bf16, current: f8\)\. .*source\.properties"):
         OpenVinoSource(*folders, properties={"KV_CACHE_PRECISION": "f8"}).open()
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     with pytest.raises(NotInstalledError, match=r"pip install 'specbench\[openvino\]'"):
         OpenVinoSource(*folders).open()
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_properties_that_are_no_mapping_are_named(folders):
-    with pytest.raises(ConfigError, match=r"^source\.properties=f32: no mapping\. Use \{NAME: VALUE\}"):
-        OpenVinoSource(*folders, properties="f32")  # ty: ignore[invalid-argument-type]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("target", [2024, None])
-def test_a_target_that_is_no_folder_is_named(target):
-    with pytest.raises(ConfigError, match=rf"^source\.target={target}: not a path"):
-        OpenVinoSource(target, method="prompt_lookup")
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -123,25 +123,28 @@ def test_a_draft_may_have_another_tokenizer(tmp_path):
     assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
 
 
-def test_what_cannot_be_is_refused_by_key():
-    with pytest.raises(ConfigError, match=r"^source\.method=medusa: not known\. Use assisted, prompt_lookup"):
-        TransformersSource("embedded:target", method="medusa")
-    with pytest.raises(ConfigError, match=r"^source\.draft=None: source\.method=assisted drafts with a model"):
-        TransformersSource("embedded:target")
-    with pytest.raises(ConfigError, match=r"^source\.gamma=0"):
-        TransformersSource("embedded:target", "embedded:draft", gamma=0)
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "medusa"}, r"source\.method=medusa: not known\. Use assisted, prompt_lookup"),
+        ({"draft": None}, r"source\.draft=None: source\.method=assisted drafts with a model"),
+        ({"gamma": 0}, r"source\.gamma=0"),
+        *(({"layers": layers}, r"source\.layers=.*: not a count") for layers in (0, 2.0, True, "a")),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_used_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        TransformersSource(**{"target": "embedded:target", "draft": "embedded:draft"} | settings)
+
+
+def test_what_the_target_or_generate_cannot_do_is_refused_by_key():
     source = opened("early_exit", layers=99)
     with pytest.raises(ConfigError, match=r"^source\.layers=99: the target has \d+\. Use 1 to \d+"):
         texts(source, Mode.SPECULATIVE)
     with pytest.raises(ConfigError, match=r"^sampler\.presence_penalty=0\.5: transformers .* cannot set it"):
         texts(source, Mode.PLAIN, presence_penalty=0.5)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("layers", [0, 2.0, True, "a"])
-def test_layers_that_are_no_count_are_refused(layers):
-    with pytest.raises(ConfigError, match=r"^source\.layers=.*: not a count"):
-        TransformersSource("embedded:target", method="early_exit", layers=layers)
 
 
 @pytest.mark.usefixtures("unchecked")
