@@ -38,7 +38,7 @@ from specbench.sources.own import OwnSource
 from specbench.sources.transformers import TransformersSource
 from tests.helpers.made_up_engines import Engine
 from tests.protocols.test_judge import certificate, context, judged
-from tests.protocols.test_judge_sampling import served
+from tests.sources.test_own_and_file import written
 
 pytestmark = pytest.mark.usefixtures("unchecked", "few_simulated", "blank_figures")
 PAIR = ("embedded:target", "embedded:draft")
@@ -252,8 +252,8 @@ def test_texts_without_their_prompts_are_not_scored(tmp_path):
     lines = [{"prompt_id": "weather", "mode": mode, "token_ids": [5, 6]} for mode in Mode]
     message = "^protocol.target=embedded:target: .* lines of prompt 'weather' have no prompt. Add it to the lines"
     with pytest.raises(ConfigError, match=message):
-        judged(served(tmp_path, lines), target="embedded:target")
-    assert judged(served(tmp_path, [line | {"prompt": ""} for line in lines]), target="embedded:target").headline
+        judged(written(tmp_path, *lines), target="embedded:target")
+    assert judged(written(tmp_path, *(line | {"prompt": ""} for line in lines)), target="embedded:target").headline
 
 
 def test_texts_that_cannot_be_scored_are_refused():

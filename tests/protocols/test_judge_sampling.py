@@ -7,7 +7,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from specbench.sources.contract import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
 from tests.protocols.test_judge import certificate, context, judged, verdicts
+from tests.sources.test_own_and_file import written
 
 pytestmark = pytest.mark.usefixtures("few_simulated", "blank_figures")
 
@@ -110,12 +111,6 @@ def sampled(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / SAMPLED).read_text().splitlines()]
 
 
-def served(folder: Path, lines: Sequence[Mapping[str, Any]]) -> FileSource:
-    """A file of these lines as a source."""
-    (folder / "served.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return FileSource(str(folder / "served.jsonl"))
-
-
 def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
     live = judged(engines.Biased(0.35), tmp_path)
     source = FileSource(str(tmp_path / SAMPLED))
@@ -134,7 +129,7 @@ def test_texts_of_a_file_are_compared_whole(tmp_path, monkeypatch):
         for late, mode in enumerate(Mode):
             ids = [rng.randrange(2) + 2 * (late and i > 8) for i in range(24)]
             lines.append({"prompt_id": f"{n % 4}", "mode": mode, "token_ids": ids})
-    source = served(tmp_path, lines)
+    source = written(tmp_path, *lines)
     monkeypatch.setattr(judge, "TEXTS", 2)  # of an engine
     whole, begun = (judged(source, texts=texts, length=length) for texts, length in ((None, None), (100, 8)))
     assert (verdicts(whole)[0], verdicts(begun)[0]) == (REFUTED, NOT_REFUTED)
@@ -156,7 +151,7 @@ def test_a_resumed_judgement_of_a_file_counts_no_text_twice(tmp_path):
 def test_a_file_without_texts_at_temperature_0_says_nothing_of_them(tmp_path):
     judged(engines.Engine(), tmp_path, greedy_length=0, rounds=0)
     lines = [line for line in sampled(tmp_path) if line["temperature"] == 1]
-    outcome = judged(served(tmp_path, lines), prompts=1, rounds=2)
+    outcome = judged(written(tmp_path, *lines), prompts=1, rounds=2)
     assert verdicts(outcome)[1:] == [NOT_ASKED] * 3
 
 
@@ -170,15 +165,15 @@ def test_texts_at_temperature_0_of_other_parameters_than_the_run_s_are_refused(t
         for mode in Mode
     ]
     with pytest.raises(ConfigError, match=r"^sampler\.repetition_penalty=1\.0: texts of prompt 'a' in .* with 1\.3\."):
-        judged(served(tmp_path, lines), length=None, greedy_length=None)
-    assert verdicts(judged(served(tmp_path, [line | {"sampling": {}} for line in lines])))[1] == REFUTED
+        judged(written(tmp_path, *lines), length=None, greedy_length=None)
+    assert verdicts(judged(written(tmp_path, *(line | {"sampling": {}} for line in lines))))[1] == REFUTED
 
 
 def test_a_file_s_texts_that_overrun_their_limit_break_the_limit_and_not_the_distribution(tmp_path):
     """They were refuted as distributed otherwise, by their number of tokens."""
     judged(engines.OneTooMany(), tmp_path, rounds=0)
     kept = [line for line in sampled(tmp_path) if line["question"] == "distribution"]
-    outcome = judged(served(tmp_path, kept), length=None)
+    outcome = judged(written(tmp_path, *kept), length=None)
     assert verdicts(outcome)[::2] == [NOT_REFUTED, REFUTED]
     assert re.search(r"max_tokens is kept \(speculative\): not in (\d+) of \1, too long", outcome.headline)
     assert "texts of 3 tokens" in outcome.documents["certificate.md"]
@@ -187,13 +182,13 @@ def test_a_file_s_texts_that_overrun_their_limit_break_the_limit_and_not_the_dis
 def test_a_file_with_texts_of_one_mode_says_which_are_missing(tmp_path):
     lines = [{"prompt_id": "a", "mode": "plain", "text": "x"}]
     with pytest.raises(ConfigError, match='has no speculative texts. Add lines with "mode": "speculative"'):
-        judged(served(tmp_path, lines))
+        judged(written(tmp_path, *lines))
 
 
 def test_a_file_of_texts_at_temperature_0_compares_no_distributions(tmp_path):
     judged(engines.Engine(), tmp_path, rounds=0)
     lines = [line for line in sampled(tmp_path) if line["question"] == "greedy"]
-    outcome = judged(served(tmp_path, lines), length=None, greedy_length=None)
+    outcome = judged(written(tmp_path, *lines), length=None, greedy_length=None)
     assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]
     assert "no distributions are compared" in outcome.documents["certificate.md"]
 
@@ -203,14 +198,14 @@ def test_texts_that_a_file_has_beyond_its_pairs_answer_no_check_and_are_not_time
     judged(engines.Engine(), tmp_path, rounds=0)
     lines = sampled(tmp_path)
     more = [line for line in lines if line["question"] == "greedy" or line["mode"] == Mode.SPECULATIVE]
-    outcome = judged(served(tmp_path, [*lines, *more, *more]), rounds=2)
+    outcome = judged(written(tmp_path, *lines, *more, *more), rounds=2)
     assert verdicts(outcome)[1:] == [NOT_REFUTED, NOT_ASKED, NOT_ASKED]
     assert outcome.failure is None
 
 
 def test_a_file_without_pairs_of_texts_says_so_in_a_line(tmp_path):
     lines = [{"prompt_id": "ab"[n % 2], "mode": list(Mode)[n % 2], "text": " x"} for n in range(8)]
-    outcome = judged(served(tmp_path, lines))
+    outcome = judged(written(tmp_path, *lines))
     assert certificate(outcome)["verdict"] == CANNOT_TELL
     assert "served.jsonl: cannot tell: There are no texts of both modes. Certificate: " in outcome.headline
 

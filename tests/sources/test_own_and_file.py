@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +73,17 @@ def test_flawed_verifiers_are_found_by_their_texts_alone(bug, biased, exact, mon
     assert (evidence(pairs).rejected_at(1e-4) is not None) == biased
 
 
+LINE = {"prompt_id": "a", "mode": "plain", "text": " os"}
+
+
 def completion(mode: Mode, **fields: Any) -> TextCompletion:
     return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **fields})
 
 
-def written(folder: Path, *lines: str) -> FileSource:
-    (folder / "served.jsonl").write_text("".join(lines))
+def written(folder: Path, *lines: str | Mapping[str, Any]) -> FileSource:
+    """A file of these lines as a source; objects become JSON."""
+    texts = (line if isinstance(line, str) else f"{json.dumps(line)}\n" for line in lines)
+    (folder / "served.jsonl").write_text("".join(texts))
     source = FileSource(str(folder / "served.jsonl"))
     source.open()
     return source
@@ -84,7 +91,7 @@ def written(folder: Path, *lines: str) -> FileSource:
 
 def test_a_file_gives_texts_in_their_order(tmp_path):
     texts = [completion(mode, text=f" {n}") for n in range(2) for mode in Mode]
-    other = '{"prompt_id": "b", "mode": "plain", "text": "by hand"}\n'
+    other = {"prompt_id": "b", "mode": "plain", "text": "by hand"}
     source = written(tmp_path, *(line_of(text, "distribution", "llama.cpp b1") for text in texts), other)
     assert isinstance(source, Source)
     assert source.prompts == {"a": PROMPT, "b": ""}
@@ -129,7 +136,7 @@ def test_texts_of_other_questions_are_left_alone(tmp_path):
     ],
 )
 def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampling, problem, tmp_path):
-    source = written(tmp_path, json.dumps({"prompt_id": "a", "mode": "plain", "text": " os"} | stated) + "\n")
+    source = written(tmp_path, LINE | stated)
     if problem is None:
         assert source.complete([request(**sampling)], Mode.PLAIN)
     else:
@@ -140,10 +147,7 @@ def test_texts_of_another_distribution_than_the_run_s_are_refused(stated, sampli
 @pytest.mark.parametrize(("limits", "same"), [((3, 8), False), ((3, None), False), ((6, 8), True), ((3, 3), True)])
 def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same, tmp_path):
     """Where their lengths were compared, a sound engine would be refuted. The request has a limit of 5."""
-    lines = [
-        json.dumps({"prompt_id": "a", "mode": mode, "text": " os", "max_new_tokens": limit}) + "\n"
-        for mode, limit in zip(Mode, limits, strict=True)
-    ]
+    lines = [LINE | {"mode": mode, "max_new_tokens": limit} for mode, limit in zip(Mode, limits, strict=True)]
     source, shorter = written(tmp_path, *lines), dataclasses.replace(request(), max_new_tokens=5)
     assert source.complete([shorter], Mode.PLAIN)
     if same:
@@ -155,8 +159,7 @@ def test_texts_with_another_limit_than_the_other_mode_s_are_refused(limits, same
 
 def test_a_field_that_is_null_is_none_at_all(tmp_path):
     names = ("text", "question", "prompt", "counters", "engine", "logprobs", "finish_reason", "seconds", "temperature")
-    nulls = {"prompt_id": "a", "mode": "plain", "token_ids": [5], **dict.fromkeys(names)}
-    source = written(tmp_path, json.dumps(nulls) + "\n")
+    source = written(tmp_path, LINE | {"token_ids": [5], **dict.fromkeys(names)})
     assert source.prompts == {"a": ""}
     (text,) = source.complete([request()], Mode.PLAIN)
     assert (text.text, text.token_ids, text.counters) == ("", (5,), {})
@@ -166,63 +169,56 @@ def test_a_field_that_is_null_is_none_at_all(tmp_path):
     ("line", "problem"),
     [
         ("no json", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
         ("[1]", "is no object with a prompt_id and a mode"),
         ('{"mode": "plain", "text": ""}', "is no object with a prompt_id and a mode"),
-        ('{"prompt_id": 3, "mode": "plain", "text": ""}', "line 1 has the prompt_id 3, which is no text"),
-        ('{"prompt_id": "a", "mode": "fast", "text": ""}', "has the mode 'fast', which is neither plain nor"),
-        ('{"prompt_id": "a", "mode": ["plain"], "text": ""}', "has the mode .*, which is neither plain nor"),
         ('{"prompt_id": "a", "mode": "plain"}', "has neither text nor token_ids"),
-        ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read, '12'"),
-        ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
-        ("[" * 100_000, "line 1 is not JSON"),
         ('{"prompt_id": "a", "mode": "plain", "mode": "speculative", "text": ""}', "line 1 has two values of 'mode'"),
-        ('{"prompt_id": "a", "mode": "plain", "text": "", "logprobs": [NaN]}', "has a logprobs that cannot be read"),
-        ('{"prompt_id": "a", "mode": "plain", "text": "", "counters": {"drafted": -1}}', "has a counters that"),
-        ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": NaN}', "has a temperature that"),
-        ('{"prompt_id": "a", "mode": "plain", "text": "", "seconds": "1"}', "has a seconds that"),
-        ('{"prompt_id": "a", "mode": "plain", "text": "", "engine": "\\ud800"}', "has a engine that"),
-        ('{"prompt_id": "\\ud800", "mode": "plain", "text": ""}', "has the prompt_id .*, which is no text"),
-        *(
-            (
-                f'{{"prompt_id": "a", "mode": "plain", "text": "", "{key}": 0}}',
-                rf"the key '{key}'.* mean {name}\? Rename",
-            )
-            for key, name in (("token_id", "token_ids"), ("logprob", "logprobs"), ("temprature", "temperature"))
-        ),
         ("", r"served.jsonl: it has no lines. Give a file of texts"),
+        ({"prompt_id": 3}, "line 1 has the prompt_id 3, which is no text"),
+        ({"prompt_id": "\ud800"}, "has the prompt_id .*, which is no text"),
+        ({"mode": "fast"}, "has the mode 'fast', which is neither plain nor"),
+        ({"mode": ["plain"]}, "has the mode .*, which is neither plain nor"),
+        ({"text": 3}, "has a text that cannot be read"),
+        ({"token_ids": "12"}, "has a token_ids that cannot be read, '12'"),
+        ({"logprobs": [math.nan]}, "has a logprobs that cannot be read"),
+        ({"counters": {"drafted": -1}}, "has a counters that"),
+        ({"temperature": math.nan}, "has a temperature that"),
+        ({"seconds": "1"}, "has a seconds that"),
+        ({"engine": "\ud800"}, "has a engine that"),
+        ({"token_id": 0}, r"the key 'token_id'.* mean token_ids\? Rename"),
+        ({"logprob": 0}, r"the key 'logprob'.* mean logprobs\? Rename"),
+        ({"temprature": 0}, r"the key 'temprature'.* mean temperature\? Rename"),
         (
-            '{"prompt_id": "a", "mode": "plain", "text": "", "question": "greedy", "temperature": 1.0}',
+            {"question": "greedy", "temperature": 1.0},
             "line 1 has the question 'greedy' and the temperature 1.0; give 'distribution', or 0",
         ),
+        ({"sampling": {"typical_p": 0.9}}, "has the sampling parameter 'typical_p', which is not known here"),
         *(
-            (f'{{"prompt_id": "a", "mode": "plain", "token_ids": [5, 6], "logprobs": {logprobs}}}', problem)
+            ({"token_ids": [5, 6], "logprobs": logprobs}, problem)
             for logprobs, problem in (
-                ("[-0.1, -0.1, -0.1]", "line 1 has 3 logprobs for 2 token_ids; leave the prompt's out"),
-                ("[-0.1]", "1 logprobs for 2 token_ids; .* give one for each token"),
-                ("[-0.1, 0.99]", "the logprob 0.99; give natural logarithms of probabilities, 0 at most"),
+                ([-0.1, -0.1, -0.1], "line 1 has 3 logprobs for 2 token_ids; leave the prompt's out"),
+                ([-0.1], "1 logprobs for 2 token_ids; .* give one for each token"),
+                ([-0.1, 0.99], "the logprob 0.99; give natural logarithms of probabilities, 0 at most"),
             )
-        ),
-        (
-            '{"prompt_id": "a", "mode": "plain", "text": "", "sampling": {"typical_p": 0.9}}',
-            "has the sampling parameter 'typical_p', which is not known here",
         ),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
     with pytest.raises(ConfigError, match=problem):
-        written(tmp_path, line)
+        written(tmp_path, line if isinstance(line, str) else LINE | line)
 
 
 def test_keys_of_an_engine_s_own_are_left_alone(tmp_path):
     """A key that is near to a known one is a key of the engine's own if the line has the known one too."""
-    line = {"prompt_id": "a", "mode": "plain", "token_ids": [5], "tokens": 1, "model": "m", "prompt_tokens": 3}
-    assert written(tmp_path, json.dumps(line) + "\n").pairs == {"a": 0}
+    own = {"token_ids": [5], "tokens": 1, "model": "m", "prompt_tokens": 3}
+    assert written(tmp_path, LINE | own).pairs == {"a": 0}
 
 
 def test_drawn_texts_are_cut_at_their_limit_and_overruns_are_counted(tmp_path):
-    line = {"prompt_id": "a", "mode": "plain", "token_ids": [5, 6, 7], "logprobs": [-1.0] * 3, "finish_reason": "stop"}
-    lines = [line, line | {"max_new_tokens": 2}, line | {"max_new_tokens": 2, "temperature": 0.0}]
-    source = written(tmp_path, *(json.dumps(entry) + "\n" for entry in lines))
+    line = LINE | {"token_ids": [5, 6, 7], "logprobs": [-1.0] * 3, "finish_reason": "stop"}
+    limited = line | {"max_new_tokens": 2}
+    source = written(tmp_path, line, limited, limited | {"temperature": 0.0})
     texts = [source.complete([request()], Mode.PLAIN)[0] for _ in range(2)]
     texts += source.complete([request(temperature=0.0)], Mode.PLAIN)
     assert [text.token_ids for text in texts] == [(5, 6, 7), (5, 6), (5, 6, 7)]
@@ -248,8 +244,8 @@ def test_a_path_that_leads_to_no_file_is_named(path, problem):
 
 def test_a_prompt_with_two_texts_is_refused(tmp_path):
     """Texts of different prompts would be compared."""
-    lines = [json.dumps({"prompt_id": "a", "mode": "plain", "text": "", "prompt": text}) + "\n" for text in "xxy"]
-    assert written(tmp_path, *lines[:2], lines[0].replace(', "prompt": "x"', "")).prompts == {"a": "x"}
+    lines = [LINE | {"prompt": text} for text in "xxy"]
+    assert written(tmp_path, *lines[:2], LINE).prompts == {"a": "x"}
     with pytest.raises(ConfigError, match=r"prompt 'a' have different prompts\. Give each prompt a prompt_id"):
         written(tmp_path, *lines)
 
