@@ -146,14 +146,17 @@ class OneTooMany(Engine):
 
 
 class Several(Engine):
-    """Returns several texts of a request: all with the noise of the first, one too few, or none, when it speculates."""
+    """Returns several texts of a request: all with the noise of the first, one too few, or none, when it speculates.
 
-    def __init__(self, fault: str = ""):
+    ``plain`` is the fault of plain texts, as of a server with another -np.
+    """
+
+    def __init__(self, fault: str = "", plain: str = ""):
         super().__init__()
-        self.fault = fault
+        self.faults = {Mode.SPECULATIVE: fault, Mode.PLAIN: plain}
 
     def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
-        fault = self.fault if mode is Mode.SPECULATIVE else ""
+        fault = self.faults[mode]
         if fault == "refuses":
             raise SpecbenchError("n is at most 1")
         seeds = [request.seed + (0 if fault == "copies" else i) for i in range(count - (fault == "too few"))]

@@ -15,7 +15,7 @@ import torch
 
 from specbench.core.errors import SpecbenchError
 from specbench.exactness.two_sample.bets import evidence
-from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS, UNKNOWN
+from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS, UNKNOWN, EngineFork
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.certificate import UNSCORED
@@ -64,6 +64,11 @@ def verdicts(outcome: Outcome) -> list[str]:
 
 def checks(outcome: Outcome) -> dict[tuple[str, str], Any]:
     return {(row.check, row.mode): row for row in outcome.tables[CHECKS].rows}
+
+
+def speculative_forks(outcome: Outcome) -> list[EngineFork]:
+    rows: list[Any] = list(outcome.tables[FORKS].rows)
+    return [row for row in rows if row.way == "speculative" and row.position is not None]
 
 
 def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_been_found(monkeypatch):
@@ -228,15 +233,6 @@ def test_characters_that_plain_texts_of_the_same_tokens_change_too_refute_nothin
     assert verdicts(judged(LeavesCharacters(plain=True)))[1] == NOT_REFUTED
 
 
-class RefusesPlainly(engines.Several):
-    """As two servers with different -np do."""
-
-    def choices(self, request: TextRequest, count: int, mode: Mode) -> list[TextCompletion]:
-        if mode is Mode.PLAIN:
-            raise SpecbenchError("n is at most 1")
-        return super().choices(request, count, mode)
-
-
 class OneLikelyText(engines.Several):
     """Returns copies when it speculates, which its distribution makes likely."""
 
@@ -268,7 +264,7 @@ def test_what_plain_texts_do_too_or_rounding_explains_refutes_nothing(source, ch
     [
         (engines.RoundsAlone(), STOP, "no text came to its stop string"),  # as it did beside others
         (engines.Several("refuses"), COPIES, "n is at most 1"),  # llama-server with -np 1
-        (RefusesPlainly("copies"), COPIES, "there are no plain texts to compare with"),
+        (engines.Several("copies", plain="refuses"), COPIES, "there are no plain texts to compare with"),
     ],
 )
 def test_what_an_engine_does_not_return_is_not_checked_and_refutes_nothing(source, check, why):
@@ -355,12 +351,6 @@ class OtherGreedy(engines.Engine):
         return torch.eye(engines.VOCABULARY)[second].double().numpy()
 
 
-def test_forks_that_no_rounding_makes_are_refuted():
-    outcome = judged(OtherGreedy(), texts=2)
-    assert verdicts(outcome)[1] == REFUTED
-    assert "the plain token leads" in certificate(outcome)["findings"][1]["answer"]
-
-
 class RefusesLogprobs(engines.Engine):
     """Does not say beforehand that it gives no log-probabilities."""
 
@@ -375,10 +365,13 @@ class RefusesLogprobsOtherGreedy(RefusesLogprobs, OtherGreedy):
 
 
 @pytest.mark.parametrize(
-    ("engine", "verdict"), [(RefusesLogprobs, NOT_REFUTED), (RefusesLogprobsOtherGreedy, CANNOT_TELL)]
+    ("engine", "verdict"),
+    [(OtherGreedy, REFUTED), (RefusesLogprobs, NOT_REFUTED), (RefusesLogprobsOtherGreedy, CANNOT_TELL)],
 )
-def test_an_engine_that_refuses_log_probabilities_is_judged_at_temperature_0_without_them(engine, verdict):
-    assert verdicts(judged(engine(), texts=2))[1] == verdict
+def test_log_probabilities_refute_forks_that_no_rounding_makes_and_an_engine_without_them_is_judged(engine, verdict):
+    outcome = judged(engine(), texts=2)
+    assert verdicts(outcome)[1] == verdict
+    assert ("the plain token leads" in certificate(outcome)["findings"][1]["answer"]) == (verdict == REFUTED)
 
 
 def test_at_temperature_0_nothing_is_drawn():
@@ -415,7 +408,7 @@ def test_forks_are_examined_by_token_ids_alone(ids, overrun, cause):
     """
     source = Rounds(ids, overrun)
     outcome = judged(source, texts=2)
-    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative" and row.position is not None]
+    forks = speculative_forks(outcome)
     assert forks
     assert {fork.cause for fork in forks} == {cause}
     for request in source.asked:
@@ -444,7 +437,8 @@ class OverrunsGreedy(engines.OneTooMany):
 
 def test_a_token_after_the_limit_is_no_rounding():
     outcome = judged(OverrunsGreedy(), texts=2)
-    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative"]
+    forks = speculative_forks(outcome)
+    assert len(forks) == QUICK["prompts"]
     assert {(fork.position, fork.cause) for fork in forks} == {(QUICK["greedy_length"] + 1, UNKNOWN)}
     assert verdicts(outcome)[1:3] == [CANNOT_TELL, REFUTED]
 
@@ -457,6 +451,5 @@ def test_a_fork_under_penalties_is_no_rounding_because_a_prompt_of_the_same_toke
     source = Rounds(ids=True)
     sampling = SamplingParams(**parameters)
     outcome = JudgeProtocol(**{**QUICK, "texts": 2}).run(context(source, sampling=sampling))
-    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative" and row.position is not None]
-    assert {fork.cause for fork in forks} == {UNKNOWN}
+    assert {fork.cause for fork in speculative_forks(outcome)} == {UNKNOWN}
     assert not source.asked

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from specbench.core.errors import ArgumentError, ConfigError, OutageError, SpecbenchError
+from specbench.core.errors import ConfigError, OutageError, SpecbenchError
 from specbench.protocols import judge
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED
@@ -267,40 +265,6 @@ def test_an_engine_that_returns_other_texts_than_it_should_is_named(returned, me
 
     with pytest.raises(SpecbenchError, match=message):
         judged(Returns())
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_token_ids_may_be_any_sequence_of_numbers():
-    """A list is never equal to a tuple of the same tokens, and an array is neither true nor false."""
-    request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
-    fields: dict[str, Any] = {"request": request, "mode": Mode.PLAIN, "text": ""}
-    expected = TextCompletion(**fields, token_ids=(1, 2), logprobs=(-1.0, -2.0))
-    for ids in ([1, 2], np.array([1, 2]), torch.tensor([1, 2])):
-        assert TextCompletion(**fields, token_ids=ids, logprobs=np.array([-1.0, -2.0])) == expected
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("field", "says"),
-    [
-        ({"text": None}, "text: None; give a str"),
-        *(({"token_ids": ids}, "token_ids: .*; give a tuple of numbers") for ids in ([1.5], ["a"], 3)),
-        ({"token_ids": (-1, 2)}, r"token_ids: \(-1, 2\); give ids from 0"),
-        (
-            {"token_ids": [1, 2], "logprobs": [0, 0, 0]},
-            "logprobs: the text of prompt 'a' has 3 logprobs for 2 token_ids",
-        ),
-        ({"logprobs": [-1, 12]}, "logprobs: the text of prompt 'a' has the logprob 12.0; give natural logarithms"),
-        ({"logprobs": [math.nan]}, "logprobs: the text of prompt 'a' has the logprob nan; "),
-        ({"counters": {"drafted": "many"}}, "counters: {'drafted': 'many'}; give numbers from 0"),
-        ({"counters": {"steps": -1}}, "counters: {'steps': -1}; give numbers from 0"),
-    ],
-)
-def test_a_field_of_a_text_that_holds_something_else_is_named(field, says):
-    """When the source makes the text, and not when all texts are there."""
-    request = TextRequest(prompt_id="a", prompt="b", sampling=SamplingParams(), seed=0, max_new_tokens=2)
-    with pytest.raises(ArgumentError, match=f"^{says}"):
-        TextCompletion(**{"request": request, "mode": Mode.PLAIN, "text": "", **field})
 
 
 @pytest.mark.parametrize(("name", "value"), [("engine", None), ("unsupported", None), ("modes", "plain")])

@@ -1,6 +1,7 @@
 """Cost models against times that were made up: what is known comes back, and predictions add up by hand."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_token
 
 TARGET = Roofline(0.010, 0.0002, 12.0, 1e-6)
 DRAFT = Roofline(0.002, 0.00005, 4.0, 2e-7)
+P, Q = markov_pair(6, closeness=0.3, seed=3)
 
 
 def made_up(batches=(1, 2, 4, 8, 16), gammas=(0, 1, 2, 4, 8), contexts=(32, 256), rounds=2, odd=1.0) -> pd.DataFrame:
@@ -110,6 +112,12 @@ def flat(step: float, per_gamma: float) -> CostModel:
     )  # fmt: skip
 
 
+def certain(count: int, length: int, prompts: Sequence[str] = ()) -> Trace:
+    """Texts of which every drafted token is accepted: p is q."""
+    p, _ = markov_pair(4)
+    return trace_of_tokens(p, p, sampled_texts(p, count, length, seed=0).tolist(), prompts=prompts)
+
+
 def prompts(trace: Trace, tokens: int = 8) -> dict[str, int]:
     return dict.fromkeys(trace.prompts, tokens)
 
@@ -117,8 +125,7 @@ def prompts(trace: Trace, tokens: int = 8) -> dict[str, int]:
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_forecast_of_certain_acceptance_by_hand(batch):
     """p = q: texts of 20 tokens take 4 steps of 5 at gamma 4, the last of which drafts 4 as well; plain takes 20."""
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
+    trace = certain(10, 20)
     got = forecast(trace, "token", 4, batch, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
     batches = 10 / batch
     assert got.tokens_per_step == pytest.approx(5)
@@ -131,8 +138,7 @@ def test_a_forecast_of_certain_acceptance_by_hand(batch):
 
 def test_prompts_are_padded_to_the_longest_and_fed_once():
     """3 prompts of 5, 9 and 3 tokens, 2 texts each: alone longest - 1, and the first two together 2 x (9 - 1)."""
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 6, 20, seed=0).tolist(), prompts=["a", "a", "b", "b", "c", "c"])
+    trace = certain(6, 20, ["a", "a", "b", "b", "c", "c"])
     model = replace(flat(0.01, 0.0), start_both=Line(0.0, 1.0))
     lengths = {"a": 5, "b": 9, "c": 3}
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens=lengths, runs=1)
@@ -145,8 +151,7 @@ def test_prompts_are_padded_to_the_longest_and_fed_once():
 
 def test_longer_prompts_are_cached():
     """20 cached tokens a step, then each text's own: the cost of the cache is that of the mean request and step."""
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 2, 5, seed=0).tolist(), prompts=["a", "b"])
+    trace = certain(2, 5, ["a", "b"])
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
     assert got.step_seconds == pytest.approx(2 * 20)
@@ -155,8 +160,7 @@ def test_longer_prompts_are_cached():
 
 def test_the_last_steps_draft_less():
     """Texts of 3 tokens at gamma 4: one step that drafts 2."""
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 6, 3, seed=0).tolist())
+    trace = certain(6, 3)
     got = forecast(trace, "block", 4, 2, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
     assert got.step_seconds == pytest.approx(0.014)
 
@@ -164,9 +168,8 @@ def test_the_last_steps_draft_less():
 @pytest.mark.parametrize("limit", [6, 24])
 def test_texts_that_stop_are_drafted_for_up_to_their_limit(limit):
     """Where drafting alone takes time, a second a token, the seconds are the tokens that replay says are drafted."""
-    p, q = markov_pair(6, closeness=0.3, seed=3)
     trace = replace(
-        trace_of_tokens(p, q, sampled_texts(p, 64, 6, seed=1).tolist()), limits=np.full(64, limit, dtype=np.int64)
+        trace_of_tokens(P, Q, sampled_texts(P, 64, 6, seed=1).tolist()), limits=np.full(64, limit, dtype=np.int64)
     )
     (exact,) = replay(trace, "token", [4])
     got = forecast(trace, "token", 4, 1, [flat(1e-9, 1.0)], prompt_tokens=prompts(trace))
@@ -175,8 +178,7 @@ def test_texts_that_stop_are_drafted_for_up_to_their_limit(limit):
 
 def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
     """At batch 1 the mean steps are the replay's; side by side, a batch is slower than its mean request."""
-    p, q = markov_pair(6, closeness=0.3, seed=3)
-    trace = trace_of_tokens(p, q, sampled_texts(p, 64, 30, seed=1).tolist())
+    trace = trace_of_tokens(P, Q, sampled_texts(P, 64, 30, seed=1).tolist())
     (exact,) = replay(trace, "token", [4])
     alone = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
     assert alone.tokens_per_step == pytest.approx(exact.acceptance_length, rel=0.02)
@@ -189,8 +191,7 @@ def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
 def test_noise_is_counted_once():
     """24 identical texts: resampled prompts add nothing, so the interval is a run's own 95% range (its width within a
     tenth; a prompt drawn twice with the noise of one drawing would make it 1.41 times as wide)."""
-    p, q = markov_pair(6, closeness=0.3, seed=3)
-    trace = trace_of_tokens(p, q, sampled_texts(p, 1, 40, seed=1).tolist() * 24)
+    trace = trace_of_tokens(P, Q, sampled_texts(P, 1, 40, seed=1).tolist() * 24)
     got = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace), runs=1000)
     steps = simulated_steps(trace, survival(trace, "token", 4), 2000).sum(axis=1)
     low, high = np.quantile(24 * 40 / steps, [0.025, 0.975])
@@ -199,8 +200,7 @@ def test_noise_is_counted_once():
 
 def test_the_last_batch_is_smaller():
     """5 texts of certain acceptance in batches of 2, where a step costs a second a cached token."""
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 5, 20, seed=0).tolist())
+    trace = certain(5, 20)
     model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
     got = forecast(trace, "token", 4, 2, [model], prompt_tokens=prompts(trace, 10), runs=1)
     # Cached at a text's steps: 10, 15, 20, 25 speculatively, 10, 11, ..., 29 plainly.
@@ -209,8 +209,7 @@ def test_the_last_batch_is_smaller():
 
 
 def test_rounds_of_measurements_widen_the_interval():
-    p, _ = markov_pair(4)
-    trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
+    trace = certain(10, 20)
     rows = made_up()
     rows.loc[(rows["round"] == 1) & (rows["gamma"] > 0), ["step", "target", "draft"]] *= 1.3
     models = cost_models(rows)
