@@ -17,14 +17,12 @@ from specbench.replay.imports import read_any
 from specbench.replay.plausible import warning
 from specbench.replay.renewal import replay
 from specbench.replay.trace import Trace
+from tests.helpers import cli_cases
 from tests.helpers.markov_pair import markov_pair
 
 STOP, GAMMA, MOST = 0, 4, 40
 P, Q = markov_pair(24, closeness=0.5, seed=3)
-HEADER = {
-    "specbench_trace": 1, "target": "p", "draft": "q", "source": "an engine of two tables", "dtype": "float64",
-    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-}  # fmt: skip
+HEADER = cli_cases.HEADER | {"source": "an engine of two tables", "dtype": "float64"}
 
 
 def drawn(rng: np.random.Generator, weights: np.ndarray) -> int:

@@ -15,6 +15,7 @@ from specbench.protocols.scoring import columns_of, trace_table
 from specbench.replay.imports import read_any
 from specbench.replay.trace import OPTIONAL, read_trace, trace_schema
 from specbench.sampling import RowParams, SamplingParams, logit_rows
+from tests.helpers import cli_cases
 from tests.helpers.markov_pair import IDENTITY
 
 NUMBERS = ("log_p", "log_q", *OPTIONAL)
@@ -121,10 +122,7 @@ def test_rows_of_scored_texts():
 
 # --- Imports ---
 
-HEADER = {
-    "specbench_trace": 1, "target": "T", "draft": "D", "source": "engine", "dtype": "bfloat16",
-    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-}  # fmt: skip
+HEADER = cli_cases.HEADER | {"source": "engine", "dtype": "bfloat16"}
 
 
 def json_lines(path: Path, *lines: object) -> Path:
@@ -163,9 +161,6 @@ def test_the_first_token_of_a_prefill_is_left_out(tmp_path):
     assert got.limits.tolist() == [7, 1]
     step = read_any(json_lines(tmp_path, HEADER | {"first_token": "step"}, *texts))
     assert step.lengths.tolist() == [3, 1, 2]
-
-
-GOOD = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-1.0]}
 
 
 def test_the_schema_is_documented():

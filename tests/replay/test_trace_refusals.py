@@ -12,20 +12,20 @@ from specbench.core.errors import ConfigError
 from specbench.protocols.replay import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import read_trace
-from tests.helpers.broken_files import DEEP, NO_FILE, Cases, Make, assert_refused, lines, table
+from tests.helpers.broken_files import DEEP, NO_FILE, TEXT, Cases, Make, assert_refused, lines, table
 from tests.helpers.markov_pair import IDENTITY
-from tests.replay.test_trace import GOOD, HEADER, json_lines, rows, written
+from tests.replay.test_trace import HEADER, json_lines, rows, written
 
 HUGE = 10**400
 
 
 def entry(**changes: Any) -> Make:
     """A text with other values; an empty line stands before it, so that it is line 3 of the file."""
-    return lines(HEADER, "", GOOD | changes)
+    return lines(HEADER, "", TEXT | changes)
 
 
 def of_sampler(**sampler: Any) -> list[dict[str, Any]]:
-    return [HEADER | {"sampler": HEADER["sampler"] | sampler}, GOOD]
+    return [HEADER | {"sampler": HEADER["sampler"] | sampler}, TEXT]
 
 
 LINES: Cases = {
@@ -34,9 +34,9 @@ LINES: Cases = {
     "latin-1": (lines(HEADER, b"\xe9"), ("line 2 is not UTF-8",)),
     "deep": (lines(HEADER, DEEP), ("line 2 is not JSON (nested too deeply)",)),
     "list": (lines(HEADER, "[]"), ("line 2 is not a JSON object",)),
-    "no header": (lines(GOOD), ("the first line does not name the format",)),
-    "header of one parameter": (lines(HEADER | {"sampler": {"temperature": 1}}, GOOD), ("does not name the format",)),
-    "target a list": (lines(HEADER | {"target": [1]}, GOOD), ("does not say what it is of (target is [1]",)),
+    "no header": (lines(TEXT), ("the first line does not name the format",)),
+    "header of one parameter": (lines(HEADER | {"sampler": {"temperature": 1}}, TEXT), ("does not name the format",)),
+    "target a list": (lines(HEADER | {"target": [1]}, TEXT), ("does not say what it is of (target is [1]",)),
     "temperature below 0": (
         lines(*of_sampler(temperature=-1)),
         ("of the first line is not valid (temperature=-1: below 0. Use 0 for greedy",),
@@ -46,23 +46,23 @@ LINES: Cases = {
     "top_p 0": (lines(*of_sampler(top_p=0)), ("is not valid (top_p=0: outside (0, 1]",)),
     "top_k a fraction": (lines(*of_sampler(top_k=1.5)), ("is not valid (top_k=1.5: not a count of tokens",)),
     "temperature 0 and another log_p": (
-        lines(of_sampler(temperature=0)[0], GOOD | {"target_logprobs": [0.0], "prompt_id": "b"}, GOOD),
+        lines(of_sampler(temperature=0)[0], TEXT | {"target_logprobs": [0.0], "prompt_id": "b"}, TEXT),
         ("log_p is -1 in line 3, but at temperature 0 p is one token", "of temperature 1. Write 0 for log_p"),
     ),
     "draft misspelt": (
-        lines({"drfat" if name == "draft" else name: value for name, value in HEADER.items()}, GOOD),
+        lines({"drfat" if name == "draft" else name: value for name, value in HEADER.items()}, TEXT),
         ("the first line has 'drfat', which is not read there. Did you mean draft?",),
     ),
-    "limit in the header": (lines(HEADER | {"max_new_tokens": 9}, GOOD), ("line has 'max_new_tokens', which",)),
+    "limit in the header": (lines(HEADER | {"max_new_tokens": 9}, TEXT), ("line has 'max_new_tokens', which",)),
     "first_token in a text's line": (entry(first_token="prefill"), ("line 3 has 'first_token', which is not read",)),
-    "first_token unknown": (lines(HEADER | {"first_token": 1}, GOOD), ("first_token is 1, neither step nor prefill",)),
-    "no steps": (lines(HEADER | {"first_token": "prefill"}, GOOD), ("the trace is empty",)),
+    "first_token unknown": (lines(HEADER | {"first_token": 1}, TEXT), ("first_token is 1, neither step nor prefill",)),
+    "no steps": (lines(HEADER | {"first_token": "prefill"}, TEXT), ("the trace is empty",)),
     "limit misspelt": (
         entry(max_tokens=9),
         ("line 3 has 'max_tokens', which is not read there. Did you mean max_new",),
     ),
     "sample misspelt": (entry(smaple=1), ("Did you mean sample?",)),
-    "no draft": (lines(HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}), ("line 2 lacks",)),
+    "no draft": (lines(HEADER, {k: v for k, v in TEXT.items() if k != "draft_logprobs"}), ("line 2 lacks",)),
     "name null": (entry(prompt_id=None), ("line 3: prompt_id None is no name",)),
     "name half a character": (entry(prompt_id="\ud800"), ("line 3: prompt_id '\\ud800' is no name",)),
     "sample a fraction": (entry(sample=1.5), ("line 3: sample 1.5 is not a whole number",)),
@@ -82,7 +82,7 @@ LINES: Cases = {
         entry(target_logprobs=[0.2] * 3, draft_logprobs=[-1.0] * 3, token_ids=[1] * 3),
         ("log_p is 0.2 in line 3, and 2 other values are impossible too. ",),
     ),
-    "text twice": (lines(HEADER, GOOD, GOOD), ("prompt 'a', sample 0, occurs twice, again in line 3. Number the",)),
+    "text twice": (lines(HEADER, TEXT, TEXT), ("prompt 'a', sample 0, occurs twice, again in line 3. Number the",)),
 }
 
 
@@ -197,15 +197,15 @@ def test_limits_may_be_missing(tmp_path):
     some = pa.array([None, None, 9, None], pa.int64())
     pq.write_table(whole.set_column(whole.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
     assert read_trace(tmp_path / "x").limits.tolist() == [2, 9, 1]
-    imported = read_any(json_lines(tmp_path, HEADER, GOOD | {"max_new_tokens": 9}, GOOD | {"prompt_id": "b"}))
+    imported = read_any(json_lines(tmp_path, HEADER, TEXT | {"max_new_tokens": 9}, TEXT | {"prompt_id": "b"}))
     assert imported.draft_limits.tolist() == [8, 0]
 
 
 def test_other_keys_may_stay(tmp_path):
     """As in an engine's own log; a key like an optional one is refused only if the optional one is missing."""
     others = {"text": "a b", "prompt": "x", "prompt_token_ids": [1], "num_tokens": 1, "stop_token": 2}
-    line = GOOD | {"sample": 0, "samples": 1, "max_new_tokens": 9, "max_tokens": 9}
-    trace = read_any(json_lines(tmp_path, HEADER | {"model": "m"}, GOOD | others | {"prompt_id": "b"}, line | others))
+    line = TEXT | {"sample": 0, "samples": 1, "max_new_tokens": 9, "max_tokens": 9}
+    trace = read_any(json_lines(tmp_path, HEADER | {"model": "m"}, TEXT | others | {"prompt_id": "b"}, line | others))
     assert trace.draft_limits.tolist() == [0, 8]
 
 
@@ -218,7 +218,7 @@ def test_samplers_that_are_the_same(tmp_path):
     ):
         check_sampler(trace, off | {"top_p": 0.9}, "x")
     header, _ = of_sampler(temperature=0, top_p=0.5, top_k=7)
-    greedy = read_any(json_lines(tmp_path, header, GOOD | {"target_logprobs": [0.0]}))
+    greedy = read_any(json_lines(tmp_path, header, TEXT | {"target_logprobs": [0.0]}))
     check_sampler(greedy, off | {"temperature": 0}, "x")  # whatever it would truncate, greedy takes the first
     with pytest.raises(ConfigError, match="temperature"):
         check_sampler(greedy, off, "x")
@@ -228,11 +228,11 @@ def test_an_engines_own_entries_are_of_temperature_1(tmp_path):
     """vLLM's and SGLang's prompt log-probabilities ignore the sampler; numbers are taken at their word."""
     cooler = HEADER | {"sampler": HEADER["sampler"] | {"temperature": 0.7}}
     for entries in ([{"5": {"logprob": -1.0}}], [[-1.0, 5, "x"]]):
-        line = GOOD | {"draft_logprobs": entries}
+        line = TEXT | {"draft_logprobs": entries}
         assert len(read_any(json_lines(tmp_path, HEADER, line))) == 1
         with pytest.raises(ConfigError, match="line 2 has an engine's own entries.*Score the texts again"):
             read_any(json_lines(tmp_path, cooler, line))
-    assert len(read_any(json_lines(tmp_path, cooler, GOOD))) == 1
+    assert len(read_any(json_lines(tmp_path, cooler, TEXT))) == 1
 
 
 def test_a_trace_may_lie_in_a_folder_named_like_a_column(tmp_path):
