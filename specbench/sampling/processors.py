@@ -84,9 +84,12 @@ def _applied(processor: Processor, logits: Tensor, history: History, rows: Tenso
     expected = result[row].float()
     largest = torch.where(expected.isfinite(), expected, 0.0).abs().max().item()
     if not torch.allclose(again, expected, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True):
+        how = (
+            f"for a row alone than for it among {len(logits)}" if len(logits) > 1 else "for the same row a second time"
+        )
         raise ArgumentError(
-            f"{type(processor).__name__} returns other logits for a row alone than for the same row of {len(logits)}. "
-            "Let row i of the result depend on row i of the logits and the tokens before it alone, without randomness"
+            f"{type(processor).__name__} returns other logits {how}. Let row i of the result depend on row i of the logits and the "
+            "tokens before it alone, without randomness"
         )
     with contextlib.suppress(TypeError):  # an object that knows no weak references is tried each time
         _tried[id(processor)] = processor

@@ -73,8 +73,15 @@ def test_a_processor_that_writes_to_its_logits_changes_no_other_request():
     assert not logits.any()
 
 
-@pytest.mark.parametrize("kind", ["other rows", "calls before", "randomness"])
-def test_a_row_that_depends_on_more_than_itself_is_refused(kind):
+@pytest.mark.parametrize(
+    ("kind", "rows", "how"),
+    [
+        ("other rows", 3, "for a row alone than for it among 3"),
+        ("calls before", 1, "for the same row a second time"),
+        ("randomness", 3, "for a row alone"),
+    ],
+)
+def test_a_row_that_depends_on_more_than_itself_is_refused(kind, rows, how):
     """At the first call: texts would depend on what is decoded beside them, and on how often."""
 
     class Wrong:
@@ -85,8 +92,10 @@ def test_a_row_that_depends_on_more_than_itself_is_refused(kind):
             added = {"other rows": logits.mean(0), "calls before": self.calls, "randomness": torch.rand(4)}
             return logits + added[kind] * torch.arange(4)
 
-    with pytest.raises(ArgumentError, match="Wrong returns other logits for a row alone than for the same row of 3"):
-        rows_along(torch.arange(12.0).view(3, 4), SamplingParams(processors=(Wrong(),)), [0], [1, 2])
+    with pytest.raises(ArgumentError, match=f"^Wrong returns other logits {how}"):
+        rows_along(
+            torch.arange(4.0 * rows).view(rows, 4), SamplingParams(processors=(Wrong(),)), [0], [1, 2][: rows - 1]
+        )
 
 
 def test_a_processor_is_tried_once_at_a_row_that_it_changes():
