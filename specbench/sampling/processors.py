@@ -78,18 +78,17 @@ def _applied(processor: Processor, logits: Tensor, history: History, rows: Tenso
         return _checked(processor, logits, processor(logits, history))
     row = 0 if rows is None else int(rows.int().argmax())
     alone = logits[row : row + 1].clone()
-    result = _checked(processor, logits, processor(logits, history))
+    result = _checked(processor, logits, processor(logits, history)).clone()  # not memory that the next call writes to
     one = {name: getattr(history, name)[row : row + 1] for name in ("request", "offset")}
     again = _checked(processor, alone, processor(alone, dataclasses.replace(history, **one, tally=None)))[0].float()
     expected = result[row].float()
     largest = torch.where(expected.isfinite(), expected, 0.0).abs().max().item()
     if not torch.allclose(again, expected, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True):
-        how = (
-            f"for a row alone than for it among {len(logits)}" if len(logits) > 1 else "for the same row a second time"
-        )
+        count = len(logits)
+        how = f"for a row alone than for it among {count}" if count > 1 else "for the same row a second time"
         raise ArgumentError(
-            f"{type(processor).__name__} returns other logits {how}. Let row i of the result depend on row i of the logits and the "
-            "tokens before it alone, without randomness"
+            f"{type(processor).__name__} returns other logits {how}. Let row i of the result depend on row i of the "
+            "logits and the tokens before it alone, without randomness"
         )
     with contextlib.suppress(TypeError):  # an object that knows no weak references is tried each time
         _tried[id(processor)] = processor
