@@ -57,7 +57,7 @@ def table(results: pd.DataFrame, axis: Column) -> pd.DataFrame:
     settings = [axis, Run.verifier, *distinguishing_columns(results, axis, Run.verifier)]
     if not results[Run.lossless].all():
         settings.append(Run.lossless)
-    return cells.table(results, [*settings, *MEASURED])
+    return cells.table(results, [*settings, *cells.varying_prompts(results), *MEASURED])
 
 
 def latency(results: pd.DataFrame, settings: Sequence[Column]) -> dict[str, Shown]:

@@ -111,6 +111,8 @@ class RunRow:
     config: str | None = None
 
     # Acceptance (metrics/acceptance.py)
+    # Of ``prompts``, fewer if the rounds of jobs that take turns ended early; None in rows older than this column.
+    prompts_decoded: int | None = None
     tokens: int | None = None
     steps: int | None = None
     drafted: int | None = None

@@ -43,7 +43,7 @@ from specbench.metrics.results import (
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.categories import by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
-from specbench.protocols.model_context import ModelContext, in_groups, in_prompt_groups
+from specbench.protocols.model_context import ModelContext, count_prompts, in_groups, in_prompt_groups
 from specbench.protocols.protocol import Ignored, Outcome, ParquetTable, RunContext
 from specbench.protocols.record import forbidden, recorded
 from specbench.protocols.rounds import ROUNDS, RoundRow, TimedRounds, speed_fields, timed_rounds
@@ -147,6 +147,7 @@ class DecodeProtocol:
         rounds = by_category(steps, timed)
         categories = {CATEGORIES: ParquetTable(rounds, CategoryRow)} if rounds else {}
         measured: dict[str, Any] = {
+            "prompts_decoded": count_prompts(completion.request for completion in completions),
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(scored, completions),
             **shared_fields(context, completions, scored),

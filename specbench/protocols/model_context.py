@@ -1,7 +1,7 @@
 """What a protocol with models gets. It alone knows of models here, since importing transformers takes seconds."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,8 +40,8 @@ class ModelContext(RunContext):
             "threads_reason": self.threads_reason,
             "engine": self.engine.name,
             "prompt_chunk": self.engine.prompt_chunk,
-            "prompts": _prompts(self.requests),
-            "own_sampling": _prompts(differing),  # whose lines have sampling parameters that are not the row's
+            "prompts": count_prompts(self.requests),
+            "own_sampling": count_prompts(differing),  # whose lines have sampling parameters that are not the row's
         }
 
     def batches(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
@@ -60,7 +60,8 @@ class ModelContext(RunContext):
         return Decoder(self.target, drafter, verifier, gamma, pair.stop_ids, self.engine, pair.tokenizer)
 
 
-def _prompts(requests: Sequence[Request]) -> int:
+def count_prompts(requests: Iterable[Request]) -> int:
+    """Returns the number of prompts of requests: the texts of a prompt count once, turns of a conversation singly."""
     return len({request.prompt_name for request in requests})
 
 

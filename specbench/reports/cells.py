@@ -58,8 +58,27 @@ def values(results: pd.DataFrame, column: Column) -> str:
     return ", ".join(dict.fromkeys(results[column].map(plain)))
 
 
+def prompts_decoded(results: pd.DataFrame) -> str:
+    """How many prompts were decoded: ``16``, or ``6 to 9 of 16`` if rounds of some rows ended early."""
+    prompts, decoded = values(results, Run.prompts), results[Run.prompts_decoded].dropna()
+    if not _ended_early(results):
+        return prompts
+    least, most = int(decoded.min()), int(decoded.max())
+    return f"{least} of {prompts}" if least == most else f"{least} to {most} of {prompts}"
+
+
+def varying_prompts(results: pd.DataFrame) -> list[str]:
+    """The heading of the column of decoded prompts, if rows of the same prompts decoded different numbers of them."""
+    return ["prompts decoded"] if _ended_early(results) and results[Run.prompts_decoded].nunique() > 1 else []
+
+
+def _ended_early(results: pd.DataFrame) -> bool:
+    return bool((results[Run.prompts_decoded].astype(float) < results[Run.prompts].astype(float)).any())
+
+
 # The columns of tables of results.RunRow that are more than a setting: how a cell is made of a row, by its heading.
 _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
+    "prompts decoded": lambda row: plain(row[Run.prompts_decoded]),
     "tokens drafted": lambda row: interval(row, Run.drafted_per_step),
     "acceptance rate": lambda row: interval(row, Run.acceptance_rate),
     "acceptance length": lambda row: interval(row, Run.acceptance_length),

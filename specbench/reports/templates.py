@@ -29,6 +29,7 @@ ENVIRONMENT = jinja2.Environment(
 FILTERS: dict[str, Any] = {"f": cells.number, "plain": cells.plain, "strong": markdown.strong, "log10": math.log10}
 FILTERS |= {"with_code": markdown.with_code}
 GLOBALS: dict[str, Any] = {"interval": cells.interval, "values": cells.values, "few_units": cells.few_units}
+GLOBALS |= {"prompts_decoded": cells.prompts_decoded}
 GLOBALS |= {"level": f"{CONFIDENCE:.0%}", "tie": f"{TIE:.0%}"}
 ENVIRONMENT.filters.update(FILTERS)
 ENVIRONMENT.tests["missing"] = lambda value: bool(pd.isna(value))

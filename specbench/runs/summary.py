@@ -69,7 +69,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     labelled, shown = rows.assign(prompt_chunk=chunks), _table_columns(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
     measured = ("tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)")
-    table = cells.table(labelled, [*shown, *measured])
+    table = cells.table(labelled, [*shown, *cells.varying_prompts(rows), *measured])
     print_table(table, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
     names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in labelled.iterrows()]
     settings = distinguishing_columns(rows, "verifier") or ["gamma"]

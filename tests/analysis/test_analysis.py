@@ -22,6 +22,7 @@ from specbench.analysis import (
     vocabularies,
 )
 from specbench.analysis.decoding import telling
+from specbench.core.machine.progress import console
 from specbench.metrics import results
 from specbench.metrics.results import STEPS, RunRow, StepRow, write_rows
 from specbench.reports import Section, markdown
@@ -252,6 +253,19 @@ def test_series_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     assert set(decoding.read_run(run, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
 
 
+def test_decoded_prompts_have_a_column_where_rows_differ_in_them(tmp_path: Path) -> None:
+    """A setting that is beaten ends earlier, so that its numbers are of fewer prompts."""
+    rows, heading = two(prompts_decoded=(6, 9)), "prompts decoded"
+    page = markdown_report(gamma_sweep, write_run(tmp_path / "early", rows))
+    assert [line[heading] for line in table_of(page)] == ["6", "9"]
+    with console.capture() as shown:
+        summary.print_summary(frame(rows))
+    assert "decoded" in shown.get()
+    for name, counts in {"whole": (16, 16), "alike": (6, 6), "older": (None, None)}.items():
+        page = markdown_report(gamma_sweep, write_run(tmp_path / name, two(prompts_decoded=counts)))
+        assert heading not in table_of(page)[0]
+
+
 def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
     rows = [make_row(job=0), make_row(job=1, verifier="greedy_bug", lossless=False, check_tv=0.2, check_p_value=0.001)]
     text = markdown_report(gamma_sweep, write_run(tmp_path, rows))
@@ -328,6 +342,9 @@ PHRASES = {  # that a report has for the first rows, and not for the second
     "**Rows come from different commits: ": (two(commit=("a", "b")), two(commit=("a", "a"))),
     "**Rows come from different hardware: ": (two(hardware=("a", "b")), two(hardware=("a", "a"))),
     "gamma 4; 6 of the prompts have sampling parameters of": ([make_row(own_sampling=6)], [make_row(own_sampling=0)]),
+    "6 to 9 of 16 prompts of embedded": (two(prompts_decoded=(6, 9)), two(prompts_decoded=(16, 16))),
+    "; 6 of 16 prompts of embedded": (two(prompts_decoded=(6, 6)), two()),
+    "embedded: 6 to 9 of 16 prompts in batches": (two(prompts_decoded=(6, 9)), two(prompts_decoded=(6, 6))),
     "of their own": ([make_row(own_sampling=6)], [make_row(own_sampling=None)]),  # an older row
 }
 

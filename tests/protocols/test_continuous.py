@@ -13,10 +13,12 @@ from specbench.exactness.zoo.accept import AcceptsEverything
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.results import STEPS, TEXTS, RunRow
 from specbench.models import Pair
-from specbench.protocols import Outcome
+from specbench.protocols import Outcome, decode
 from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
-from specbench.protocols.rounds import TimedRounds
+from specbench.protocols.protocol import Together
+from specbench.protocols.rounds import TimedRounds, timed_rounds
+from specbench.protocols.settings import RoundSettings
 from specbench.reports.markdown import literal
 from specbench.reports.winner import fastest
 from specbench.rules.token.masked import MaskedVerifier
@@ -57,6 +59,20 @@ def test_texts_and_step_logs_are_those_of_batches(outcomes):
     for table in (TEXTS, STEPS):
         assert continuous.tables[table].rows == batches.tables[table].rows
     assert (continuous.measured["differing_texts"], continuous.failure) == (0, None)
+
+
+def test_a_row_counts_the_prompts_that_were_decoded(pair, monkeypatch):
+    """Shared rounds end before the workload does, if they are decided or out of time."""
+
+    def cut(context, groups, *_):
+        return timed_rounds(context.decoder(0), context.decoder(), groups[:2], RoundSettings(1, 1, 0))
+
+    monkeypatch.setattr(decode, "shared_rounds", cut)
+    requests = requests_of(pair)
+    context = model_context(pair, sampling=requests[0].sampling, requests=requests, together=Together([0], int))
+    outcome = DecodeProtocol(1, 1, 0, 0, CHECK, together=True).run(context)
+    texts = {row.prompt for row in outcome.tables[TEXTS].rows}
+    assert (context.columns["prompts"], outcome.measured["prompts_decoded"], len(texts)) == (6, 4, 4)
 
 
 def test_a_row_says_how_full_the_batch_was(outcomes):
