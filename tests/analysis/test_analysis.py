@@ -345,6 +345,14 @@ PHRASES = {  # that a report has for the first rows, and not for the second
     "6 to 9 of 16 prompts of embedded": (two(prompts_decoded=(6, 9)), two(prompts_decoded=(16, 16))),
     "; 6 of 16 prompts of embedded": (two(prompts_decoded=(6, 6)), two()),
     "embedded: 6 to 9 of 16 prompts in batches": (two(prompts_decoded=(6, 9)), two(prompts_decoded=(6, 6))),
+    "for speedups by Student's t over groups of requests, which were decoded once both ways. Acceptance rate": (
+        two(rounds=(1, 1), round_error=(None, None)),
+        two(),
+    ),
+    "for speedups, which are medians of paired rounds, by the scatter of batches and of rounds. Acceptance rate": (
+        two(rounds=(1, 3), round_error=(None, 0.002)),
+        two(rounds=(1, 1), round_error=(None, None)),
+    ),
     "of their own": ([make_row(own_sampling=6)], [make_row(own_sampling=None)]),  # an older row
 }
 
