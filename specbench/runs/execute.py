@@ -25,12 +25,13 @@ from specbench.runs.choices import build_part, build_source
 from specbench.runs.config import Config, as_config, write_settings
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, rules_of_job
-from specbench.runs.job_row import component_name, draw_figures, settings_columns, write_tables
+from specbench.runs.job_row import checked_outcome, component_name, draw_figures, settings_columns, write_tables
 from specbench.runs.overrides import values_of
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_for_ranks
 from specbench.runs.plan import PLAN, point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.state import (
+    ERROR,
     STATE,
     JobRunning,
     JobState,
@@ -156,7 +157,7 @@ def _write_end(job: JobInfo, state: JobState, error: BaseException | None = None
         write_ending(job.folder, state)
         if error is not None:
             details = str(error) if isinstance(error, SpecbenchError) else "".join(traceback.format_exception(error))
-            write_text(job.folder / "error.txt", details)
+            write_text(job.folder / ERROR, details)
     except WriteError as problem:
         say(f"job {job.number}: {problem}", style="red")
 
@@ -180,7 +181,7 @@ def _measured(config: Config, job: JobInfo, device: str | None, tracked: Tracked
             times = options_of(protocol).times  # which a process that sends curves would disturb
             if not times if config.tracking.live is None else config.tracking.live:
                 tracked.begin()
-        outcome: Outcome = protocol.run(context)
+        outcome = checked_outcome(protocol.run(context), job.choices["protocol"])
         settings = settings_columns(config, job, context, ignored)
         columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(context.device), **settings}
         row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's

@@ -3,15 +3,19 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import choose_dtype
 from specbench.core.machine.disk import write_json, write_text
-from specbench.core.machine.files import clipped
+from specbench.core.machine.files import clipped, shown
+from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS
 from specbench.metrics.run_row import RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.reports.plots.style import style
@@ -21,9 +25,13 @@ from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import PlannedJob
+from specbench.runs.state import ENVIRONMENT, OWN_FILES
+from specbench.sources.contract import SAMPLED
 
 HF = "hf"  # of conf/pair: any two models of a user's own
 FILE = "file"  # of conf/workload: any file of a user's own
+FILE_NAME = re.compile(r"[^./\\\0][^/\\\0]*")  # in the job's folder, and not hidden
+RESERVED = (*OWN_FILES, RESULTS, RECORDED, TOGETHER, SAMPLED)  # in a job's folder, names that no protocol may take
 LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
 
 
@@ -46,6 +54,31 @@ def settings_columns(config: Config, job: JobInfo, context: RunContext, ignored:
     }
 
 
+def checked_outcome(outcome: Outcome, protocol: str) -> Outcome:
+    """What a protocol returned.
+
+    Args:
+        protocol: its name.
+
+    Raises:
+        ConfigError: a name that is no file's or is a file of the job's own. Nothing is written before.
+    """
+
+    def wrong(problem: str, remedy: str) -> ConfigError:
+        return ConfigError("protocol", protocol, problem, remedy)
+
+    names = [*outcome.tables, *outcome.documents, *(f"{name}.png" for name in outcome.figures)]
+    for name in names:
+        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
+            raise wrong(
+                f"{shown(name)} is no name of a file", "Use letters, digits and a suffix, such as ends.parquet."
+            )
+        if name.casefold() in RESERVED or names.count(name) > 1:
+            owner = "the job writes a file" if name.casefold() in RESERVED else "another table, document or figure is"
+            raise wrong(f"{owner} of the name {name}", "Use another name.")
+    return outcome
+
+
 def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
     """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
     for name, table in outcome.tables.items():
@@ -58,8 +91,8 @@ def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
         key: getattr(row, key)
         for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
     }
-    write_json(folder / "environment.json", details)
-    results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+    write_json(folder / ENVIRONMENT, details)
+    results.write_rows(folder / RESULTS, [row], RESULT_SCHEMA)
 
 
 def draw_figures(folder: Path, outcome: Outcome) -> None:

@@ -17,12 +17,14 @@ from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError, locked, read_json, write_json, writing
-from specbench.core.machine.journal import TOGETHER
+from specbench.core.machine.journal import PROGRESS, TOGETHER
 from specbench.sources.contract import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
 SETTINGS = "config.yaml"  # the job's configuration, with everything filled in
 IDENTITY = "identity.json"  # of the plan: what the job's id is a digest of (identity.py)
+ERROR, ENVIRONMENT = "error.txt", "environment.json"
+OWN_FILES = (STATE, IDENTITY, LOCK, PROGRESS, ERROR, SETTINGS, ENVIRONMENT)  # of every job, whatever it measures
 PATIENCE = 5.0  # seconds; to look whether a lock is held takes it for a moment
 
 

@@ -4,11 +4,15 @@ import re
 from typing import Any, ClassVar
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 
 from specbench import protocols, sources
 from specbench.core.errors import ConfigError
+from specbench.protocols import Outcome, ParquetTable
 from specbench.protocols.settings import check_conditions, unused
+from specbench.runs.job_row import checked_outcome
 from tests.helpers.command_lines import fenced
 from tests.protocols.test_honest_rows import context
 from tests.tree.test_own_verifier import shell
@@ -50,6 +54,30 @@ def test_the_protocol_counts_stops_and_refuses_what_it_ignores(blocks, pair):
     assert {table.schema for table in outcome.tables.values()} == {module["ENDS"]}
     with pytest.raises(ConfigError, match="gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave"):
         check_conditions({"gamma": "2"}, unused(made), "stops")
+
+
+ROWS = pa.schema([("prompt", pa.string()), ("tokens", pa.int64())])
+TABLE = ParquetTable([{"prompt": "a", "tokens": 1}], ROWS)
+PLACES = ("../../ends.parquet", "/tmp/ends.parquet", "..", ".ends", "", "a/b", 3)
+TAKEN = ("results.parquet", "Job.json", "identity.json", "job.lock", "rules.json", "together.jsonl", "texts.jsonl")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", [*PLACES, *TAKEN])
+@pytest.mark.parametrize("kind", ["tables", "documents"])
+def test_a_name_outside_of_the_jobs_folder_or_of_a_file_of_its_own_is_refused(kind, name):
+    """Such a table took the place of the job's row or state, or was written elsewhere."""
+    outcome = Outcome("", **{kind: {name: TABLE if kind == "tables" else "text"}})
+    problem = "the job writes a file of the name" if name in TAKEN else "is no name of a file"
+    with pytest.raises(ConfigError, match=rf"protocol=mine: .*{problem}.* Use "):
+        checked_outcome(outcome, "mine")
+
+
+def test_a_name_of_two_files_and_a_figure_elsewhere_are_refused():
+    with pytest.raises(ConfigError, match=r"another table, document or figure is of the name ends\.parquet\. Use an"):
+        checked_outcome(Outcome("", tables={"ends.parquet": TABLE}, documents={"ends.parquet": ""}), "mine")
+    with pytest.raises(ConfigError, match=r"'\.\./ends\.png' is no name of a file"):
+        checked_outcome(Outcome("", figures={"../ends": Figure()}), "mine")
 
 
 @pytest.mark.parametrize("name", ["OwnConditions", "Prechecked"])

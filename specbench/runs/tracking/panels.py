@@ -14,17 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specbench.core.machine.files import wrap_library_errors
-from specbench.core.machine.journal import PROGRESS
 from specbench.metrics.results import RESULTS, TEXTS, read_rows
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.runs.state import IDENTITY, LOCK, SETTINGS, STATE, JobState, Status, written_state
+from specbench.runs.state import ERROR, OWN_FILES, JobState, Status, written_state
 from specbench.runs.status import SweepStatus
 
 SWEEP = "sweep"  # the job type of a sweep's run
 MOST_ROWS = 1000  # of a table in W&B; the artifact has all of them
 LONGEST_ERROR = 20_000  # characters of a traceback
-ERROR = "error.txt"
-OWN_FILES = (STATE, IDENTITY, LOCK, PROGRESS, ERROR, SETTINGS, "environment.json")
 # No tables of these: the row is the summary, and the others have a line a token or a time. All are in the artifact.
 NOT_AS_TABLES = (RESULTS, "joint_cells.parquet", "trace.parquet", "latency_samples.parquet", "logprobs.parquet")
 HISTOGRAMS = ("acceptance_histogram",)  # columns of results.parquet: counts from 0
