@@ -161,26 +161,33 @@ def write_atomically(path: Path, table: pa.Table) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema | type) -> None:
-    """Writes dataclass instances or dicts under a schema, or under that of their dataclass; or a table as it is.
+    """Writes the table of :func:`table_of`, and raises its errors."""
+    write_atomically(path, table_of(rows, schema))
+
+
+def table_of(rows: Iterable[object] | pa.Table, schema: pa.Schema | type) -> pa.Table:
+    """Returns dataclass instances or dicts under a schema, or under that of their dataclass; a table as it is.
 
     Raises:
         KeyError: a row without one of the columns.
-        pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column.
+        pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column, which is named.
     """
     if isinstance(rows, pa.Table):
-        write_atomically(path, rows)
-        return
+        return rows
     schema = schema if isinstance(schema, pa.Schema) else schema_of(schema)
     plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
     columns = [_column([row[field.name] for row in plain], field) for field in schema]
-    write_atomically(path, pa.Table.from_arrays(columns, schema=schema))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
     # pyarrow would cut a float down to fit an integer column.
     if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
         raise pa.ArrowTypeError(f"column {field.name}: a float in a column of whole numbers")
-    return pa.array(values, type=field.type)
+    try:
+        return pa.array(values, type=field.type)
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise type(error)(f"column {field.name}: {error}") from error
 
 
 def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:

@@ -8,6 +8,7 @@ from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
+from specbench.metrics.run_row import COLUMNS_OF
 from specbench.protocols.protocol import Ignored, MeasurementProtocol, RunContext, options_of
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.rules import replayable
@@ -90,8 +91,17 @@ class RoundSettings:
 
 
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
-    """The keys that a protocol makes no use of, with what to know instead (see ProtocolOptions)."""
+    """The keys that a protocol makes no use of, with what to know instead (see ProtocolOptions).
+
+    Raises:
+        ConfigError: own_conditions names a key that has no columns.
+    """
     options = options_of(protocol)
+    for key in options.own_conditions:
+        if key not in COLUMNS_OF:
+            problem = f"own_conditions names {key!r}, which is no key of the configuration"
+            remedy = f"Use some of {', '.join(COLUMNS_OF)}."
+            raise ConfigError("protocol", config_name("protocol", protocol), problem, remedy)
     of_models = {} if protocol.needs_models else dict.fromkeys(OF_MODELS, NO_MODEL)
     return {**of_models, **({} if options.reads_source else {"source": NO_SOURCE}), **options.own_conditions}
 

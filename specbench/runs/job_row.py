@@ -8,16 +8,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from specbench.core.checks import nearest
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import choose_dtype
 from specbench.core.machine.disk import write_json, write_text
-from specbench.core.machine.files import clipped, shown
+from specbench.core.machine.files import clipped, shown, wrap_library_errors
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS
 from specbench.metrics.run_row import RunRow, copied_columns, emptied
-from specbench.protocols import Outcome, RunContext
+from specbench.protocols import Outcome, ParquetTable, RunContext
 from specbench.reports.plots.style import style
 from specbench.rules.recorded import RECORDED, recorded_rules
 from specbench.runs.config import Config, PairConfig, WorkloadConfig
@@ -54,19 +57,23 @@ def settings_columns(config: Config, job: JobInfo, context: RunContext, ignored:
     }
 
 
-def checked_outcome(outcome: Outcome, protocol: str) -> Outcome:
-    """What a protocol returned.
+def checked_outcome(outcome: object, protocol: str) -> Outcome:
+    """What a protocol returned, with its tables made.
 
     Args:
         protocol: its name.
 
     Raises:
-        ConfigError: a name that is no file's or is a file of the job's own. Nothing is written before.
+        ConfigError: no Outcome, a name that is no file's or is a file of the job's own, or what fits no column. Nothing
+            is written before.
     """
 
     def wrong(problem: str, remedy: str) -> ConfigError:
         return ConfigError("protocol", protocol, problem, remedy)
 
+    if not isinstance(outcome, Outcome):
+        problem = f"run returned {shown(outcome)}, which is no Outcome"
+        raise wrong(problem, "Return specbench.protocols.Outcome(headline, measured, tables).")
     names = [*outcome.tables, *outcome.documents, *(f"{name}.png" for name in outcome.figures)]
     for name in names:
         if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
@@ -76,7 +83,30 @@ def checked_outcome(outcome: Outcome, protocol: str) -> Outcome:
         if name.casefold() in RESERVED or names.count(name) > 1:
             owner = "the job writes a file" if name.casefold() in RESERVED else "another table, document or figure is"
             raise wrong(f"{owner} of the name {name}", "Use another name.")
-    return outcome
+    for name, text in outcome.documents.items():
+        if not isinstance(text, str):
+            raise wrong(f"document {name} is {shown(text)}, which is no text", "Give a str, such as json.dumps of it.")
+    for name in outcome.measured:
+        if name not in RESULT_SCHEMA.names:
+            near = nearest(name, tuple(RESULT_SCHEMA.names))
+            remedy = f"Use {near}, or a table." if near else "Use a field of RunRow (metrics/run_row.py), or a table."
+            raise wrong(f"measured[{name!r}] is no column of {RESULTS}", remedy)
+    columns = pa.schema([RESULT_SCHEMA.field(name) for name in outcome.measured])
+    _made(ParquetTable([outcome.measured], columns), "measured", protocol)
+    tables = {name: _made(table, f"table {name}", protocol) for name, table in outcome.tables.items()}
+    return dataclasses.replace(outcome, tables=tables)
+
+
+def _made(table: object, name: str, protocol: str) -> ParquetTable:
+    """A table of a protocol as Arrow's. Raises ConfigError, which names the table and the column."""
+    if not isinstance(table, ParquetTable):
+        problem = f"{name} is {shown(table)}, which is no ParquetTable"
+        raise ConfigError("protocol", protocol, problem, "Use specbench.protocols.ParquetTable(rows, schema).")
+    rows = table.rows if isinstance(table.rows, pa.Table) else list(table.rows)  # outside, since a generator may fail
+    with wrap_library_errors(
+        "protocol", protocol, f"{name} does not fit its columns", "Change the rows or the schema."
+    ):
+        return ParquetTable(results.table_of(rows, table.schema), table.schema)
 
 
 def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:

@@ -80,6 +80,49 @@ def test_a_name_of_two_files_and_a_figure_elsewhere_are_refused():
         checked_outcome(Outcome("", figures={"../ends": Figure()}), "mine")
 
 
+MISTAKES = {  # what a protocol returns, and what is said of it
+    r"document a\.json is \{\}, which is no text\. Give a str": lambda: Outcome("", documents={"a.json": {}}),
+    r"run returned None, which is no Outcome\. Return specbench\.protocols\.Outcome\(": lambda: None,
+    r"run returned '2 of 4 texts stop', which is no Outcome": lambda: "2 of 4 texts stop",
+    r"measured\['speedpu'\] is no column of results\.parquet\. Use speedup, or a table": lambda: Outcome(
+        "", {"speedpu": 1.0}
+    ),
+    r"measured\['xyz'\] is no column of results\.parquet\. Use a field of RunRow": lambda: Outcome("", {"xyz": 1}),
+    r"measured does not fit its columns \(.*: column speedup: .*fast": lambda: Outcome("", {"speedup": "fast"}),
+    r"table ends\.parquet is \[\], which is no ParquetTable\. Use": lambda: Outcome("", tables={"ends.parquet": []}),
+    r"table ends\.parquet does not fit its columns \(.*: column tokens: .*Change the rows": lambda: Outcome(
+        "", tables={"ends.parquet": ParquetTable([{"prompt": "a", "tokens": "many"}], ROWS)}
+    ),
+    r"table ends\.parquet does not fit its columns \(KeyError: 'tokens'": lambda: Outcome(
+        "", tables={"ends.parquet": ParquetTable([{"prompt": "a"}], ROWS)}
+    ),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("message", MISTAKES)
+def test_what_fits_no_column_is_named(message):
+    with pytest.raises(ConfigError, match=f"^protocol=mine: {message}"):
+        checked_outcome(MISTAKES[message](), "mine")
+
+
+def test_an_outcome_that_fits_is_taken_as_it_is():
+    rows = ({"prompt": name, "tokens": 1} for name in "ab")
+    outcome = Outcome("2 texts", {"speedup": 1.5}, {"ends.parquet": ParquetTable(rows, ROWS)}, documents={"a.md": "a"})
+    made = checked_outcome(outcome, "mine")
+    assert made.tables["ends.parquet"].rows.to_pylist() == [{"prompt": name, "tokens": 1} for name in "ab"]
+    assert (made.headline, made.measured, made.documents) == (outcome.headline, outcome.measured, outcome.documents)
+
+
+def test_a_key_that_is_none_is_refused_before_anything_runs():
+    class Written(protocols.MeasurementProtocol):
+        needs_models = True
+        own_conditions: ClassVar = {"gama": "Texts are decoded plainly."}
+
+    with pytest.raises(ConfigError, match=r"protocol=Written: own_conditions names 'gama', .* Use some of .*gamma"):
+        unused(Written())
+
+
 @pytest.mark.parametrize("name", ["OwnConditions", "Prechecked"])
 def test_a_protocol_with_a_base_of_the_last_release_says_what_it_ignores(name):
     base: Any = getattr(protocols, name)
