@@ -143,7 +143,7 @@ def component_name(group: str, node: Mapping[str, Any], job: JobInfo | PlannedJo
     """
     keys = (key_of(override).partition(".") for override in job.overrides)
     changed = {key for of_group, dot, key in keys if dot and of_group == group}
-    name = choice = job.choices[group]
+    name = choice = job.choices.get(group) or str(node["_target_"])  # a source may have no yaml
     member = FAMILIES.get((group, choice))
     if "_target_" in changed:
         name = str(node.get("_target_", choice))

@@ -111,6 +111,12 @@ def test_a_verifier_is_named_by_what_the_command_line_made_of_it(choice, overrid
     assert component_name("verifier", node, job) == name
 
 
+@pytest.mark.parametrize("overrides", [[], ["+source._target_=mine.Greedy"]])
+def test_a_source_without_a_yaml_is_named_by_its_class(overrides):
+    job = PlannedJob(0, "", "", overrides, choices={"verifier": "masked"})
+    assert component_name("source", {"_target_": "mine.Greedy"}, job) == "mine.Greedy"
+
+
 def test_another_verifier_is_compared_from_the_command_line(ran):
     got = ran[COMPARED.reason]
     got.ended.check(1, "failed: it does not emit the tokens of TargetResidual: ")
