@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -14,16 +15,34 @@ from specbench.reports.between import tokens_a_step
 from specbench.reports.markdown import literal
 from specbench.reports.winner import fastest, machine
 
+_BORDERS = 3  # characters of a table beside each column
 _LONGEST = 40  # characters of a parameter in a table's cell
 
 
 def print_table(frame: pd.DataFrame, title: str) -> None:
-    """Prints a table of texts. Texts are shown as they are: in plain strings rich takes [red] for a colour."""
-    table = Table(title=Text(title))
-    for name in frame:
-        table.add_column(Text(str(name)), justify="right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*map(Text, row))
+    """Prints a table of texts; if its words do not fit beside each other, a line a cell, so that no number is cut.
+
+    Texts are shown as they are: in plain strings rich takes [red] for a colour.
+    """
+    columns = [[str(name), *frame[name]] for name in frame]
+    widths = [max(cell_len(word) for text in texts for word in text.split() or [""]) for texts in columns]
+    spare = console.width - 1 - sum(width + _BORDERS for width in widths)
+    if spare < 0:
+        table = Table(title=Text(title), show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold", justify="right")
+        for row in frame.itertuples(index=False):
+            for line in zip(frame, row, strict=True):
+                table.add_row(*map(Text, line))
+            table.add_section()
+    else:
+        table = Table(title=Text(title))
+        for texts, width in zip(columns, widths, strict=True):
+            more = min(spare, max(map(cell_len, texts)) - width)
+            spare -= more
+            table.add_column(Text(texts[0]), justify="right", width=width + more)
+        for row in frame.itertuples(index=False):
+            table.add_row(*map(Text, row))
     console.print(table)
 
 

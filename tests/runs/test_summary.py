@@ -30,6 +30,18 @@ def test_names_are_shown_as_they_are(monkeypatch):
     assert "1.88" in text  # tokens a step, of the tokens that stand
 
 
+@pytest.mark.parametrize("width", [40, 60, 90, 120, 400])
+def test_a_narrow_terminal_cuts_no_number_and_no_heading(monkeypatch, width):
+    monkeypatch.setattr(console, "_width", width)
+    with console.capture() as shown:
+        print_summary(pd.DataFrame([row("block_fused_with_a_name"), row("a") | {"gamma": 2}]))
+    lines, text = shown.get().splitlines(), shown.get()
+    assert "\u2026" not in text
+    assert max(map(len, (line for line in lines if line[:1] in "\u2500\u2502\u250c\u2514"))) <= width
+    words = set(text.replace("\u2502", " ").replace("\u2503", " ").split())
+    assert {"1.88", "1.50", "[1.25,", "1.75]", "250.0", "acceptance", "tokens/s", "speedup", "gamma"} <= words
+
+
 def test_a_title_names_no_pair_that_is_of_some_of_the_runs_alone():
     with console.capture() as shown:
         print_summary(pd.DataFrame([row("a") | {"pair": "hf[thinking=true]"}, row("a") | {"pair": "hf"}]))
