@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
@@ -15,7 +16,8 @@ from specbench.runs.config import Config
 from specbench.runs.job import JobInfo
 from specbench.runs.plan import Plan, PlannedJob
 from tests.helpers.cli_cases import CUT
-from tests.helpers.command_lines import Ran, run_once
+from tests.helpers.command_lines import Ran, clean_environment, run_once
+from tests.helpers.processes import apart
 
 MODULE = """
 import json, random
@@ -68,6 +70,19 @@ LINES = {
         *("protocol.draws=5", *QUICK),
     ),
 }
+
+
+def _main(out: str) -> None:
+    """Writes how many threads a job of this process would have."""
+    Path(out).write_text(str(execute.PYTORCH_THREADS))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no process is forked")
+def test_a_forked_process_has_one_thread(tmp_path, monkeypatch):
+    """OpenMP has no threads after a fork if its parent used several, and waits for them without end."""
+    monkeypatch.setattr(execute, "PYTORCH_THREADS", 2)
+    apart(__name__, (str(tmp_path / "threads"),), clean_environment(tmp_path))
+    assert (tmp_path / "threads").read_text() == "1"
 
 
 @pytest.fixture(scope="module")

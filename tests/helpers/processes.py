@@ -52,6 +52,9 @@ def _in_child(module: str, arguments: Sequence[str], environment: Mapping[str, s
 
     jaxtyping.config.update("jaxtyping_disable", True)
     torch.set_num_threads(1)
+    for loaded in [*sys.modules.values()]:  # with more threads OpenMP waits for those of the parent, which are not here
+        if hasattr(loaded, "PYTORCH_THREADS"):
+            loaded.PYTORCH_THREADS = 1  # ty: ignore[unresolved-attribute]
     importlib.import_module(module)._main(*arguments)
 
 
