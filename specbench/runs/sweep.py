@@ -23,7 +23,7 @@ from omegaconf import DictConfig, open_dict, read_write
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine import ranks
-from specbench.core.machine.disk import WriteError, clear_temporaries, locked, read_json, write_text
+from specbench.core.machine.disk import FULL, WriteError, clear_temporaries, locked, read_json, write_text
 from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times
@@ -106,7 +106,8 @@ class Planner:
             folder, waiting = ranks.broadcast_from_rank0(lambda: self._written(wanted))
         except WriteError as error:
             place = os.path.join(".", self.shared.hydra.sweep.dir)  # which leaves an absolute one as it is
-            remedy = "Choose another folder by hydra.sweep.dir, or free space."
+            remedy = "Free space there, or choose" if error.reason in FULL else "Choose"
+            remedy += " another folder by hydra.sweep.dir."
             raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
         return Sweep(Path(folder), [PlannedJob(**job) for job in waiting])
 

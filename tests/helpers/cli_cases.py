@@ -135,8 +135,17 @@ BAD_INPUT = [
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
     Case("gamma without calls", ("protocol=exactness", "protocol.calls=0", "gamma=3"), ("gamma=3: ",)),
     # Folders and experiments
-    Case("folder of nobody", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")),
-    Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
+    Case(
+        "folder of nobody",
+        ("hydra.sweep.dir=/proc/nope",),
+        ("hydra.sweep.dir=/proc/nope", "). Choose another folder by hydra.sweep.dir."),
+    ),
+    Case(
+        "default folder not writable",
+        (),
+        ("./outputs", "(Not a directory). Choose another folder by hydra.sweep.dir."),
+        files={"outputs": "a file"},
+    ),
     Case("folder above", ("hydra.sweep.dir=..",), ("hydra.sweep.dir=..", "beside your own files")),
     Case("folder with rows", ("hydra.sweep.dir=old",), ("holds results.parquet",), files={"old/results.parquet": ""}),
     Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),

@@ -1,6 +1,7 @@
 """Sweeps in trouble: no room, no rights, and what fails beside the numbers. sweep_scenarios.py runs these."""
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.runs import ending, execute
+from specbench.core.machine.disk import WriteError
+from specbench.runs import ending, execute, sweep
 from specbench.runs.state import Status
 from specbench.runs.tracking.run import TrackedRun
 from tests.helpers.forked import run
@@ -17,7 +19,13 @@ from tests.helpers.small_sweeps import ONE, TWO
 
 
 def full_disk(folder: Path) -> None:
-    """Files that cannot grow beyond 2 KiB; then there is room again."""
+    """No room for the plan; then files that cannot grow beyond 2 KiB; then there is room again."""
+
+    def no_space(*_: object) -> None:
+        raise WriteError(folder, os.strerror(errno.ENOSPC))
+
+    says = "(No space left on device). Free space there, or choose another folder by hydra.sweep.dir."
+    run(folder, *TWO, before=lambda: setattr(sweep, "claim", no_space)).check(2, says)
 
     def small_files() -> None:
         sys.dont_write_bytecode = True  # it would be left in the tree, cut off at 2 KiB, for all other tests

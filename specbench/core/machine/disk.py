@@ -1,5 +1,6 @@
 """Small files that are whole or absent, even if their writer is killed."""
 
+import errno
 import json
 import os
 import socket
@@ -15,6 +16,8 @@ from specbench.core.errors import SpecbenchError
 
 # For jobs, which write the most: a sweep of which nothing can be written goes on later.
 OF_JOBS = "Free space there, make it writable or put it back; what is missing then runs with resume=FOLDER."
+
+FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))  # reasons of a disk that has no space
 
 
 class WriteError(SpecbenchError):
