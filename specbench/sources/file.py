@@ -189,7 +189,7 @@ class FileSource:
             text without token ids; at least 1.
 
     Raises:
-        ConfigError: a file that cannot be read.
+        ConfigError: a file that cannot be read, or has texts of both modes and no pair of them.
     """
 
     engine = "texts of a file"  # until it has been opened, as modes are
@@ -230,6 +230,9 @@ class FileSource:
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
+        if self.modes == frozenset(Mode) and not any(self.pairs.values()) and not self.greedy:
+            remedy = "Give both the same prompt_id, and texts at temperature 0 in both modes or in none."
+            raise ConfigError("source.path", self.path, "no prompt_id has texts of both modes", remedy)
         drawn = [texts[name, mode, False][:count] for name, count in self.pairs.items() if count for mode in Mode]
         likeliest = [texts[name, mode, True][:1] for name in self.greedy for mode in Mode]
         self.longest = (_longest(drawn), _longest(likeliest))

@@ -121,7 +121,7 @@ def judge_distribution(
         if len(sampled.prompts) < look and not ended:
             continue
         if not sampled.prompts:
-            return not_asked(QUESTION, "There are no texts of both modes.")
+            return not_asked(QUESTION, "No prompt_id has drawn texts of both modes.")
         bets = evidence(pairs := sampled.pairs(limits.length, checkpoint))
         journal.note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
         say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
