@@ -124,6 +124,7 @@ class Source(Protocol):
             those that are compared as drawn, and of those at temperature 0.
         without_prompt, overruns (optional): of such a source, the names of prompts whose text it does not know, and by
             mode how many texts state a limit, and what is wrong with each that is longer.
+        same_seed (optional): of such a source, how many texts it leaves out because an earlier one has their seed.
         chat (optional): whether a chat template is applied to prompts, so that no checkpoint can score the texts.
         draft (optional): the draft model; None if it drafts without one.
         gamma (optional): how many tokens it drafts a step.

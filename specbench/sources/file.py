@@ -5,6 +5,7 @@ may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_rea
 ``seconds``, ``engine``, ``sampling`` (the parameters that are not off, by name), and ``question``: why protocol=judge
 sampled the text. Lines are read in their order. Without temperature or sampling the run's are taken for granted.
 Log-probabilities are natural logarithms, one for each of ``token_ids``. protocol.target needs ``prompt``.
+Of drawn texts with the same prompt_id, mode and seed only the first is read.
 """
 
 import json
@@ -185,6 +186,7 @@ class FileSource:
         greedy: prompts that have texts at temperature 0 of both modes.
         overruns: by mode, how many texts state a limit, and what is wrong with each that is longer; texts that are
             compared as drawn are cut at their limit.
+        same_seed: how many drawn texts are left out because an earlier text of their prompt and mode has their seed.
         longest: tokens of the longest text that is compared as drawn, and of the longest at temperature 0; words of a
             text without token ids; at least 1.
 
@@ -204,14 +206,20 @@ class FileSource:
     def open(self) -> None:
         texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
         prompts: dict[str, set[str]] = defaultdict(set)
-        lines = read_lines(self.path)
+        lines, self.same_seed, drawn = read_lines(self.path), 0, set[tuple[str, str, float]]()
         self.overruns = {mode: _overruns([line for line in lines if line["mode"] == mode]) for mode in Mode}
         for line in lines:
             question = line.get("question", GREEDY if line.get("temperature") == 0 else DISTRIBUTION)
             if question in (DISTRIBUTION, GREEDY):
-                greedy = question == GREEDY
-                texts[line["prompt_id"], Mode(line["mode"]), greedy].append(line if greedy else _cut(line))
                 prompts[line["prompt_id"]].update([line["prompt"]] if "prompt" in line else [])
+                greedy = question == GREEDY
+                if not greedy and "seed" in line:
+                    draw = (line["prompt_id"], line["mode"], line["seed"])
+                    if draw in drawn:
+                        self.same_seed += 1
+                        continue
+                    drawn.add(draw)
+                texts[line["prompt_id"], Mode(line["mode"]), greedy].append(line if greedy else _cut(line))
         if not lines:
             raise ConfigError("source.path", self.path, "it has no lines", "Give a file of texts, one a line.")
         if not texts:

@@ -12,7 +12,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.protocols import judge
-from specbench.protocols.judging.finding import NOT_ASKED, NOT_REFUTED, REFUTED
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED
 from specbench.sources import Mode
 from specbench.sources.contract import SAMPLED
 from specbench.sources.file import FileSource
@@ -137,3 +137,17 @@ def test_a_file_whose_drawn_texts_have_no_pairs_is_judged_by_those_at_temperatur
     outcome = judged(written(tmp_path, *lines, *greedy))
     assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]
     assert certificate(outcome)["findings"][0]["answer"] == "No prompt_id has drawn texts of both modes."
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(1, CANNOT_TELL), (60, NOT_REFUTED)])
+def test_texts_of_one_seed_are_no_evidence_and_the_certificate_counts_them(seeds, verdict, tmp_path):
+    """They were taken as independent draws: a file of copies twice as long had twice the evidence."""
+    judged(engines.Engine(), tmp_path, greedy_length=0, rounds=0)
+    kept = [line for line in sampled(tmp_path) if line["question"] == "distribution"]
+    numbers = {mode: [line for line in kept if line["mode"] == mode] for mode in Mode}
+    lines = [line | {"seed": n // 4 % seeds} for some in numbers.values() for n, line in enumerate(some)]
+    twice = judged(written(tmp_path, *lines, *lines), length=None)
+    words = f"{960 - 8 * seeds:,} texts are left out: an earlier text of their prompt and mode has their seed"
+    assert certificate(twice)["verdict"] == verdict
+    assert certificate(twice)["findings"][0]["numbers"]["texts"] == 8 * seeds
+    assert all(words in text for text in (twice.headline, twice.documents["certificate.md"]))

@@ -77,7 +77,7 @@ LINE = {"prompt_id": "a", "mode": "plain", "text": " os"}
 
 
 def completion(mode: Mode, **fields: Any) -> TextCompletion:
-    return TextCompletion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **fields})
+    return TextCompletion(**{"request": request(), "mode": mode, "text": " os", "token_ids": (1, 2), **fields})
 
 
 def written(folder: Path, *lines: str | Mapping[str, Any]) -> FileSource:
@@ -90,7 +90,7 @@ def written(folder: Path, *lines: str | Mapping[str, Any]) -> FileSource:
 
 
 def test_a_file_gives_texts_in_their_order(tmp_path):
-    texts = [completion(mode, text=f" {n}") for n in range(2) for mode in Mode]
+    texts = [completion(mode, text=f" {n}", request=request(n)) for n in range(2) for mode in Mode]
     other = {"prompt_id": "b", "mode": "plain", "text": "by hand"}
     source = written(tmp_path, *(line_of(text, "distribution", "llama.cpp b1") for text in texts), other)
     assert isinstance(source, Source)
@@ -225,6 +225,18 @@ def test_drawn_texts_are_cut_at_their_limit_and_overruns_are_counted(tmp_path):
     assert (texts[1].logprobs, texts[1].finish_reason) == ((-1.0, -1.0), "length")
     detail = ("too long", "3 tokens for max_tokens=2, prompt 'a'")
     assert source.overruns == {Mode.PLAIN: (2, [detail, detail]), Mode.SPECULATIVE: (0, [])}
+
+
+def test_drawn_texts_of_one_seed_are_left_out_but_for_the_first(tmp_path):
+    """They may be one draw. Texts without a seed, of another prompt or mode, or at temperature 0 are others."""
+    seeded = LINE | {"seed": 0}
+    others = [LINE, LINE, seeded | {"prompt_id": "b"}, seeded | {"mode": "speculative"}, seeded | {"seed": 1}]
+    greedy = [seeded | {"temperature": 0.0, "mode": mode} for mode in Mode for _ in range(2)]
+    source = written(tmp_path, seeded, *others, *greedy, seeded | {"text": " as"}, seeded)
+    assert source.same_seed == 2
+    assert [text.text for text in source.complete([request()] * 4, Mode.PLAIN)] == [" os"] * 4
+    with pytest.raises(ConfigError, match="has 4 plain texts of prompt 'a'"):
+        source.complete([request()], Mode.PLAIN)
 
 
 @pytest.mark.parametrize(

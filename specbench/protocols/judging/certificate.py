@@ -128,7 +128,7 @@ class Judgement:
         answers: list[Block] = []
         for finding in self.findings:
             verdict = markdown.strong(f"{finding.question} {finding.verdict.capitalize()}.")
-            answers.append(markdown.line(f"{verdict} {markdown.escape(finding.answer)}"))
+            answers.append(markdown.line(f"{verdict} {markdown.escape(f'{finding.answer} {finding.remark}'.rstrip())}"))
             answers += [markdown.line(markdown.escape(finding.power))] if finding.power else []
         sections = [Section("Answers", tuple(answers)), *self._evidence(figure)]
         environment = markdown.bullets(f"{key}: {value}" for key, value in self.environment.items())

@@ -127,7 +127,7 @@ def judge_distribution(
         say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
         ended = ended or (checkpoint is not None and checkpoint.refutes(limits.false_alarm))
         if ended or bets.rejected_at(limits.false_alarm):
-            return _finding(sampled, pairs, bets, [prompt.name for prompt in prompts], limits, sampler.seed)
+            return _finding(sampled, pairs, bets, [prompt.name for prompt in prompts], limits, sampler)
         look *= 2
 
 
@@ -151,7 +151,7 @@ def _round(sampler: Sampler, prompts: Sequence[JudgedPrompt], sampled: Sampled, 
 
 
 def _finding(
-    sampled: Sampled, pairs: TextPairs, bets: BetResults, prompts: list[str], limits: SampleLimits, seed: int
+    sampled: Sampled, pairs: TextPairs, bets: BetResults, prompts: list[str], limits: SampleLimits, sampler: Sampler
 ) -> Finding:
     bias = bias_rows(pairs, bets, prompts, limits.power)
     rejected, whole, unit = bets.rejected_at(limits.false_alarm), bias[0], sampled.unit
@@ -195,14 +195,25 @@ def _finding(
             f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} {unit}s, with "
             f"{entropy:.2f} nats of entropy a {unit}."
         )
-        power = power_rows(pairs, limits.false_alarm, limits.power, seed)
+        power = power_rows(pairs, limits.false_alarm, limits.power, sampler.seed)
     return Finding(
         question=QUESTION,
         verdict=verdict,
         answer=answer,
+        remark=_left_out(getattr(sampler.source, "same_seed", 0)),
         power=_power(power, whole, limits, unit, pairs.classes is None),
         numbers=numbers,
         rows={BIAS: bias, POWER: power},
+    )
+
+
+def _left_out(count: int) -> str:
+    """Says how many texts of a file are left out, because an earlier one has their seed."""
+    if not count:
+        return ""
+    return (
+        f"{count:,} texts are left out: an earlier text of their prompt and mode has their seed, and texts are taken "
+        "as independent only if their seeds differ. If the engine ignored the seed, leave it out of the lines."
     )
 
 
