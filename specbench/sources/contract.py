@@ -73,20 +73,22 @@ class TextCompletion:
             ArgumentError: a field that holds something else, which would be noticed when all texts are there.
         """
         if not isinstance(self.text, str):
-            raise ArgumentError(f"text: {reprlib.repr(self.text)}; give a str")
+            raise ArgumentError(f"TextCompletion.text: {reprlib.repr(self.text)}; give a str")
         if not all(isinstance(count, Real) and 0 <= count < math.inf for count in self.counters.values()):
-            raise ArgumentError(f"counters: {reprlib.repr(dict(self.counters))}; give numbers from 0")
+            raise ArgumentError(f"TextCompletion.counters: {reprlib.repr(dict(self.counters))}; give numbers from 0")
         for name, number in (("token_ids", operator.index), ("logprobs", float)):
             values = getattr(self, name)
             if values is not None:
                 try:
                     object.__setattr__(self, name, tuple(map(number, values)))
                 except (TypeError, ValueError) as error:
-                    raise ArgumentError(f"{name}: {reprlib.repr(values)}; give a tuple of numbers") from error
+                    raise ArgumentError(
+                        f"TextCompletion.{name}: {reprlib.repr(values)}; give a tuple of numbers"
+                    ) from error
         if min(self.token_ids or (0,)) < 0:
-            raise ArgumentError(f"token_ids: {reprlib.repr(self.token_ids)}; give ids from 0")
+            raise ArgumentError(f"TextCompletion.token_ids: {reprlib.repr(self.token_ids)}; give ids from 0")
         if problem := logprobs_problem(self.logprobs, self.token_ids):
-            raise ArgumentError(f"logprobs: the text of prompt {self.request.prompt_id!r} has {problem}")
+            raise ArgumentError(f"TextCompletion.logprobs: the text of prompt {self.request.prompt_id!r} has {problem}")
 
 
 def logprobs_problem(logprobs: Sequence[float] | None, token_ids: Sequence[int] | None) -> str | None:

@@ -140,20 +140,33 @@ def test_what_cannot_be_judged_is_refused():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda texts: texts[1:], "3 completions for 4 requests"),
+        (lambda texts: texts[1:], "complete returned 3 completions for 4 requests"),
         # Texts of different prompts would be compared.
-        (lambda texts: texts[::-1], "made up 1 returned the text of another request than that for prompt"),
-        (lambda _: None, "a NoneType, not a list of completions for .* return one for each"),
+        (lambda texts: texts[::-1], r"complete returned another text in place of the \w+ one of prompt '\w+'"),
+        (lambda _: None, "complete returned a NoneType"),
+        (lambda texts: list(map(vars, texts)), "complete returned a list with a dict"),
     ],
-    ids=["too few", "another order", "none"],
+    ids=["too few", "another order", "none", "dicts"],
 )
 def test_an_engine_that_returns_other_texts_than_it_should_is_named(returned, message):
     class Returns(engines.Engine):
         def complete(self, requests: Any, mode: Mode) -> Any:
             return returned(super().complete(requests, mode))
 
-    with pytest.raises(SpecbenchError, match=message):
-        judged(Returns())
+    problem = rf"^source=Returns: {message}\. Return a list of TextCompletion, one for each request"
+    for temperature in (0.0, 1.0):  # at 0 the question was left out, as for a request that an engine refuses
+        with pytest.raises(OutageError, match=problem):
+            judged(Returns(), temperature=temperature)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_engine_that_returns_other_choices_than_it_should_is_named():
+    class Chooses(engines.Several):
+        def choices(self, *_: Any) -> Any:
+            return ["a text"]
+
+    with pytest.raises(OutageError, match=r"^source=Chooses: choices returned a list with a str\. Return a list of"):
+        judged(Chooses(), texts=2, rounds=0)
 
 
 @pytest.mark.parametrize(("name", "value"), [("engine", None), ("unsupported", None), ("modes", "plain")])

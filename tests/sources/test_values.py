@@ -61,5 +61,5 @@ def test_token_ids_may_be_any_sequence_of_numbers():
 )
 def test_a_field_of_a_text_that_holds_something_else_is_named(field, says):
     """When the source makes the text, and not when all texts are there."""
-    with pytest.raises(ArgumentError, match=f"^{says}"):
+    with pytest.raises(ArgumentError, match=rf"^TextCompletion\.{says}"):
         TextCompletion(**{"request": REQUEST, "mode": Mode.PLAIN, "text": "", **field})

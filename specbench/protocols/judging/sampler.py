@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, OutageError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
@@ -121,17 +121,13 @@ class Sampler:
                 texts[place] = completion_of(request, waiting.popleft())
         missing = [place for place in range(len(requests)) if place not in texts]
         completions = self.source.complete([requests[place] for place in missing], mode) if missing else []
-        engine = self.source.engine
-        if not isinstance(completions, list | tuple) or len(completions) != len(missing):
-            kind = type(completions).__name__
-            count = len(completions) if isinstance(completions, list | tuple) else f"a {kind}, not a list of"
-            counts = f"{count} completions for {len(missing)} requests"
-            raise SpecbenchError(f"source: {engine} returned {counts}. It has to return one for each.")
+        self._check_kind(completions, "complete")
+        if len(completions) != len(missing):
+            raise self._broken(f"complete returned {len(completions)} completions for {len(missing)} requests")
         for place, completion in zip(missing, completions, strict=True):
             prompt_id = requests[place].prompt_id
             if completion.request.prompt_id != prompt_id or completion.mode is not mode:
-                problem = f"the text of another request than that for prompt {prompt_id!r} in its place"
-                raise SpecbenchError(f"source: {engine} returned {problem}. It has to keep the order of the requests.")
+                raise self._broken(f"complete returned another text in place of the {mode} one of prompt {prompt_id!r}")
         self._write(completions, question)
         texts |= dict(zip(missing, completions, strict=True))
         self.texts += len(texts)
@@ -153,9 +149,23 @@ class Sampler:
             texts = [completion_of(request, line) for line in waiting]
         else:
             texts = self.source.choices(request, count, mode)
+            self._check_kind(texts, "choices")
             self._write(texts, question)
         self.texts += len(texts)
         return texts
+
+    def _check_kind(self, completions: object, method: str) -> None:
+        """Raises OutageError for anything but a list of completions."""
+        if not isinstance(completions, list | tuple):
+            raise self._broken(f"{method} returned a {type(completions).__name__}")
+        kind = next((type(one).__name__ for one in completions if not isinstance(one, TextCompletion)), None)
+        if kind is not None:
+            raise self._broken(f"{method} returned a list with a {kind}")
+
+    def _broken(self, problem: str) -> OutageError:
+        """The error of a source that breaks its contract, which is no refusal of one request: the job fails."""
+        remedy = "Return a list of TextCompletion, one for each request in their order (docs/sources.md)."
+        return OutageError("source", type(self.source).__name__, problem, remedy)
 
     def _write(self, completions: Sequence[TextCompletion], question: str) -> None:
         if self.path is not None and completions:
