@@ -36,6 +36,13 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"Did you mean {near}? " if near else ""
 
 
+def check_config_dir(folder: str | None) -> str | None:
+    """Returns the folder of ``--config-dir``. Raises ConfigError if there is none."""
+    if folder is not None and not os.path.isdir(folder):
+        raise ConfigError("--config-dir", folder, "no such folder", "Give the folder of your own configurations.")
+    return folder
+
+
 def check_override(override: Override) -> None:
     """Checks one ``key=value`` of the command line, before Hydra composes.
 

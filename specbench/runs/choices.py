@@ -1,6 +1,7 @@
 """The choices of conf as objects: what a configuration names, and what ``verifier=block`` stands for by its name."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -20,9 +21,9 @@ _MEMBERS = {
 }
 
 
-def names(group: str) -> list[str]:
+def names(group: str, conf: Path = CONF) -> list[str]:
     """The choices of a group of conf, such as ``block`` and ``external/transformers`` of ``verifier``."""
-    folder = CONF / group
+    folder = conf / group
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.core.machine.files import is_text
-from specbench.runs.checks import check_override, did_you_mean
+from specbench.runs.checks import check_config_dir, check_override, did_you_mean
 from specbench.runs.choices import keys, names
 from specbench.runs.config import GROUPS, OPEN_GROUPS, Config, Yamls, register
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed, values_of
@@ -74,8 +74,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
         folder = find_sweep(resume[-1], values.get("exp"), "resume")
         plan = read_plan(folder)
         config_dir = config_dir or (plan.config_dir if plan else None)
-    if config_dir is not None and not os.path.isdir(config_dir):
-        raise ConfigError("--config-dir", config_dir, "no such folder", "Give the folder of your own configurations.")
+    check_config_dir(config_dir)
     shows = bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
     return Command(overrides, flags.config_name or "config", config_dir, folder, shows)
 

@@ -3,11 +3,12 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import shorten
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
-from specbench.runs.checks import did_you_mean
+from specbench.runs.checks import check_config_dir, did_you_mean
 from specbench.runs.choices import names
 from specbench.runs.config import GROUPS
 
@@ -18,7 +19,7 @@ COMMANDS = {
     "[key=value ...]": "runs one job, or a sweep if a key has several values: gamma=1,2,4",
     "resume=latest": "goes on with a sweep that was stopped; resume=FOLDER with another",
     "report [FOLDER] [--publish]": "how far a sweep is, its table and its report; --publish saves it in W&B",
-    "list [GROUP]": "the choices of all groups, or of one",
+    "list [GROUP]": "the choices of all groups, or of one; --config-dir FOLDER adds yours",
     "pages [FOLDER ...] [--to FOLDER]": "makes pages of many reports",
     "paper RUN... --out FOLDER": "makes the tables, figures and numbers of a LaTeX document",
     "convert FILE --out FOLDER": "makes a checkpoint folder of a model in GGUF",
@@ -31,11 +32,14 @@ _GROUPS = {EXPERIMENTS: "experiments, each with the question that it answers", *
 
 
 def command(arguments: Sequence[str]) -> int:
-    """``python -m specbench list [GROUP]``; returns the exit status. Raises ConfigError for an unknown group."""
+    """``python -m specbench list [GROUP]``; returns the exit status. Raises ConfigError for no such group or folder."""
     about = "The choices of all groups of the configuration, or of one."
     parser = argparse.ArgumentParser(prog="python -m specbench list", description=about)
     parser.add_argument("group", metavar="GROUP", nargs="?")
-    print(listing(parser.parse_args(arguments).group))
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="of your own configurations, as for a run")
+    command_line = parser.parse_args(arguments)
+    config_dir = check_config_dir(command_line.config_dir)
+    print(listing(command_line.group, config_dir and Path(config_dir)))
     return 0
 
 
@@ -46,26 +50,33 @@ def overview() -> str:
     return "\n".join(["python -m specbench", *commands, "", listing()])
 
 
-def listing(group: str | None = None) -> str:
-    """The choices of a group with a line each; of all groups if None. Raises ConfigError if there is no such group."""
+def listing(group: str | None = None, config_dir: Path | None = None) -> str:
+    """The choices of a group with a line each; of all groups if None. Raises ConfigError if there is no such group.
+
+    Args:
+        config_dir: the user's own configurations, whose yamls take the place of those of the same name.
+    """
     if group is not None and group not in _GROUPS:
         raise ConfigError(
             "list", group, "no such group", f"{did_you_mean(group, _GROUPS)}There are {', '.join(_GROUPS)}."
         )
-    return "\n\n".join(_of_group(name) for name in ([group] if group else _GROUPS))
+    return "\n\n".join(_of_group(name, config_dir) for name in ([group] if group else _GROUPS))
 
 
-def _of_group(group: str) -> str:
-    choices = names(group)
+def _of_group(group: str, config_dir: Path | None) -> str:
+    places = [CONF] if config_dir is None else [CONF, config_dir]
+    choices = dict(sorted({name: conf for conf in places for name in names(group, conf)}.items()))
     width = max(map(len, choices), default=0)
     room = _WIDTH - width - 4
-    lines = [f"  {name:{width}}  {shorten(described(group, name), room, placeholder=' ...')}" for name in choices]
+    about = {name: shorten(described(group, name, conf), room, placeholder=" ...") for name, conf in choices.items()}
+    lines = [f"  {name:{width}}  {text}" for name, text in about.items()]
     return "\n".join([f"{'+' if group == EXPERIMENTS else ''}{group}=  {_GROUPS[group]}", *lines])
 
 
-def described(group: str, name: str) -> str:
+def described(group: str, name: str, conf: Path = CONF) -> str:
     """The first sentence of a choice's yaml; of an experiment its question."""
-    comments = re.findall(r"^# ?(.*)$", (CONF / group / f"{name}.yaml").read_text(), flags=re.MULTILINE)
+    text = (conf / group / f"{name}.yaml").read_text("utf-8", "replace")
+    comments = re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE)
     return next((comment for comment in comments if not comment.startswith(("@package", "python -m"))), "")
 
 

@@ -164,6 +164,22 @@ def test_list_says_in_a_line_what_each_choice_is():
         listing.listing("verifiers")
 
 
+def test_list_takes_a_folder_of_configurations_of_one_s_own(tmp_path, capsys):
+    for name, about in (("echo", "Drafts what stood before."), ("model", "Mine — instead.")):
+        path = tmp_path / "drafter" / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"# {about}\n_target_: echo.Echo\n", encoding="utf-8")
+    assert listing.command(["drafter", "--config-dir", str(tmp_path)]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert list(shown) == sorted([*names("drafter"), "echo"])
+    assert (shown["echo"], shown["model"]) == ("Drafts what stood before.", "Mine — instead.")
+    listing.command(["-cd", str(tmp_path)])
+    assert "source=" in (everything := capsys.readouterr().out)
+    assert "Drafts what stood before." in everything
+    with pytest.raises(ConfigError, match=r"^--config-dir=nowhere: no such folder\. Give the folder of your own"):
+        listing.command(["--config-dir", "nowhere"])
+
+
 def test_help_may_be_cut_short(tmp_path):
     """``--help | head -1``: the reader closes the pipe before all is written, which is no error."""
     read, write = os.pipe()
