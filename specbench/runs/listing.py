@@ -39,7 +39,7 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="of your own configurations, as for a run")
     command_line = parser.parse_args(arguments)
     config_dir = check_config_dir(command_line.config_dir)
-    print(listing(command_line.group, config_dir and Path(config_dir)))
+    print(listing(command_line.group, None if config_dir is None else Path(config_dir)))
     return 0
 
 
