@@ -18,7 +18,12 @@ from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.draws.serial import serial_rows
 from specbench.exactness.draws.small_pairs import SmallTier, drawn_on_each
-from specbench.exactness.enumeration.injection import Point, calls_a_request, extreme_failures, takes_injected_uniforms
+from specbench.exactness.enumeration.injection import (
+    Example,
+    calls_a_request,
+    extreme_failures,
+    takes_injected_uniforms,
+)
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
@@ -72,7 +77,7 @@ class Examination:
         self.looks = Looks(self.settings, self.evidence, self.journal or Journal(), len(self.fixtures))
         self.budget = RequestBudget(self.settings)
         self.probes: dict[str, Probe] = {}
-        self.extremes: list[Point] = []
+        self.extremes: list[Example] = []
         self.extra: list[Row] = []
         self.trials: Trials | None = None
         self.use: LongUse | None = None

@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from specbench.exactness.draws.probes import Probe
+from specbench.exactness.enumeration.injection import Example, extreme_failures
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.fixture_failure import _tokens, simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
-from specbench.exactness.results import JOINT, Failure, Row
+from specbench.exactness.results import EXTREMES, JOINT, Failure, Row
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.zoo import accept, wrong_q
+from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 from tests.helpers.made_up_verifiers import changed
@@ -22,10 +23,12 @@ from tests.helpers.made_up_verifiers import changed
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-def simplest(verifier, probes: dict[str, Probe], rows: Sequence[Row] = ()) -> Failure:
+def simplest(
+    verifier, probes: dict[str, Probe], rows: Sequence[Row] = (), extremes: Sequence[Example] = (), unused=None
+) -> Failure:
     """The simplest failing example, with a search of causes as for code that is too slow for other requests."""
     causes = CauseSearch(verifier, [], 0, 0)
-    return simplest_failure(Subject(verifier), Evidence(rows=[*rows]), probes, [], None, causes)
+    return simplest_failure(Subject(verifier, unused), Evidence(rows=[*rows]), probes, [*extremes], None, causes)
 
 
 def test_the_example_is_of_the_fixture_that_the_headline_names():
@@ -102,3 +105,35 @@ def test_an_example_that_fails_in_company_alone_says_so():
     failure, _ = example_of(WrongBeyond(), "chain", 0.0)
     assert printed(failure, "emitted") != printed(failure, "foreseen") == printed(failure, "alone, by a new object")
     assert "So other requests of its batch, earlier calls or noise of its own decide" in failure.lines[-1]
+
+
+class KeepsWeights(TokenSteps):
+    """Adds a little of what the last call of its shape drew from: its first call is right."""
+
+    def __init__(self):
+        self.last = {}
+
+    def weights(self, draft, target, num_accepted):
+        weights = super().weights(draft, target, num_accepted)
+        last = self.last.get(weights.shape, weights)
+        self.last[weights.shape] = weights
+        return weights + 1e-3 * last
+
+
+@pytest.mark.parametrize("rule", ["token", "a rule of one's own"])
+def test_an_example_at_the_ends_of_the_uniforms_fails_as_printed_or_says_that_earlier_calls_decide(rule):
+    def shown(kind) -> tuple[Failure, Example]:
+        verifier = kind()
+        verifier.rule = rule
+        extreme_failures(verifier, FIXTURES["mixed"])
+        calls, extremes = extreme_failures(verifier, FIXTURES["mixed"])
+        row = Row("mixed", EXTREMES, calls, float(len(extremes)), 0, 0.0, calls)
+        return simplest(verifier, {}, [row], extremes, kind()), extremes[0]
+
+    failure, example = shown(KeepsWeights)
+    assert printed(failure, "emitted") == _tokens(example.emitted) != printed(failure, "alone, by a new object")
+    assert "earlier calls or noise of its own decide" in failure.lines[-1]
+    assert (rule == "token") == any(line.startswith("foreseen") for line in failure.lines)
+    failure, example = shown(residual.OutsideVocabulary)
+    assert not any("alone" in line for line in failure.lines)
+    assert "num_accepted" in failure.lines[-1 if rule != "token" else -2]

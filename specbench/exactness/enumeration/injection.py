@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.reference import held_against
 from specbench.exactness.steps import Steps, draw, verified
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.rule import Rule
@@ -43,14 +44,15 @@ class Example:
 
     Attributes:
         point: the request with its uniforms.
-        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
+        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone. ``wanted`` is
+            None if no model or rule foresees the tokens.
     """
 
     point: Point
     seed: int
     position: int
     emitted: Int64[Tensor, " width"]
-    wanted: Int64[Tensor, " width"]
+    wanted: Int64[Tensor, " width"] | None
 
 
 def inject(
@@ -125,13 +127,13 @@ def _python_calls(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "
     return calls
 
 
-def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Point]]:
+def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Example]]:
     """Calls at the ends of the uniforms' range: how many, and those that gave what no rule can or the target forbids.
 
     Every draft, with the accept and the emit uniforms at the smallest and the largest number that a stream can yield. A
     u = 0 that accepts p = 0, or a sum that u = 1 overruns, is too rare to be met by sampling.
     """
-    calls, failures = 0, []
+    rule, calls, failures = held_against(verifier), 0, []
     for own in fixture.classes():
         drafts = all_drafts(own, own.count)
         upper = drafts.q.cumsum(dim=2).gather(2, drafts.tokens[:, :, None])[:, :, 0]
@@ -145,7 +147,18 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Po
         forbidden = (steps.emitted & (own.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
         calls += len(forbidden)
         wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
-        failures += [Point(own, given[:, b]) for b in wrong]
+        wanted = None if rule is None else expected_of(rule, own, given)
+        streams = steps.drawn.streams
+        failures += [
+            Example(
+                Point(own, given[:, b]),
+                int(streams.seeds[b]),
+                int(streams.positions[b]),
+                steps.visible[b],
+                None if wanted is None else wanted[b],
+            )
+            for b in wrong
+        ]
     return calls, failures
 
 

@@ -31,6 +31,7 @@ from specbench.exactness.verdict import verdict_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.verifier import Verifier, capabilities
 
+_COMPANY = "other requests of its batch, earlier calls or noise of its own decide"
 _BESIDE = 2000  # points next to wrong ones that are looked at
 
 
@@ -38,7 +39,7 @@ def simplest_failure(
     subject: Subject,
     evidence: Evidence,
     probes: dict[str, Probe],
-    extremes: list[Point],
+    extremes: list[Example],
     trials: Trials | None,
     causes: CauseSearch,
 ) -> Failure | None:
@@ -53,9 +54,9 @@ def simplest_failure(
     verdict = verdict_of(evidence)
     headed = verdict.located or verdict.row
     named = None if headed is None else headed.fixture
-    for names in ({named}, {*probes, *(extreme.fixture.name for extreme in extremes)}):
+    for names in ({named}, {*probes, *(extreme.point.fixture.name for extreme in extremes)}):
         here = {name: probe for name, probe in probes.items() if name in names}
-        ends = [extreme for extreme in extremes if extreme.fixture.name in names]
+        ends = [extreme for extreme in extremes if extreme.point.fixture.name in names]
         if failure := _of_requests(subject, evidence, here, ends, causes):
             return failure
     if failure := _of_probabilities(subject.verifier, evidence, probes, causes):
@@ -64,7 +65,7 @@ def simplest_failure(
 
 
 def _of_requests(
-    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point], causes: CauseSearch
+    subject: Subject, evidence: Evidence, probes: dict[str, Probe], extremes: list[Example], causes: CauseSearch
 ) -> Failure | None:
     verifier = subject.verifier
     located = sorted(_in_models(verifier, probes), key=lambda wrong: wrong.point.fixture.count)
@@ -75,7 +76,10 @@ def _of_requests(
         right = [point for wrong in used for point in wrong.beside][:_BESIDE]
         return _of_point(subject, simplest.point, causes.cause([wrong.point for wrong in used], right))
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
-        return _of_point(subject, extremes[0], causes.cause(extremes))
+        example = extremes[0]
+        again = torch.equal(_alone(subject, example.point).visible[0], example.emitted)
+        cause = causes.cause([extreme.point for extreme in extremes])
+        return _of_point(subject, example.point, cause, None if again else example)
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
@@ -121,22 +125,25 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
     result = steps.verification
     if drawn is not None:
-        right = torch.equal(steps.visible[0], drawn.wanted)
+        alone, wanted = steps.visible[0], drawn.wanted
+        right = not torch.equal(alone, drawn.emitted) if wanted is None else torch.equal(alone, wanted)
         lines += [
             f"emitted: {_tokens(drawn.emitted)}, in its batch, by the request of seed {drawn.seed} at position "
             f"{drawn.position}",
-            f"foreseen: {_tokens(drawn.wanted)}",
-            f"alone, by a new object: {_tokens(steps.visible[0])}"
-            + (". So other requests of its batch, earlier calls or noise of its own decide" if right else ""),
+            *([] if wanted is None else [f"foreseen: {_tokens(wanted)}"]),
+            f"alone, by a new object: {_tokens(alone)}" + (f". So {_COMPANY}" if right else ""),
         ]
     else:
         lines.append(f"emitted: {_tokens(result.token_ids[0])}, num_accepted {int(result.num_accepted[0])}")
         if rule is not None:
-            lines.append(f"by the {rule.title}: {_tokens(expected_of(rule, fixture, point.given[:, None])[0])}")
+            wanted = expected_of(rule, fixture, point.given[:, None])[0]
+            lines.append(f"by the {rule.title}: {_tokens(wanted)}")
+            if torch.equal(steps.visible[0], wanted):
+                lines.append(f"right alone, by a new object, and wrong in the search: {_COMPANY}")
     return Failure(fixture.name, fixture.reason, tuple(lines), cause)
 
 
-def _alone(subject: Subject, point: Point, drawn: Example | None) -> Steps:
+def _alone(subject: Subject, point: Point, drawn: Example | None = None) -> Steps:
     """The request by itself, put before a new object, with its own seed and position if it was drawn."""
     given, device = point.given[:, None], point.fixture.p.device
     like = None
