@@ -19,6 +19,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core import arguments
+from specbench.core.checks import nearest
 from specbench.core.conf import config_name
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Stream, Streams
@@ -37,6 +38,7 @@ FIRST_REFUSAL, LAST_SUCCESS = "first refusal", "last success"
 Decides = Literal["first refusal", "last success"]
 DecisionErrors = Callable[[Draft, LogitRows, Streams, Tensor], Tensor]
 _ROUNDING = 1e-9  # of a threshold that is 1, in float64
+_MISSPELLED = 0.8  # likeness to the name of a registered rule, from which on a name is a misspelling of it
 
 
 def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float64[Tensor, "m V"]:
@@ -160,12 +162,23 @@ class ReferenceVerifier:
 
 
 def rule_of(verifier: Verifier) -> Rule:
-    """The rule that a verifier follows; see :func:`get_rule`. Raises ArgumentError for a verifier that names none."""
+    """The rule that a verifier follows; see :func:`get_rule`.
+
+    Raises:
+        ArgumentError: the verifier names no rule.
+        ConfigError: no rule has its name, which is a misspelling of a registered one.
+    """
     rule = getattr(verifier, "rule", None)
     if rule is None:
         name = config_name("verifier", verifier)
         raise ArgumentError(f'verifier={name}: it has no attribute rule. Write rule = "token" into the class.')
-    return get_rule(rule if isinstance(rule, RuleInfo) else str(rule))
+    if isinstance(rule, RuleInfo):
+        return get_rule(rule)
+    name = str(rule)
+    if name not in RULES and (near := nearest(name.lower(), tuple(RULES), _MISSPELLED)):
+        remedy = f"Did you mean {near}? Else give it another name; known by name are {', '.join(RULES)}."
+        raise ConfigError("verifier.rule", name, "no rule has this name", remedy)
+    return get_rule(name)
 
 
 def rule_name(verifier: object) -> str:

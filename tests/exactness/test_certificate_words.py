@@ -123,6 +123,7 @@ SAID = {
     "It accepts other numbers of tokens than the rule that it names (on near)": ({"rows": [ACCEPTANCE]}, {"rows": [JOINT]}),
     "no closed form along": ({"inputs": whole(rule_checked=5, tv=None)}, {"inputs": whole(**FREE)}),
     "its rule has no formulas here": ({"inputs": whole(**FREE)}, {"inputs": whole(rule_checked=5, tv=None)}),
+    "Rules known by name: token, block": ({"inputs": whole(**FREE)}, {"inputs": whole(rule_checked=5, tv=None)}),
     "mend these first": ({"inputs": WRONG_FORMULAS}, {"inputs": [stratum("tiny", structural=8)]}),
     "It follows another rule, uses": ({"inputs": [stratum("tiny", structural=8)]}, {"inputs": WRONG_FORMULAS}),
     "State or noise of its own explains": ({"habits": [Habit(TWICE, 172, 40, 40)]}, {"habits": HABITS}),

@@ -95,6 +95,16 @@ def test_a_rule_may_not_have_the_name_of_another():
         rule_of(ReferenceVerifier(other))
 
 
+@pytest.mark.parametrize(("name", "near"), [("tokens", "token"), ("Token", "token"), ("blok", "block"), ("mine", "")])
+def test_a_misspelt_rule_is_refused_and_any_other_name_is_a_rule_without_formulas(name, near):
+    function = FunctionVerifier(MaskedVerifier().verify, name, lossless=True)
+    if not near:
+        assert not rule_of(function).has_law
+        return
+    with pytest.raises(ConfigError, match=rf"verifier\.rule={name}: no rule has this name\. Did you mean {near}\?"):
+        rule_of(function)
+
+
 def test_what_is_not_known_of_a_rule_is_asked_for_by_name():
     fixture, (draft, target, streams) = FIXTURES["chain"], ragged_case([1], 7)
     bare = Rule(name="bare", title="bare rule")

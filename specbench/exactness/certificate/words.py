@@ -17,6 +17,7 @@ from specbench.core.rounding import about, least, most
 from specbench.exactness import results, verdict
 from specbench.exactness.inputs import published
 from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.rules.rule import rules_with_formulas
 
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
 # White space inside values is replaced while the templates' own is folded, and restored afterwards.
@@ -58,7 +59,7 @@ def _templates() -> jinja2.Environment:
         "table": _table,
     }
     known: dict[str, Any] = {"EXACT": EXACT, "SURE": f"{CONFIDENCE:.0%}"}
-    known |= {"largest": _largest, "choices_of_d": _choices}
+    known |= {"largest": _largest, "choices_of_d": _choices, "rules_with_formulas": rules_with_formulas}
     for module in (results, verdict):  # their names mean in templates what they do here
         known |= {name: value for name, value in vars(module).items() if not name.startswith("_")}
     made.filters.update(filters)
