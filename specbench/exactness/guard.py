@@ -6,6 +6,7 @@ A verifier is code of others: it may raise, return something else, or never retu
 from __future__ import annotations
 
 import contextlib
+import inspect
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ from specbench.rules.verifier import DraftSampler, Limits, Verifier, malformed, 
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 DRAFT_RETURN = "Return (tokens [n] int64, LogitRows that they were drawn from)."
+_SIGNATURE = "def verify(self, draft, target, streams) -> Verification"
 _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
 _TICKS = 10  # in which the time of a call is counted: while this process is stopped (SIGSTOP, Ctrl-Z) at most one comes
@@ -143,8 +145,16 @@ def check_attributes(verifier: object) -> None:
         if not isinstance(value, kind):
             state = "has no attribute" if value is None else f"has {value!r} as its attribute"
             raise VerifierFault("", f"{name} {state} {attribute}. {remedy}")
-    if not callable(getattr(verifier, "verify", None)):
+    method = getattr(verifier, "verify", None)
+    if not callable(method):
         raise VerifierFault("", f"{name} has no method verify(draft, target, streams). See rules/verifier.py.")
+    with contextlib.suppress(ValueError):  # compiled code without a signature
+        signature = inspect.signature(method)
+        try:
+            signature.bind("draft", "target", "streams")
+        except TypeError:
+            problem = f"{name} has verify{signature}, which is called as verify(draft, target, streams)"
+            raise VerifierFault("", f"{problem}. Write {_SIGNATURE}; see docs/verifier.md.") from None
 
 
 def verify(verifier: Verifier, call: VerifyCall) -> Verification:

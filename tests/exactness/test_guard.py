@@ -208,6 +208,10 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
         ({"rule": 7, "lossless": True}, "has 7 as its attribute rule"),
         ({"rule": "token"}, "has no attribute lossless"),
         ({"rule": "token", "lossless": True}, "has no method verify"),
+        (
+            {"rule": "token", "lossless": True, "verify": lambda self, draft, target: None},
+            "has verify(draft, target), which is called as verify(draft, target, streams). Write def verify(self,",
+        ),
         ({"rule": "token", "lossless": True, "verify": print, "limits": {}}, "has {} as its attribute limits. Write"),
     ],
 )
