@@ -1,5 +1,6 @@
 """The simplest failing example: it is of the fixture in the headline, and fails as it is printed."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ import torch
 from specbench.exactness.draws.probes import Probe
 from specbench.exactness.enumeration.injection import Example, extreme_failures
 from specbench.exactness.evidence import Evidence
+from specbench.exactness.failures.call_failure import failure_of
 from specbench.exactness.failures.fixture_failure import _tokens, simplest_failure
 from specbench.exactness.failures.likely_cause import CauseSearch
 from specbench.exactness.purity.fresh_copies import Subject
@@ -17,6 +19,7 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.steps import TokenSteps
+from tests.exactness.test_trials import trials
 from tests.helpers.cases import CPU, FIXTURES, FLAWED
 from tests.helpers.made_up_verifiers import changed
 
@@ -105,6 +108,23 @@ def test_an_example_that_fails_in_company_alone_says_so():
     failure, _ = example_of(WrongBeyond(), "chain", 0.0)
     assert printed(failure, "emitted") != printed(failure, "foreseen") == printed(failure, "alone, by a new object")
     assert "So other requests of its batch, earlier calls or noise of its own decide" in failure.lines[-1]
+
+
+class PadsWithZeros(TokenSteps):
+    def output(self, draft, num_accepted, emitted):
+        result = super().output(draft, num_accepted, emitted)
+        return dataclasses.replace(result, token_ids=result.token_ids.clamp(min=0))
+
+
+def test_the_cause_of_a_wrong_padding_is_the_padding():
+    """On requests of a fixture and on calls of D."""
+    failure, _ = example_of(PadsWithZeros(), "chain", 0.02)
+    outcome, _, _ = trials(PadsWithZeros(), 90, "tiny")
+    of_call = failure_of(Subject(PadsWithZeros()), outcome)
+    for cause in (failure.cause, of_call.cause):
+        assert cause.startswith("The padding: 0 stands behind the emitted token, where -1 is required.")
+    failure, _ = example_of(accept.FirstUnverified(), "chain", 0.0)
+    assert "padding" not in failure.cause
 
 
 class KeepsWeights(TokenSteps):

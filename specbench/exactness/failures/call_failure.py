@@ -8,6 +8,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness import guard
+from specbench.exactness.failures.likely_cause import padding_cause
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.purity.fresh_copies import Subject
@@ -45,11 +46,14 @@ def _of_code(subject: Subject, rule: Rule | None, call: Call, request: int, seen
             if _wrong(rule, one, result, 0):
                 shown, b, tokens, kept, company = one, 0, result.token_ids[0].tolist(), count, []
                 break
+    cause = ""
+    with contextlib.suppress(ArgumentError, guard.VerifierFault):
+        cause = padding_cause(shown, guard.verify(subject.new_object(), shown), b)
     lines = [_conditions(shown, b), *_draft(shown, b), f"emitted: {_tokens(tokens)}"]
     if rule is not None:
         lines.append(f"by the {rule.title}: {_tokens(shown.expected(rule).token_ids[b].tolist())}")
     lines += [*company, _again(call, request, kept)]
-    return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
+    return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines), cause)
 
 
 def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:

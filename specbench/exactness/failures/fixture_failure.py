@@ -16,7 +16,7 @@ from specbench.exactness.enumeration.injection import Example, Point, ends_of, e
 from specbench.exactness.enumeration.laws import completed, drafts_of, law_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.failures.call_failure import failure_of
-from specbench.exactness.failures.likely_cause import CauseSearch
+from specbench.exactness.failures.likely_cause import CauseSearch, padding_cause
 from specbench.exactness.failures.wrong_points import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import all_sequences
@@ -140,7 +140,7 @@ def _of_point(subject: Subject, point: Point, cause: str, drawn: Example | None 
             lines.append(f"by the {rule.title}: {_tokens(wanted)}")
             if torch.equal(steps.visible[0], wanted):
                 lines.append(f"right alone, by a new object, and wrong in the search: {_COMPANY}")
-    return Failure(fixture.name, fixture.reason, tuple(lines), cause)
+    return Failure(fixture.name, fixture.reason, tuple(lines), padding_cause(steps.drawn, result, 0) or cause)
 
 
 def _alone(subject: Subject, point: Point, drawn: Example | None = None) -> Steps:

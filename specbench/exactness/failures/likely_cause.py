@@ -8,6 +8,7 @@ emits the tokens of the code, its rule may, from other uniforms (``uniform_order
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 from collections import defaultdict
@@ -21,10 +22,12 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.enumeration.injection import Point, expected_of, inject
 from specbench.exactness.failures.uniform_order import other_orders
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.guard import VerifierFault
+from specbench.exactness.reference import VerifyCall
 from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import CAUSES, request_streams
 from specbench.exactness.zoo.bugs import bugs, card
@@ -46,6 +49,19 @@ def _zoo() -> dict[str, Verifier]:
 def _words(name: str) -> str:
     """What a flawed verifier does wrong, without where that was seen."""
     return _SOURCE.sub("", card(name.removeprefix("flawed/")))
+
+
+def padding_cause(call: VerifyCall, result: Verification, b: int) -> str:
+    """Returns the cause of a request's wrong form if it is the padding alone; "" if it is not."""
+    behind = torch.arange(result.token_ids.shape[1], device=result.num_accepted.device) > result.num_accepted[:, None]
+    padded = dataclasses.replace(result, token_ids=result.token_ids.masked_fill(behind, PADDING))
+    if call.well_formed(result)[b] or not call.well_formed(padded)[b]:
+        return ""
+    wrong = result.token_ids[b][behind[b]]
+    return (
+        f"The padding: {int(wrong[wrong != PADDING][0])} stands behind the emitted token, where -1 is required. Fill "
+        "token_ids with -1 behind the emitted token."
+    )
 
 
 @dataclass(frozen=True)
