@@ -148,16 +148,23 @@ class AcceptVerifier:
         """What the function returned as plain numbers."""
         try:
             num_accepted, token = returned  # ty: ignore[not-iterable]
-            accepted, emitted = operator.index(num_accepted), operator.index(token)
+            accepted, emitted = _whole(num_accepted), _whole(token)
         except (TypeError, ValueError):
             accepted, emitted = -1, -1
         if not 0 <= accepted <= g or not 0 <= emitted < vocabulary:
             raise SpecbenchError(
-                f"{self.__name__} returned {reprlib.repr(returned)} for a request of {g} drafted tokens. Return "
-                f"(num_accepted, token), two whole numbers: 0 to {g} accepted tokens, and an id from 0 to "
-                f"{vocabulary - 1}."
+                f"{self.__name__} returned {reprlib.repr(returned)} for a request of {g} drafted tokens; it has "
+                f"to return (num_accepted, token). Return two whole numbers: 0 to {g} accepted tokens, and an id from "
+                f"0 to {vocabulary - 1}."
             )
         return accepted, emitted
+
+
+def _whole(value: Any) -> int:
+    """The number as Python's own. Raises TypeError for anything but a whole number; true and false are none."""
+    if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        raise TypeError(value)
+    return operator.index(value)
 
 
 def _arguments(function: object) -> int:

@@ -143,7 +143,12 @@ def test_tokens_before_a_row_that_nothing_can_be_drawn_from_are_emitted(banned, 
 
 
 @pytest.mark.parametrize(
-    "returned", [None, 3, (1,), (1, 2, 3), (0.5, 1), (5, 1), (-1, 1), (0, 23), (0, PADDING), (0, "a")], ids=repr
+    "returned",
+    [
+        *(None, 3, (1,), (1, 2, 3), (0.5, 1), (5, 1), (-1, 1), (0, 23), (0, PADDING), (0, "a")),
+        *((True, 1), (0, False), (np.True_, 1), (torch.tensor(True), 1)),
+    ],
+    ids=repr,
 )
 def test_what_is_no_outcome_of_the_request_is_named(returned):
     def accept(p: Any, q: Any, token_ids: Any, uniforms: Any) -> Any:
@@ -152,7 +157,9 @@ def test_what_is_no_outcome_of_the_request_is_named(returned):
     with pytest.raises(SpecbenchError) as raised:
         specbench.from_accept(accept).verify(*ragged_case([4], vocabulary=23))
     message = str(raised.value)
-    assert message.startswith(f"accept returned {returned!r} for a request of 4 drafted tokens.")
+    assert message.startswith(
+        f"accept returned {returned!r} for a request of 4 drafted tokens; it has to return (num_accepted, token). "
+    )
     assert message.endswith("0 to 4 accepted tokens, and an id from 0 to 22.")
     assert not isinstance(raised.value, ArgumentError)  # by which a verifier refuses inputs
 
