@@ -51,8 +51,8 @@ def certify(
 ) -> Certificate:
     """Examines a verifier and says how far from the target's distribution a step of it can be.
 
-    It runs what ``python -m specbench protocol=exactness`` runs. The suite "quick" takes about a minute, the suite
-    "default" several.
+    It runs what ``python -m specbench protocol=exactness`` runs. On two CPU cores the suite "quick" takes about a
+    minute, the suite "default" several; on a GPU each call waits for the device, and ``seconds`` and its like bound it.
 
     Args:
         verifier: a name of conf/verifier, an object with ``rule``, ``lossless`` and ``verify``, or a function

@@ -25,6 +25,7 @@ from specbench.rules import Rule
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import ReferenceVerifier
 from specbench.rules.token.masked import MaskedVerifier
+from tests.helpers.command_lines import ROOT
 from tests.helpers.contexts import run_context
 from tests.helpers.made_up_verifiers import changed
 
@@ -143,6 +144,13 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
+def test_the_guide_has_the_time_limits_of_the_quick_suite():
+    quick = SUITES["quick"]
+    limits = (quick.locating_seconds, quick.serial_seconds, quick.seconds, quick.input_seconds, quick.use_seconds)
+    guide = (ROOT / "docs/certificates.md").read_text()
+    assert f"Those of the quick suite add up to {sum(limits):,} seconds" in guide
+
+
 def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     parts = []
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
