@@ -143,7 +143,6 @@ def test_bad_settings_are_named():
     )
 
 
-@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_the_guide_has_the_time_limits_of_the_quick_suite():
     quick = SUITES["quick"]
     limits = (quick.locating_seconds, quick.serial_seconds, quick.seconds, quick.input_seconds, quick.use_seconds)
@@ -151,6 +150,7 @@ def test_the_guide_has_the_time_limits_of_the_quick_suite():
     assert f"Those of the quick suite add up to {sum(limits):,} seconds" in guide
 
 
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     parts = []
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
