@@ -1,7 +1,7 @@
 """Checks of sampling parameters. Each takes a name and a value, and returns the value in its one form."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from specbench.core.checks import check_number, is_whole, plain_number
@@ -82,6 +82,8 @@ def callables_of(name: str, value: object) -> tuple[Callable[..., Any], ...]:
         if not callable(item):
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError(name, type(item).__name__, "not callable", remedy)
+        if not isinstance(item, Hashable):
+            raise ConfigError(name, type(item).__name__, "no hash", "Write @dataclass(frozen=True), or no __eq__.")
     return items
 
 

@@ -115,21 +115,25 @@ def checked(draft: object, batch: Batch, drafter: Drafter, vocabulary: int) -> D
         ArgumentError: it is none, its tokens or counts have another dtype or shape or are on another device, or an id
             is outside of the vocabulary.
     """
-    requests, device, name = len(batch), batch.lengths.device, f"drafter={config_name('drafter', drafter)}"
+
+    def wrong(problem: str) -> ArgumentError:  # reads yamls for the name, so not before it is needed
+        return ArgumentError(f"drafter={config_name('drafter', drafter)}: {problem}")
+
     if not isinstance(draft, Draft):
-        raise ArgumentError(f"{name}: propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
+        raise wrong(f"propose() returned a {type(draft).__name__}; return a specbench.core.Draft")
+    requests, device = len(batch), batch.lengths.device
     tokens = requests * draft.max_draft_tokens if draft.padded else len(draft.token_ids)
     for field, count in (("num_draft_tokens", requests), ("token_ids", tokens)):
         tensor = getattr(draft, field)
         if tensor.dtype != torch.int64 or tensor.shape != (count,) or tensor.device != device:
             form = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-            raise ArgumentError(f"{name}: {field} of its draft: {form}; torch.int64 ({count},) on {device} needed")
+            raise wrong(f"{field} of its draft: {form}; torch.int64 ({count},) on {device} needed")
     ids = draft.token_ids
     outside = arguments.first_outside(ids, vocabulary) if ids.is_cpu or not drafter.capturable else None
     if outside is not None:
-        raise ArgumentError(
-            f"{name}: token_ids[{outside}]={int(ids[outside])} of its draft: outside the vocabulary of {vocabulary} "
-            f"tokens. Draft ids from 0 to {vocabulary - 1}, padding included."
+        raise wrong(
+            f"token_ids[{outside}]={int(ids[outside])} of its draft: outside the vocabulary of {vocabulary} tokens. "
+            f"Draft ids from 0 to {vocabulary - 1}, padding included."
         )
     return draft
 

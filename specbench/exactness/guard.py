@@ -148,13 +148,15 @@ def check_attributes(verifier: object) -> None:
     method = getattr(verifier, "verify", None)
     if not callable(method):
         raise VerifierFault("", f"{name} has no method verify(draft, target, streams). See rules/verifier.py.")
-    with contextlib.suppress(ValueError):  # compiled code without a signature
-        signature = inspect.signature(method)
-        try:
-            signature.bind("draft", "target", "streams")
-        except TypeError:
-            problem = f"{name} has verify{signature}, which is called as verify(draft, target, streams)"
-            raise VerifierFault("", f"{problem}. Write {_SIGNATURE}; see docs/verifier.md.") from None
+    try:
+        signature = inspect.signature(method, follow_wrapped=False)
+    except (TypeError, ValueError):  # compiled code without a signature
+        return
+    try:
+        signature.bind("draft", "target", "streams")
+    except TypeError:
+        problem = f"{name} has verify{signature}, which is called as verify(draft, target, streams)"
+        raise VerifierFault("", f"{problem}. Write {_SIGNATURE}; see docs/verifier.md.") from None
 
 
 def verify(verifier: Verifier, call: VerifyCall) -> Verification:

@@ -38,7 +38,7 @@ FIRST_REFUSAL, LAST_SUCCESS = "first refusal", "last success"
 Decides = Literal["first refusal", "last success"]
 DecisionErrors = Callable[[Draft, LogitRows, Streams, Tensor], Tensor]
 _ROUNDING = 1e-9  # of a threshold that is 1, in float64
-_MISSPELLED = 0.8  # likeness to the name of a registered rule, from which on a name is a misspelling of it
+_MISSPELLED = 0.88  # likeness to the name of a registered rule, from which on a word is a misspelling: a letter of five
 
 
 def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float64[Tensor, "m V"]:
@@ -175,7 +175,7 @@ def rule_of(verifier: Verifier) -> Rule:
     if isinstance(rule, RuleInfo):
         return get_rule(rule)
     name = str(rule)
-    if name not in RULES and (near := nearest(name.lower(), tuple(RULES), _MISSPELLED)):
+    if name not in RULES and name.isalpha() and (near := nearest(name.lower(), tuple(RULES), _MISSPELLED)):
         remedy = f"Did you mean {near}? Else give it another name; known by name are {', '.join(RULES)}."
         raise ConfigError("verifier.rule", name, "no rule has this name", remedy)
     return get_rule(name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -34,7 +32,8 @@ class Processor(Protocol):
 
 Chain = tuple[Processor, ...]
 _TOLERANCE = 1e-3  # of a row alone, relative to its largest logit: sums of other shapes may be rounded otherwise
-_tried: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # processors by their id
+# Processors that were tried, by their id and whether among several rows; of objects without weak references themselves.
+_tried: dict[tuple[int, bool], Callable[[], object]] = {}
 
 
 def on_host(params: SamplingParams) -> str:
@@ -59,40 +58,53 @@ def apply_processors(
 
     Raises:
         ArgumentError: processors without a history; one that does not return logits of the same kind, or, at its first
-            call outside of a captured step, other logits for a row alone than for that row of the batch.
+            call with one row and its first with several, outside of captured steps, others for the last row alone.
     """
     for chain, rows in chains:
         if history is None:
             raise ArgumentError(f"history: None; {type(chain[0]).__name__} needs to know what precedes each position")
         changed = logits.clone()  # a processor may write to its argument; other rows and readers keep theirs
         for processor in chain:
-            changed = _applied(processor, changed, history, rows)
+            changed = _apply(processor, changed, history, rows)
         logits = changed if rows is None else torch.where(rows[:, None], changed, logits)
     return logits
 
 
-def _applied(processor: Processor, logits: Tensor, history: History, rows: Tensor | None) -> Tensor:
+def _apply(processor: Processor, logits: Tensor, history: History, rows: Tensor | None) -> Tensor:
     captured = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+    known = _tried.get(key := (id(processor), len(logits) > 1))
     # Grammars (sampling.structured_outputs) are ours, and know their texts by the batch that they are in.
-    if captured or _tried.get(id(processor)) is processor or hasattr(processor, "parameter"):
+    if captured or (known is not None and known() is processor) or hasattr(processor, "parameter"):
         return _checked(processor, logits, processor(logits, history))
-    row = 0 if rows is None else int(rows.int().argmax())
+    row = len(logits) - 1 if rows is None else int(rows.nonzero()[-1])
     alone = logits[row : row + 1].clone()
     result = _checked(processor, logits, processor(logits, history)).clone()  # not memory that the next call writes to
-    one = {name: getattr(history, name)[row : row + 1] for name in ("request", "offset")}
-    again = _checked(processor, alone, processor(alone, dataclasses.replace(history, **one, tally=None)))[0].float()
+    _check_row(processor, alone, result, history, row)
+    try:
+        _tried[key] = weakref.ref(processor)
+    except TypeError:
+        _tried[key] = lambda: processor
+    return result
+
+
+def _check_row(processor: Processor, alone: Tensor, result: Tensor, history: History, row: int) -> None:
+    """Raises ArgumentError if a row of a result is not that of the row alone."""
+    name, count, request = type(processor).__name__, len(result), history.request[row : row + 1]
+    fields = ("texts", "prompt_lengths", "text_lengths", "drafted")
+    of_row = {field: getattr(history, field)[request] for field in fields}
+    single = History(**of_row, request=torch.zeros_like(request), offset=history.offset[row : row + 1])
+    try:
+        repeated = _checked(processor, alone, processor(alone, single))[0].float()
+    except Exception as error:
+        raise ArgumentError(f"{name} fails for one row, and not for {count}: {error}") from error
     expected = result[row].float()
     largest = torch.where(expected.isfinite(), expected, 0.0).abs().max().item()
-    if not torch.allclose(again, expected, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True):
-        count = len(logits)
+    if not torch.allclose(repeated, expected, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True):
         how = f"for a row alone than for it among {count}" if count > 1 else "for the same row a second time"
         raise ArgumentError(
-            f"{type(processor).__name__} returns other logits {how}. Let row i of the result depend on row i of the "
-            "logits and the tokens before it alone, without randomness"
+            f"{name} returns other logits {how}. Let row i of the result depend on row i of the logits and the tokens "
+            "before it alone, without randomness"
         )
-    with contextlib.suppress(TypeError):  # an object that knows no weak references is tried each time
-        _tried[id(processor)] = processor
-    return result
 
 
 def _checked(processor: Processor, logits: Tensor, result: object) -> Tensor:

@@ -69,7 +69,8 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
     batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, running, lengths[:, None])
     seen = trees.with_root(trees.ancestors(torch.tensor([PARENTS] * 2), 3))[:, :, 1:]
     batch.rows_of_tree(torch.zeros(14, 100), torch.tensor([IDS] * 2), seen, 3)
-    (histories,) = seen_by
+    histories, of_last_alone = seen_by
+    assert of_last_alone == histories[-1:]
     along = [[], *([IDS[i] for i in p] for p in PATHS)]
     assert histories == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
 

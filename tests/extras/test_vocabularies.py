@@ -252,17 +252,15 @@ def test_a_restricted_draft_that_is_verified_against_the_whole_q_is_not():
     """The enumeration sees what it should: drawn from what is shared, tested against a q that is not renormalised."""
     fixture = FIXTURES["chain"]
     drafts = all_drafts(fixture, fixture.gamma)
-    shared = drafts.tokens.amax(dim=1) < fixture.vocabulary - 1  # the last token is not
-    mass = drafts.q[..., :-1].sum(dim=-1)
-    weight = torch.where(shared, drafts.weight / mass.prod(dim=1), 0.0)
-    assert weight.sum() == pytest.approx(1)
-    restricted = drafts.q / mass[..., None]
-    restricted[..., -1] = 0
+    restricted = drafts.q / drafts.q[..., :-1].sum(dim=-1, keepdim=True)
+    restricted[..., -1] = 0  # the last token is not shared
+    drawn = dataclasses.replace(drafts, q=restricted)
+    assert drawn.weight.sum() == pytest.approx(1)
     joint = target_joint(fixture, fixture.gamma + 1)
     apart = {}
     for name, q in (("restricted", restricted), ("whole", drafts.q)):
         law = law_of(TOKEN, dataclasses.replace(drafts, q=q))
-        ends = law_ends(fixture, dataclasses.replace(drafts, weight=weight), law)
+        ends = law_ends(fixture, drawn, law)
         apart[name] = float((completed(fixture, ends) - joint).abs().sum() / 2)
     assert apart["restricted"] < 1e-12
     assert apart["whole"] > 0.03

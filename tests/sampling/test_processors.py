@@ -77,6 +77,7 @@ def test_a_processor_that_writes_to_its_logits_changes_no_other_request():
     ("kind", "rows", "how"),
     [
         ("other rows", 3, "for a row alone than for it among 3"),
+        ("first row", 3, "for a row alone than for it among 3"),
         ("calls before", 1, "for the same row a second time"),
         ("randomness", 3, "for a row alone"),
     ],
@@ -89,7 +90,12 @@ def test_a_row_that_depends_on_more_than_itself_is_refused(kind, rows, how):
 
         def __call__(self, logits, history):
             self.calls += 1
-            added = {"other rows": logits.mean(0), "calls before": self.calls, "randomness": torch.rand(4)}
+            added = {
+                "other rows": logits.mean(0),
+                "first row": logits[0],
+                "calls before": self.calls,
+                "randomness": torch.rand(4),
+            }
             return logits + added[kind] * torch.arange(4)
 
     with pytest.raises(ArgumentError, match=f"^Wrong returns other logits {how}"):
@@ -98,27 +104,45 @@ def test_a_row_that_depends_on_more_than_itself_is_refused(kind, rows, how):
         )
 
 
-def test_a_processor_is_tried_once_at_a_row_that_it_changes():
+def test_one_row_at_first_does_not_hide_what_several_show():
+    """As in plain decoding of one text, where a mean over rows is the row's own."""
+    sampling = SamplingParams(processors=(lambda logits, history: logits - logits.mean(0),))
+    rows_along(torch.arange(4.0).view(1, 4), sampling, [0], [])
+    with pytest.raises(ArgumentError, match="for it among 2"):
+        rows_along(torch.arange(8.0).view(2, 4), sampling, [0], [1])
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_processor_is_tried_once_at_the_last_row_that_it_changes(slots):
     """Rows of other requests may hold anything, and the second call costs as much as the first."""
     calls = []
 
+    @dataclass(eq=False, slots=slots)
     class Counting:
         def __call__(self, logits, history):
-            calls.append((len(logits), history.tokens[0].tolist()))
+            calls.append((len(logits), history.tokens.tolist(), len(history.text_lengths)))
             return logits.relu()
 
-    processor, ones = Counting(), torch.ones(2, dtype=torch.int64)
-    params = RowParams.of([SamplingParams(), SamplingParams(processors=(processor,))])
-    texts, nothing = torch.tensor([[5], [7]]), torch.zeros(2, 0, dtype=torch.int64)
-    history = History(texts, ones, ones, nothing, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    ones = torch.ones(3, dtype=torch.int64)
+    params = RowParams.of([SamplingParams(), SamplingParams(processors=(Counting(),)), SamplingParams()])
+    texts, nothing = torch.tensor([[5], [7], [9]]), torch.zeros(3, 0, dtype=torch.int64)
+    history = History(texts, ones, ones, nothing, torch.arange(3), torch.zeros(3, dtype=torch.int64))
     for _ in range(2):
-        logit_rows(torch.tensor([[torch.nan] * 4, [-1.0, 0, 1, 2]]), params, history)
-    assert calls == [(2, [5]), (1, [7]), (2, [5])]
+        logit_rows(torch.tensor([[torch.nan] * 4, [-1.0, 0, 1, 2], [torch.nan] * 4]), params, history)
+    assert calls == [(3, [[5], [7], [9]], 3), (1, [[7]], 1), (3, [[5], [7], [9]], 3)]
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("processors", "says"), [([3], "processors=int: not callable"), (5, "processors=5: not a list")]
+    ("processors", "says"),
+    [
+        ([3], "processors=int: not callable"),
+        (5, "processors=5: not a list"),
+        (
+            [dataclass(type("Unhashable", (), {"__call__": lambda self, logits, history: logits}))()],
+            "le: no hash. Write",
+        ),
+    ],
 )
 def test_what_is_no_list_of_processors_is_refused(processors, says):
     with pytest.raises(ConfigError, match=says):
