@@ -74,7 +74,7 @@ class RoundSettings:
     Attributes:
         rounds: at least so often.
         max_rounds: at most, where rounds scatter.
-        seconds: since the first round began; none beyond ``rounds`` begins that would end later. 0 is no limit.
+        seconds: once there are ``rounds``, no round begins that would end so long after the first began; 0 is no limit.
     """
 
     rounds: int

@@ -60,16 +60,20 @@ def values(results: pd.DataFrame, column: Column) -> str:
 
 def prompts_decoded(results: pd.DataFrame) -> str:
     """How many prompts were decoded: ``16``, or ``6 to 9 of 16`` if rounds of some rows ended early."""
-    prompts, decoded = values(results, Run.prompts), results[Run.prompts_decoded].dropna()
+    prompts, decoded = values(results, Run.prompts), results[Run.prompts_decoded]
     if not _ended_early(results):
         return prompts
+    if decoded.isna().any():  # rows of sweeps that began before the column was there
+        return f"up to {prompts}"
     least, most = int(decoded.min()), int(decoded.max())
     return f"{least} of {prompts}" if least == most else f"{least} to {most} of {prompts}"
 
 
 def varying_prompts(results: pd.DataFrame) -> list[str]:
     """The heading of the column of decoded prompts, if rows of the same prompts decoded different numbers of them."""
-    return ["prompts decoded"] if _ended_early(results) and results[Run.prompts_decoded].nunique() > 1 else []
+    return (
+        ["prompts decoded"] if _ended_early(results) and results[Run.prompts_decoded].nunique(dropna=False) > 1 else []
+    )
 
 
 def _ended_early(results: pd.DataFrame) -> bool:

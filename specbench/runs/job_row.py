@@ -64,8 +64,8 @@ def checked_outcome(outcome: object, protocol: str) -> Outcome:
         protocol: its name.
 
     Raises:
-        ConfigError: no Outcome, a name that is no file's or is a file of the job's own, or what fits no column. Nothing
-            is written before.
+        ConfigError: no Outcome, an output without a name of a file or with that of a file of the job, or a value that
+            fits no column. Nothing is written before.
     """
 
     def wrong(problem: str, remedy: str) -> ConfigError:
@@ -74,15 +74,16 @@ def checked_outcome(outcome: object, protocol: str) -> Outcome:
     if not isinstance(outcome, Outcome):
         problem = f"run returned {shown(outcome)}, which is no Outcome"
         raise wrong(problem, "Return specbench.protocols.Outcome(headline, measured, tables).")
-    names = [*outcome.tables, *outcome.documents, *(f"{name}.png" for name in outcome.figures)]
+    figures = [f"{name}.png" if isinstance(name, str) else name for name in outcome.figures]
+    names = [*outcome.tables, *outcome.documents, *figures]
     for name in names:
         if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
             raise wrong(
                 f"{shown(name)} is no name of a file", "Use letters, digits and a suffix, such as ends.parquet."
             )
         if name.casefold() in RESERVED or names.count(name) > 1:
-            owner = "the job writes a file" if name.casefold() in RESERVED else "another table, document or figure is"
-            raise wrong(f"{owner} of the name {name}", "Use another name.")
+            writer = "the job itself writes" if name.casefold() in RESERVED else "two outputs are named"
+            raise wrong(f"{writer} {name}", "Use another name.")
     for name, text in outcome.documents.items():
         if not isinstance(text, str):
             raise wrong(f"document {name} is {shown(text)}, which is no text", "Give a str, such as json.dumps of it.")

@@ -174,7 +174,7 @@ def _problems(line: dict[str, Any]) -> Iterator[str]:
 class FileSource:
     """Texts of a file. The n-th request for a prompt and a mode gets the n-th such text, whatever its seed.
 
-    What it has of the file's texts is there once it has been opened.
+    Attributes that describe the texts are set by :meth:`open`.
 
     Args:
         path: of the file.
@@ -238,7 +238,8 @@ class FileSource:
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
-        if self.modes == frozenset(Mode) and not any(self.pairs.values()) and not self.greedy:
+        overrun = any(problems for _, problems in self.overruns.values())  # which are judged without a pair too
+        if self.modes == frozenset(Mode) and not any(self.pairs.values()) and not self.greedy and not overrun:
             remedy = "Give both the same prompt_id, and texts at temperature 0 in both modes or in none."
             raise ConfigError("source.path", self.path, "no prompt_id has texts of both modes", remedy)
         drawn = [texts[name, mode, False][:count] for name, count in self.pairs.items() if count for mode in Mode]
@@ -274,6 +275,8 @@ class FileSource:
         if first != limit:
             key = "protocol.greedy_length" if request.sampling.greedy else "protocol.length"
             problem = f"texts of prompt {request.prompt_id!r} have up to {first} tokens one way, {limit} the other"
+            if self.same_seed:
+                problem += f", once {self.same_seed:,} texts with the seed of an earlier one are left out"
             remedy = f"Give both the same max_new_tokens, or compare no more tokens: {key}={min(first, limit)}."
             raise ConfigError("source.path", self.path, problem, remedy)
 

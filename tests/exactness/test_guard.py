@@ -1,6 +1,7 @@
 """Whatever a verifier under test does wrong is named, with the fixture and the request; the evidence so far is kept."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import signal
@@ -201,6 +202,16 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
     assert message.replace("\\", "") in evidence.fault
 
 
+def _wrapped(function):
+    """A decorated method, whose own signature is not the one that it shows."""
+
+    @functools.wraps(function)
+    def verify(self, draft, target, streams):
+        return function(self, draft, target, streams, 1)
+
+    return verify
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -219,6 +230,16 @@ def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, message
     evidence = examined(type("Mine", (), attributes)(), SETTINGS)
     assert "Mine " + message in (evidence.fault or "")
     assert evidence.rows == []
+
+
+@pytest.mark.parametrize(
+    "verify",
+    [print, lambda *arguments: None, lambda self, draft, target, streams, more=1: None,
+     _wrapped(lambda self, draft, target, streams, more: None)],
+    ids=["built in", "any", "more", "decorated"],
+)  # fmt: skip
+def test_a_verify_that_takes_three_arguments_is_one_whatever_else_it_takes(verify):
+    guard.check_attributes(type("Mine", (), {"rule": "token", "lossless": True, "verify": verify})())
 
 
 class Draws(MaskedVerifier):

@@ -68,13 +68,13 @@ TAKEN = ("results.parquet", "Job.json", "identity.json", "job.lock", "rules.json
 def test_a_name_outside_of_the_jobs_folder_or_of_a_file_of_its_own_is_refused(kind, name):
     """Such a table took the place of the job's row or state, or was written elsewhere."""
     outcome = Outcome("", **{kind: {name: TABLE if kind == "tables" else "text"}})
-    problem = "the job writes a file of the name" if name in TAKEN else "is no name of a file"
+    problem = "the job itself writes" if name in TAKEN else "is no name of a file"
     with pytest.raises(ConfigError, match=rf"protocol=mine: .*{problem}.* Use "):
         checked_outcome(outcome, "mine")
 
 
 def test_a_name_of_two_files_and_a_figure_elsewhere_are_refused():
-    with pytest.raises(ConfigError, match=r"another table, document or figure is of the name ends\.parquet\. Use an"):
+    with pytest.raises(ConfigError, match=r"two outputs are named ends\.parquet\. Use an"):
         checked_outcome(Outcome("", tables={"ends.parquet": TABLE}, documents={"ends.parquet": ""}), "mine")
     with pytest.raises(ConfigError, match=r"'\.\./ends\.png' is no name of a file"):
         checked_outcome(Outcome("", figures={"../ends": Figure()}), "mine")

@@ -95,7 +95,12 @@ def test_a_rule_may_not_have_the_name_of_another():
         rule_of(ReferenceVerifier(other))
 
 
-@pytest.mark.parametrize(("name", "near"), [("tokens", "token"), ("Token", "token"), ("blok", "block"), ("mine", "")])
+NEAR = {"tokens": "token", "Token": "token", "blok": "block"}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [*NEAR.items(), *((name, "") for name in ("mine", "block2", "token+", "mytoken", "lazy_0.7"))]
+)
 def test_a_misspelt_rule_is_refused_and_any_other_name_is_a_rule_without_formulas(name, near):
     function = FunctionVerifier(MaskedVerifier().verify, name, lossless=True)
     if not near:
