@@ -93,12 +93,12 @@ def checked_outcome(outcome: object, protocol: str) -> Outcome:
             remedy = f"Use {near}, or a table." if near else "Use a field of RunRow (metrics/run_row.py), or a table."
             raise wrong(f"measured[{name!r}] is no column of {RESULTS}", remedy)
     columns = pa.schema([RESULT_SCHEMA.field(name) for name in outcome.measured])
-    _made(ParquetTable([outcome.measured], columns), "measured", protocol)
-    tables = {name: _made(table, f"table {name}", protocol) for name, table in outcome.tables.items()}
+    _arrow_table(ParquetTable([outcome.measured], columns), "measured", protocol)
+    tables = {name: _arrow_table(table, f"table {name}", protocol) for name, table in outcome.tables.items()}
     return dataclasses.replace(outcome, tables=tables)
 
 
-def _made(table: object, name: str, protocol: str) -> ParquetTable:
+def _arrow_table(table: object, name: str, protocol: str) -> ParquetTable:
     """A table of a protocol as Arrow's. Raises ConfigError, which names the table and the column."""
     if not isinstance(table, ParquetTable):
         problem = f"{name} is {shown(table)}, which is no ParquetTable"
