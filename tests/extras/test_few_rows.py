@@ -7,7 +7,7 @@ import torch
 
 from specbench.decoding.engines.static import StaticEngine
 from specbench.extras.compiled import compiling, few_rows
-from specbench.kernels import launch_product
+from specbench.kernels import attention_tiles, launch, launch_product, product_tiles
 from specbench.models import CachedModel
 from tests.decoding.test_engines import logs
 from tests.helpers import families
@@ -28,6 +28,14 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(compiling, "compile_fixed", noted)
     return calls
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch):
+    """An interpreted program costs milliseconds, however many outputs and keys it has."""
+    if launch.INTERPRETED:
+        monkeypatch.setattr(product_tiles, "PROGRAMS_BY_NUMBER", 0)
+        monkeypatch.setattr(attention_tiles, "PROGRAMS_OF_FLOAT32", 0)
 
 
 def cached(name):
