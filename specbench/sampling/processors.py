@@ -76,7 +76,9 @@ def _apply(processor: Processor, logits: Tensor, history: History, rows: Tensor 
     # Grammars (sampling.structured_outputs) are ours, and know their texts by the batch that they are in.
     if captured or (known is not None and known() is processor) or hasattr(processor, "parameter"):
         return _checked(processor, logits, processor(logits, history))
-    row = len(logits) - 1 if rows is None else int(rows.nonzero()[-1])
+    row = len(logits) - 1 if rows is None else max(rows.nonzero().flatten().tolist(), default=-1)
+    if row < 0:  # none is of a request with this processor
+        return _checked(processor, logits, processor(logits, history))
     alone = logits[row : row + 1].clone()
     result = _checked(processor, logits, processor(logits, history)).clone()  # not memory that the next call writes to
     _check_row(processor, alone, result, history, row)

@@ -127,8 +127,13 @@ def test_a_processor_is_tried_once_at_the_last_row_that_it_changes(slots):
     params = RowParams.of([SamplingParams(), SamplingParams(processors=(Counting(),)), SamplingParams()])
     texts, nothing = torch.tensor([[5], [7], [9]]), torch.zeros(3, 0, dtype=torch.int64)
     history = History(texts, ones, ones, nothing, torch.arange(3), torch.zeros(3, dtype=torch.int64))
+    logits = torch.tensor([[torch.nan] * 4, [-1.0, 0, 1, 2], [torch.nan] * 4])
+    others = torch.tensor([0, 2, 0])
+    logit_rows(logits[others], params.select(others), history)
+    assert len(calls) == 1
+    calls.clear()
     for _ in range(2):
-        logit_rows(torch.tensor([[torch.nan] * 4, [-1.0, 0, 1, 2], [torch.nan] * 4]), params, history)
+        logit_rows(logits, params, history)
     assert calls == [(3, [[5], [7], [9]], 3), (1, [[7]], 1), (3, [[5], [7], [9]], 3)]
 
 
