@@ -166,7 +166,7 @@ def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema 
 
 
 def table_of(rows: Iterable[object] | pa.Table, schema: pa.Schema | type) -> pa.Table:
-    """Returns dataclass instances or dicts under a schema, or under that of their dataclass; a table as it is.
+    """Returns a table of dataclass instances or dicts, under a schema or their dataclass's; a table as it is.
 
     Raises:
         KeyError: a row without one of the columns.

@@ -71,9 +71,8 @@ def prompts_decoded(results: pd.DataFrame) -> str:
 
 def varying_prompts(results: pd.DataFrame) -> list[str]:
     """The heading of the column of decoded prompts, if rows of the same prompts decoded different numbers of them."""
-    return (
-        ["prompts decoded"] if _ended_early(results) and results[Run.prompts_decoded].nunique(dropna=False) > 1 else []
-    )
+    differ = results[Run.prompts_decoded].nunique(dropna=False) > 1
+    return ["prompts decoded"] if differ and _ended_early(results) else []
 
 
 def _ended_early(results: pd.DataFrame) -> bool:
@@ -103,7 +102,7 @@ _COLUMNS: dict[str, Callable[[pd.Series], str]] = {
 
 
 def _checked(row: pd.Series, form: str) -> str:
-    """The distance of drawn tokens and that of noise; a dash of a run that was not checked."""
+    """The distances of drawn tokens and of noise from the target; a dash for a run that was not checked."""
     tv, noise, q99 = (number(row[name], ".3f") for name in (Run.check_tv, Run.check_tv_noise, Run.check_tv_noise_q99))
     return NONE if tv == NONE else form.format(tv=tv, noise=noise, q99=q99)
 

@@ -57,8 +57,9 @@ def apply_processors(
         chains: with the rows that each changes; None stands for all rows.
 
     Raises:
-        ArgumentError: processors without a history; one that does not return logits of the same kind, or, at its first
-            call with one row and its first with several, outside of captured steps, others for the last row alone.
+        ArgumentError: processors without a history, or one that does not return logits of the same kind. Outside of
+            captured steps the first call with one row and the first with several are repeated for the last row alone;
+            one that then returns other logits.
     """
     for chain, rows in chains:
         if history is None:
@@ -71,17 +72,14 @@ def apply_processors(
 
 
 def _apply(processor: Processor, logits: Tensor, history: History, rows: Tensor | None) -> Tensor:
-    captured = logits.is_cuda and torch.cuda.is_current_stream_capturing()
-    known = _tried.get(key := (id(processor), len(logits) > 1))
-    # Grammars (sampling.structured_outputs) are ours, and know their texts by the batch that they are in.
-    if captured or (known is not None and known() is processor) or hasattr(processor, "parameter"):
-        return _checked(processor, logits, processor(logits, history))
-    row = len(logits) - 1 if rows is None else max(rows.nonzero().flatten().tolist(), default=-1)
-    if row < 0:  # none is of a request with this processor
-        return _checked(processor, logits, processor(logits, history))
-    alone = logits[row : row + 1].clone()
-    result = _checked(processor, logits, processor(logits, history)).clone()  # not memory that the next call writes to
+    row = _untried_row(processor, logits, rows)
+    alone = None if row is None else logits[row : row + 1].clone()
+    result = _checked(processor, logits, processor(logits, history))
+    if row is None or alone is None:
+        return result
+    result = result.clone()  # not memory that the next call writes to
     _check_row(processor, alone, result, history, row)
+    key = id(processor), len(logits) > 1
     try:
         _tried[key] = weakref.ref(processor)
     except TypeError:
@@ -89,8 +87,19 @@ def _apply(processor: Processor, logits: Tensor, history: History, rows: Tensor 
     return result
 
 
+def _untried_row(processor: Processor, logits: Tensor, rows: Tensor | None) -> int | None:
+    """The last row of a request with the processor; None if it was tried, or is not to be."""
+    known = _tried.get((id(processor), len(logits) > 1))
+    captured = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+    # Grammars (sampling.structured_outputs) are ours, and know their texts by the batch that they are in.
+    if captured or (known is not None and known() is processor) or hasattr(processor, "parameter"):
+        return None
+    changed = range(len(logits)) if rows is None else rows.nonzero().flatten().tolist()
+    return max(changed, default=None)
+
+
 def _check_row(processor: Processor, alone: Tensor, result: Tensor, history: History, row: int) -> None:
-    """Raises ArgumentError if a row of a result is not that of the row alone."""
+    """Raises ArgumentError if a row by itself has another result than in its batch."""
     name, count, request = type(processor).__name__, len(result), history.request[row : row + 1]
     fields = ("texts", "prompt_lengths", "text_lengths", "drafted")
     of_row = {field: getattr(history, field)[request] for field in fields}

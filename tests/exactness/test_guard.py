@@ -203,7 +203,7 @@ def test_what_alters_its_arguments_or_its_results_is_named(verifier, message):
 
 
 def _wrapped(function):
-    """A decorated method, whose own signature is not the one that it shows."""
+    """A decorated method: inspect shows the signature of the function inside."""
 
     @functools.wraps(function)
     def verify(self, draft, target, streams):

@@ -136,7 +136,7 @@ BAD_INPUT = [
     Case("gamma without calls", ("protocol=exactness", "protocol.calls=0", "gamma=3"), ("gamma=3: ",)),
     # Folders and experiments
     Case(
-        "folder of nobody",
+        "folder that cannot be made",
         ("hydra.sweep.dir=/proc/nope",),
         ("hydra.sweep.dir=/proc/nope", "). Choose another folder by hydra.sweep.dir."),
     ),

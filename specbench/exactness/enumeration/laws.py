@@ -48,13 +48,13 @@ class Drafts:
 
 
 def drafts_of(fixture: Fixture, tokens: Int64[Tensor, "P g"]) -> Drafts:
-    """Given drafts, whatever their probability."""
+    """The drafts of these tokens, whatever their probability."""
     rows = fixture.rows_along(tokens)
     return Drafts(tokens, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]])
 
 
 def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
-    """Every draft that the fixture's own rows can give."""
+    """The drafts of positive probability, by the fixture's own rows."""
     drafts = drafts_of(fixture, all_sequences(fixture.vocabulary, num_draft_tokens))
     possible = drafts.weight > 0
     return Drafts(drafts.tokens[possible], drafts.p[possible], drafts.q[possible])
