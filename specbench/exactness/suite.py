@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specbench.core.errors import ArgumentError
+from specbench.core.machine.devices import one_thread
 from specbench.core.machine.journal import Journal
 from specbench.exactness import guard
 from specbench.exactness.draws.alpha_spending import AGAIN, AT_LAST, Looks
@@ -34,6 +35,7 @@ from specbench.exactness.purity.hidden_inputs import habits
 from specbench.exactness.purity.long_use import LongUse
 from specbench.exactness.results import ALL, EXTREMES, Row
 from specbench.exactness.settings import RequestBudget, Settings, deadline_of
+from specbench.exactness.trials import worker_pool
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import Trials, run_trials
 from specbench.exactness.verdict import names_another_rule
@@ -91,7 +93,8 @@ class Examination:
                 ``interrupted`` was called.
         """
         evidence, started = self.evidence, time.perf_counter()
-        with guard.stoppable():
+        self._processes = worker_pool.processes(self.settings.calls, self.device)
+        with guard.stoppable(), one_thread():
             try:
                 guard.check_attributes(self.verifier)
                 rule = rule_of(self.verifier)
@@ -190,6 +193,7 @@ class Examination:
             calls,
             self.settings.input_seconds,
             self.report,
+            share=self._processes,
             patience=4 * self.settings.call_seconds,  # a call may be made three times
             unused=self.subject.unused,
         )

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.exactness import suite
 from specbench.exactness.guard import VerifierFault
+from specbench.exactness.settings import Settings
 from specbench.exactness.trials import worker_pool
 from specbench.exactness.trials.judge import CallsToDraw
 from specbench.exactness.trials.run import run_trials
@@ -21,7 +23,7 @@ from specbench.exactness.trials.worker_pool import in_order
 from specbench.exactness.zoo import accept
 from specbench.rules.token.masked import MaskedVerifier
 from tests.exactness.test_inputs import BY_NAME
-from tests.helpers.cases import CPU
+from tests.helpers.cases import CPU, examined
 from tests.helpers.made_up_verifiers import LENIENT, changed, made_up_rule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -51,6 +53,29 @@ def test_three_processes_show_what_one_shows(verifier):
         )
 
     assert shown(3) == shown(1)
+
+
+def test_a_suite_takes_one_thread_and_shares_calls_by_the_threads_set(monkeypatch):
+    """On a busy machine two threads that wait for each other took eight times as long."""
+    threads, shares, before = set(), [], torch.get_num_threads()
+
+    class Recording(MaskedVerifier):
+        def verify(self, *args, **options):
+            threads.add(torch.get_num_threads())
+            return super().verify(*args, **options)
+
+    def shared(*args, share, **options):
+        shares.append(share)
+        return run_trials(*args, share=share, **options)
+
+    monkeypatch.setattr(suite, "run_trials", shared)
+    monkeypatch.setitem(worker_pool.FEWEST_EACH, "cpu", 10)
+    torch.set_num_threads(2)
+    try:
+        examined(Recording(), Settings(draws=100, calls=20, use_calls=10))
+        assert (threads, shares, torch.get_num_threads()) == ({1}, [2], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_results_come_in_order_and_from_the_processes_asked_for():

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from specbench.core.errors import ArgumentError
-from specbench.core.machine.devices import one_thread
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import guard
@@ -75,7 +74,6 @@ class LongUse:
         VerifierFault: the verifier did what no verifier may.
     """
 
-    @one_thread()
     def __init__(self, subject: Subject, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.subject, self.verifier, self.seed, self.device = subject, subject.verifier, seed, device
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
@@ -86,7 +84,6 @@ class LongUse:
         self._recorded = [batch for fixture in fixtures if (batch := self._batch(fixture, _REQUESTS, recorded=True))]
         self._shapes = self._prepared()
 
-    @one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> bool:
         """Makes calls in mixed shapes in a random order; some shapes come often, some late.
 
@@ -115,7 +112,6 @@ class LongUse:
         self.seconds += time.perf_counter() - started
         return late
 
-    @one_thread()
     def compare(self) -> LongUseRow:
         """Verifies what was recorded again. Raises VerifierFault: the verifier did what no verifier may."""
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]

@@ -28,7 +28,6 @@ from specbench.exactness.settings import deadline_of
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.trials import worker_pool
 from specbench.exactness.trials.judge import CallJudgement, CallsToDraw, Judge, checked_request
 from specbench.exactness.trials.strata import Seen, mean_over_d, together
 from specbench.exactness.trials.worker_pool import in_order
@@ -57,7 +56,7 @@ def run_trials(
     calls: CallsToDraw,
     seconds: float | int = 0,
     report: Callable[[str], None] = lambda _: None,
-    share: int | None = None,
+    share: int = 1,
     patience: float | int = 0,
     unused: Verifier | None = None,
 ) -> Trials:
@@ -65,7 +64,7 @@ def run_trials(
 
     Args:
         seconds: after which no further call is drawn; 0 is no limit.
-        share: processes among which calls are shared; None for as many as PyTorch has threads, if calls are many.
+        share: processes among which calls are shared (worker_pool.processes).
         patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
         unused: a copy of the verifier that was never used, for other processes on a GPU; None for none there.
 
@@ -76,8 +75,8 @@ def run_trials(
         VerifierFault: the verifier did what no verifier may.
     """
     on_cpu = calls.device.type == "cpu"
-    if share is None:
-        share = worker_pool.processes(calls.of_d, calls.device) if on_cpu or unused is not None else 1
+    if not on_cpu and unused is None:
+        share = 1
     with one_thread():
         judge = Judge(verifier, calls)
         if judge.own_rule:  # its tokens are counted from the first call on if it has no closed form on one of these
