@@ -65,7 +65,7 @@ def attention(
     """What layers call, by transformers' names and shapes; query, key and value are [B, heads, n or visible, dim].
 
     Raises:
-        ArgumentError: biases in place of positions.
+        ArgumentError: biases in place of positions; a layer that attends to both sides.
     """
     if attention_mask is None or attention_mask.dtype != torch.int64:
         if softcap is None and s_aux is None:
@@ -74,6 +74,8 @@ def attention(
         return _without_places(query, key, value, attention_mask, scaling, softcap, s_aux), None
     if position_bias is not None:
         raise ArgumentError(f"position_bias: {type(module).__name__} adds biases, which attention here does not take")
+    if not getattr(module, "is_causal", True):
+        raise ArgumentError(f"is_causal=False: {type(module).__name__} attends to both sides, as layers of encoders do")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     window, n, visible = sliding_window or None, query.shape[2], key.shape[2]
     is_chain, is_plain = attention_mask.shape[3] == 2, softcap is None and s_aux is None

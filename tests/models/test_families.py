@@ -173,17 +173,21 @@ REFUSED = {
     "both sides": (
         t.Gemma3TextConfig,
         {"use_bidirectional_attention": True},
-        "Gemma3ForCausalLM gives other logits token by token",
+        "Gemma3ForCausalLM does not run .*is_causal=False: Gemma3Attention attends to both sides",
     ),
+    "an encoder": (t.BertConfig, {}, "BertLMHeadModel does not run .*: BertSelfAttention attends to both sides"),
 }
 
 
 @pytest.mark.parametrize(("kind", "changes", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_run_is_refused_by_name(kind, changes, says, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_cannot_be_run_is_refused_by_name(kind, changes, says, dtype, tmp_path):
     torch.manual_seed(0)
     kind(**SIZES, **changes).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=f"pair.target=x: .*{says}.*Choose a decoder"):
-        check_runs(AutoModelForCausalLM.from_config(load_config(tmp_path, SOURCE)).eval(), VOCABULARY, SOURCE)
+        check_runs(
+            AutoModelForCausalLM.from_config(load_config(tmp_path, SOURCE), dtype=dtype).eval(), VOCABULARY, SOURCE
+        )
 
 
 def test_a_window_that_no_text_reaches_need_not_be_passed():
