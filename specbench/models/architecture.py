@@ -40,6 +40,9 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
     if not replaces_attention and not getattr(model, "_supports_sdpa", True):
         problem = f"{config.model_type!r} computes attention in a way of its own, which cannot be replaced"
         raise source.model_error(problem, _REMEDY)
+    if getattr(text, "alibi", False):
+        problem = "alibi is True in config.json, biases in place of positions, which attention here does not take"
+        raise source.model_error(problem, _REMEDY)
     if kinds := set(getattr(text, "layer_types", None) or ()) - {
         "full_attention",
         *(["sliding_attention"] * replaces_attention),

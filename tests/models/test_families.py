@@ -176,6 +176,7 @@ REFUSED = {
         "Gemma3ForCausalLM does not run .*is_causal=False: Gemma3Attention attends to both sides",
     ),
     "an encoder": (t.BertConfig, {}, "BertLMHeadModel does not run .*: BertSelfAttention attends to both sides"),
+    "biases if a key says so": (t.FalconConfig, {"alibi": True}, "alibi is True in config.json, biases in place of"),
 }
 
 
