@@ -9,7 +9,7 @@ from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.machine.files import Origin, shown
 from specbench.models.attention import takes_places
-from specbench.models.forward import context_length
+from specbench.models.forward import context_length, sliding_window
 
 SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
 _REMEDY = "Choose a decoder whose layers have attention, full or in a sliding window (Llama, Qwen3, Gemma 3)."
@@ -19,7 +19,8 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
     """The configuration of a checked folder.
 
     Raises:
-        ConfigError: values that transformers refuses, or a quantisation that cannot be loaded here.
+        ConfigError: values that transformers refuses, a window of no token, or a quantisation that cannot be loaded
+            here.
         ModelError: a model that specbench cannot run: no language model, an encoder, layers without attention.
     """
     problem, remedy = "config.json describes no model", "Check config.json against the model's own release."
@@ -51,6 +52,9 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
         raise source.model_error(problem, _REMEDY)
     if context < SHORTEST:
         raise source.wrong(f"a context of {context} tokens by config.json, below {SHORTEST}", remedy)
+    if (window := sliding_window(config)) is not None and window < 1:
+        problem = f"sliding_window is {window} in config.json, not a whole number from 1"
+        raise source.wrong(problem, "Use null if layers see all tokens.")
     if (quantised := getattr(config, "quantization_config", None)) is not None:
         _check_quantised(quantised, source)
     return config

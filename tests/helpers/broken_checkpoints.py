@@ -129,6 +129,10 @@ BEFORE_WEIGHTS: Cases = {
         config(model_type="qwen3", layer_types=["linear_attention"], head_dim=16),
         ("layers of kind ['linear_attention']", "from attention only"),
     ),
+    "window of nothing": (
+        config(model_type="mistral", sliding_window=-4),
+        ("sliding_window is -4 in config.json, not a whole number from 1", "null"),
+    ),
     "quantised by nothing": (quantised(), ("it is quantised (None), and cannot be loaded here", "choose")),
     "quantised in a way unknown": (quantised(quant_method="nope"), ("it is quantised ('nope')", "no such method")),
     "quantised, no library": (quantised(quant_method="gptq", bits=4), ("'gptq'", "(ImportError: ")),
