@@ -29,6 +29,7 @@ class Agreement:
         difference_p: two-sided p-value of the decoded length against the replay of independent texts; None if these
             were not replayed, and of one prompt.
         same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts; None of one prompt.
+            Its standard error is by the scatter of prompts, or the least that whole numbers of these means can have.
     """
 
     decoded: Estimate
@@ -60,11 +61,15 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
     if len(sums) < 2:  # nothing tells how much prompts scatter
         return Agreement(decoded, same_text, None, None)
     surprise = (sums["steps"] - sums["expected_steps"]).to_numpy()
+    # A whole number with mean m has a variance of f (1 - f) or more, where f is the fractional part of m. Prompts in
+    # which nothing rare happened (a rejection, where nearly all is accepted) scatter less than that.
+    fraction = points["expected_steps"].to_numpy() % 1
+    error = np.sqrt(max(len(surprise) * surprise.var(ddof=1), (fraction * (1 - fraction)).sum())) / len(surprise)
     return Agreement(
         decoded,
         same_text,
         None if independent is None else _difference_p(sums, *independent),
-        _p_value(float(surprise.mean()), float(surprise.std(ddof=1) / np.sqrt(len(surprise))), len(surprise) - 1),
+        _p_value(float(surprise.mean()), float(error), len(surprise) - 1),
     )
 
 
