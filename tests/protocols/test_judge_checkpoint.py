@@ -101,7 +101,7 @@ def test_texts_are_held_against_the_checkpoint(source, texts, verdict):
     rows = finding["rows"]["judge_checkpoint.parquet"]
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:
-        assert finding["numbers"]["bound"] < 0.1
+        assert finding["numbers"]["bound"] < 0.2
         compared = certificate(outcome)["findings"][0]
         assert compared["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
         assert "Shares of classes" in compared["power"]

@@ -109,8 +109,8 @@ def share_rows(texts: dict[Mode, list[ScoredText]], sets: Sequence[str], confide
     """The rows of both modes and of their difference.
 
     In a text that follows the checkpoint, the sum over tokens of (in the set) - (probability of the set) has mean 0.
-    Student's interval is over texts, whose number is no matter of chance, and its doubt is shared by the sets. No bound
-    is below what texts that are wrong as a whole, none of which was seen, may make of the share.
+    Student's interval is over texts, whose number is no matter of chance, and its doubt is shared by the sets. It is
+    too short if few texts are wrong as a whole. So what such texts may make of the share, if none was seen, is added.
     """
     rows, parts = [], {}
     for mode in Mode:
@@ -141,7 +141,7 @@ def _rows(
     quantile, unseen = float(stats.t.isf(doubt, max(texts - 1, 1))), -math.log(1 - confidence) / texts
     rows = []
     for number, which in enumerate(sets):
-        bound = max(abs(float(means[number])) + quantile * math.sqrt(float(variances[number])), unseen)
+        bound = abs(float(means[number])) + quantile * math.sqrt(float(variances[number])) + unseen
         share, expected = (None if value is None else float(value) for value in shares[number])
         rows.append(ShareRow(mode, which, tokens, share, expected, float(means[number]), min(1.0, bound)))
     return rows
