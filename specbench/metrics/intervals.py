@@ -8,7 +8,8 @@ another kind (speed.py).
 Times of repeated calls (``median``, ``ratio_of_medians``) are resampled in two stages: rounds with replacement, then
 replays within each. A case is timed in several rounds, minutes apart and with other cases between them, many replays a
 round. Replays of one round resemble one another more than those of another (clocks, neighbours, the round's own
-logits).
+logits). One round has no interval, and few have one that is too narrow: where rounds differ by 3% and replays by 5%, a
+nominal 95% of a median holds the truth in 72% of runs of 2 rounds, 81% of 3, 88% of 5 and 92% of 10.
 """
 
 from __future__ import annotations
@@ -144,6 +145,8 @@ def ratio_of_medians(numerator: np.ndarray, denominator: np.ndarray, seed: int =
 def _resampled_medians(samples: np.ndarray, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     rounds, replays = samples.shape
+    if rounds < 2:
+        return np.full(RESAMPLES, math.nan)
     medians = []
     for _ in range(RESAMPLES // _AT_ONCE):
         chosen = generator.integers(rounds, size=(_AT_ONCE, rounds, 1))

@@ -207,6 +207,8 @@ def test_intervals_know_of_rounds():
     samples = np.stack([np.full(50, 10.0), np.full(50, 12.0)])
     estimate = median(samples)
     assert (estimate.low, estimate.high) == (10.0, 12.0)
+    one_round = median(samples[:1])
+    assert np.isnan([one_round.low, one_round.high]).all()
     ratio = ratio_of_medians(np.full((3, 5), 6.0), np.full((2, 7), 2.0))
     assert (ratio.value, ratio.low, ratio.high) == (3.0, 3.0, 3.0)
 
