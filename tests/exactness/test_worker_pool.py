@@ -55,6 +55,7 @@ def test_three_processes_show_what_one_shows(verifier):
     assert shown(3) == shown(1)
 
 
+@pytest.mark.usefixtures("few_enumerated", "little_effort")
 def test_a_suite_takes_one_thread_and_shares_calls_by_the_threads_set(monkeypatch):
     """On a busy machine two threads that wait for each other took eight times as long."""
     threads, shares, before = set(), [], torch.get_num_threads()
@@ -72,7 +73,7 @@ def test_a_suite_takes_one_thread_and_shares_calls_by_the_threads_set(monkeypatc
     monkeypatch.setitem(worker_pool.FEWEST_EACH, "cpu", 10)
     torch.set_num_threads(2)
     try:
-        examined(Recording(), Settings(draws=100, calls=20, use_calls=10))
+        examined(Recording(), Settings(draws=100, calls=20, serial_draws=0, use_calls=10))
         assert (threads, shares, torch.get_num_threads()) == ({1}, [2], 2)
     finally:
         torch.set_num_threads(before)
