@@ -1,6 +1,6 @@
 # make demo: draft lengths against plain decoding, on the embedded pair. make test: tests and linters. Each sets up .venv first where needed.
-# make check: linters and the tests of what has changed since the last commit. make test-all: what CI runs, every test but
-# repetitions that take minutes. make test-long: these as well. The last line of pytest counts what was left out.
+# make check: linters and the tests of what has changed since the last commit. make test-all: every test but repetitions
+# that take minutes, what .ci/run runs. make test-long: these as well. The last line of pytest counts what was left out.
 # make test-lowest, make test-newest: a quick choice of tests with other releases, in an environment of their own.
 # make site: the documentation into site/; a link that leads nowhere is an error.
 # make package: sdist and wheel into dist/, and the smoke sweep from the wheel alone.
