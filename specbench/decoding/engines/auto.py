@@ -7,8 +7,8 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.engine import DecodingEngine, Requirements
 from specbench.decoding.engines.graph import GraphEngine
 
-# On a CPU a compiled step takes some 5 ms less than an eager one. Preparing takes some 45 s, or 10 if there is code for
-# the models in C++, which is not known yet here (experiments/cpu_speed).
+# On a CPU a compiled step takes 8 to 16 ms less than an eager one. Preparing takes some 45 s, or 10 if there is code
+# for the models in C++, which is not known yet here (experiments/cpu_speed).
 PAYS_FROM = 10_000  # tokens
 MOST_REQUESTS = 1  # together; with more, products have more rows than kernels/cpu_product.h was measured with
 
