@@ -53,7 +53,7 @@ def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
     whole = results.read_jobs(smoke.sweep, results.STEPS).query("num_draft_tokens == 3").groupby("job")["num_accepted"]
     assert rows["joint_rates"].map(lambda rates: rates[-1]).tolist() == whole.agg(lambda n: (n == 3).mean()).tolist()
     drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
-    assert (drawn["count"].sum() == 64).all()
+    assert (drawn["count"].sum() == 128).all()
     assert drawn.ngroups == 2 * 2
 
 
