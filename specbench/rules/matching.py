@@ -23,7 +23,7 @@ class MatchingVerifier:
     """Batched PyTorch.
 
     Args:
-        coupled: draw the target's tokens with the uniforms that drew the draft.
+        coupled: draw the target's tokens with the uniforms that drew the draft; those of EMIT if nothing was drafted.
     """
 
     lossless = True
@@ -44,4 +44,9 @@ class MatchingVerifier:
         counts = draft.num_draft_tokens + 1
         owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=len(target))
         offset = torch.arange(len(target), device=counts.device) - (draft.first_row[owner] + owner)
-        return inverse_cdf(target.probs(), streams.uniform(self.stream)[owner, offset])
+        uniforms = streams.uniform(self.stream)
+        if self.stream is not Stream.EMIT:
+            # A request without a draft draws as in a step in which no request has one, which calls no verifier.
+            undrafted = (draft.num_draft_tokens == 0)[:, None]
+            uniforms = torch.where(undrafted, streams.uniform(Stream.EMIT), uniforms)
+        return inverse_cdf(target.probs(), uniforms[owner, offset])
