@@ -22,6 +22,7 @@ LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as lon
 
 prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
 _compiled_calls: weakref.WeakKeyDictionary[nn.Module, Callable[..., Any]] = weakref.WeakKeyDictionary()
+_hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models that have returned hidden states
 
 
 def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
@@ -48,8 +49,14 @@ def compile_on_cpu(cached: CachedModel, features: bool = False) -> None:
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
-    if not all(layer.is_initialized for layer in inputs["past_key_values"].layers):
-        model(**inputs)  # allocates them: compiled code that does would do so in every pass of its shape (_kept)
+    observed = inputs.get("output_hidden_states", False)
+    if not all(layer.is_initialized for layer in inputs["past_key_values"].layers) or (
+        observed and model not in _hooked
+    ):
+        # Allocates them: compiled code that does would do so in every pass of its shape (_kept). transformers installs
+        # hooks at a model's first pass that returns hidden states, under a lock that cannot be compiled.
+        model(**inputs)
+        _hooked.update([model] if observed else [])
     widths = {"input_ids": 1, "position_ids": 1, "attention_mask": 2}
     for name, dim in widths.items():
         torch._dynamo.maybe_mark_dynamic(inputs[name], dim)

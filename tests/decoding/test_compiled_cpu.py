@@ -26,6 +26,7 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
 from tests.decoding.test_engines import logs
+from tests.helpers import families
 from tests.helpers.cases import CPU, decoder
 from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 
@@ -259,3 +260,20 @@ def test_an_error_of_a_user_s_verifier_is_no_compiler_s(pair):
     toy = toy_pair(pair, "llama")
     with pytest.raises(ValueError, match="of mine"):
         decoder(toy, 3, verifier=Wrong(), engine=CompiledCpuEngine()).run(toy_requests((5,)))
+
+
+def test_the_first_pass_that_returns_hidden_states_is_not_compiled(monkeypatch):
+    """transformers installs hooks in it, under a lock. A prompt fills the cache before, through the model itself."""
+    compiled = []
+
+    def call(model, **inputs):
+        compiled.append(vars(model.model)["_output_capturing_hooks_installed"])
+        return model(**inputs)
+
+    monkeypatch.setattr(compiling_cpu, "_compiled", lambda model: call)
+    cached = CachedModel(families.made("llama"), families.VOCABULARY, "target")
+    compiling_cpu.compile_on_cpu(cached, features=True)
+    cached.start([[1, 2, 3]], 16, ("last",))
+    cached.show(1)
+    cached.extend(torch.tensor([[3]]), torch.tensor([1]), features=("last",))
+    assert compiled == [True]
