@@ -29,7 +29,8 @@ class Agreement:
         difference_p: two-sided p-value of the decoded length against the replay of independent texts; None if these
             were not replayed, and of one prompt.
         same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts; None of one prompt.
-            Its standard error is by the scatter of prompts, or the least that whole numbers of these means can have.
+
+    Both standard errors are by the scatter of prompts, or the least that whole numbers of these means can have.
     """
 
     decoded: Estimate
@@ -64,11 +65,12 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
     # A whole number with mean m has a variance of f (1 - f) or more, where f is the fractional part of m. Prompts in
     # which nothing rare happened (a rejection, where nearly all is accepted) scatter less than that.
     fraction = points["expected_steps"].to_numpy() % 1
-    error = np.sqrt(max(len(surprise) * surprise.var(ddof=1), (fraction * (1 - fraction)).sum())) / len(surprise)
+    noise = float((fraction * (1 - fraction)).sum())
+    error = np.sqrt(max(len(surprise) * surprise.var(ddof=1), noise)) / len(surprise)
     return Agreement(
         decoded,
         same_text,
-        None if independent is None else _difference_p(sums, *independent),
+        None if independent is None else _difference_p(sums, noise, *independent),
         _p_value(float(surprise.mean()), float(error), len(surprise) - 1),
     )
 
@@ -92,9 +94,12 @@ def _check_points(points: pd.DataFrame) -> None:
             raise ArgumentError(f"points: {problem} in line {wrong.index[0]}. {remedy}")
 
 
-def _difference_p(sums: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> float:
+def _difference_p(sums: pd.DataFrame, noise: float, tokens: np.ndarray, expected_steps: np.ndarray) -> float:
+    """``noise``: the least variance of the sum of decoded steps, given the texts."""
     length, error = _length_and_error(sums["tokens"].to_numpy(), sums["steps"].to_numpy())
+    _, of_texts = _length_and_error(sums["tokens"].to_numpy(), sums["expected_steps"].to_numpy())
     other, other_error = _length_and_error(tokens, expected_steps)
+    error = max(error, float(np.hypot(of_texts, length / sums["steps"].sum() * np.sqrt(noise))))
     freedom = min(len(sums), len(tokens)) - 1
     return _p_value(length - other, float(np.hypot(error, other_error)), freedom)
 

@@ -181,7 +181,9 @@ def test_agreement_with_independent_texts_and_with_the_same_ones(rule):
 def test_texts_without_a_rare_rejection_agree():
     """Each of 30 texts takes a 14th step with probability 0.013: in 2 of 3 runs none does. With 0.5 all would not."""
     points = pd.DataFrame({"prompt": range(30), "tokens": 64, "steps": 13, "expected_steps": 13.013})
-    assert agreement(points, None).same_text_p > 0.1
+    right, wrong = (agreement(points, (np.full(30, 64), np.linspace(low, low + 2e-3, 30))) for low in (13.012, 13.5))
+    assert min(right.same_text_p, right.difference_p) > 0.1
+    assert wrong.difference_p < 1e-4
     assert agreement(points.assign(expected_steps=13.5), None).same_text_p < 1e-4
 
 
