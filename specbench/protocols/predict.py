@@ -13,6 +13,7 @@ import pandas as pd
 from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import track
+from specbench.core.rounding import interval
 from specbench.decoding import Request
 from specbench.metrics.intervals import columns
 from specbench.metrics.speed import speed_of
@@ -88,9 +89,9 @@ class PredictProtocol:
         got = next(row for row in measured if row.gamma == advised.gamma)
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
         return Outcome(
-            f"recommended: gamma {advised.gamma}, predicted {advised.speedup:.3f} [{advised.speedup_low:.3f}, "
-            f"{advised.speedup_high:.3f}] times plain decoding, measured {got.speedup:.3f}; best measured: gamma "
-            f"{best.gamma}, {best.speedup:.3f}",
+            f"recommended: gamma {advised.gamma}, predicted "
+            f"{interval(advised.speedup, advised.speedup_low, advised.speedup_high, '.3f')} times plain decoding, "
+            f"measured {got.speedup:.3f}; best measured: gamma {best.gamma}, {best.speedup:.3f}",
             tables={
                 TRACE: kept.table,
                 COST: ParquetTable(costs, CostRow),

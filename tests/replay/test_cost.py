@@ -136,6 +136,14 @@ def test_a_forecast_of_certain_acceptance_by_hand(batch):
     assert got.speedup_low == pytest.approx(got.speedup_high)  # nothing is random
 
 
+def test_one_prompt_gives_no_interval_of_a_forecast():
+    """However many texts it has: nothing shows how much prompts differ."""
+    trace = trace_of_tokens(P, Q, sampled_texts(P, 4, 30, seed=1).tolist(), prompts=["a"] * 4)
+    got = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
+    assert got.speedup > 1
+    assert (got.speedup_low, got.speedup_high) == (None, None)
+
+
 def test_prompts_are_padded_to_the_longest_and_fed_once():
     """3 prompts of 5, 9 and 3 tokens, 2 texts each: alone longest - 1, and the first two together 2 x (9 - 1)."""
     trace = certain(6, 20, ["a", "a", "b", "b", "c", "c"])

@@ -9,6 +9,7 @@ hold what the cost model's shape gets wrong, nor a machine that is faster or slo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,7 +36,7 @@ class PredictedRow:
     gamma: int
     batch: int
     speedup: float
-    speedup_low: float | None  # None if it was measured, in one batch or in batches that share prompts
+    speedup_low: float | None  # None of one prompt; if it was measured, of one batch or of batches that share prompts
     speedup_high: float | None
     tokens_per_second: float
     plain_tokens_per_second: float
@@ -89,7 +90,7 @@ def forecast(
         drawn.append(_run(trace, accepted, gamma, batch, model, fed, same, chosen, rng))
     central = [_run(trace, accepted, gamma, batch, models[0], fed, same, texts, rng) for _ in range(max(8, runs // 8))]
     tokens, seconds, plain, steps, stepped, plain_stepped, started = np.mean(central, axis=0)
-    ends = np.array(drawn)
+    ends = np.array(drawn) if len(texts) > 1 else np.full((1, 3), math.nan)
     speedup: Any = columns("speedup", Estimate.of_resamples(plain / seconds, ends[:, 2] / ends[:, 1]))
     return PredictedRow(
         gamma=gamma,
