@@ -75,7 +75,10 @@ def judge_checkpoint(checkpoint: TextScorer, false_alarm: float, confidence: flo
     count, plain = len(wealth[Mode.SPECULATIVE]), reached[Mode.PLAIN]
     if checkpoint.refutes(false_alarm):
         verdict = REFUTED
-        answer = f"No: speculative texts are refuted after {rejected:,} tokens, and plain ones are not."
+        answer = (
+            f"No, if the checkpoint is the engine's model: speculative texts are refuted after {rejected:,} tokens, "
+            "and plain ones are not."
+        )
     elif plain >= -math.log10(false_alarm):
         verdict = CANNOT_TELL
         answer = (
