@@ -66,8 +66,16 @@ def test_the_table_of_what_texts_find_names_bugs_of_the_zoo_and_adds_up():
     assert len(set(names)) == len(names)
     assert set(names) <= set(bugs())
     refuted = [sum(row[column] != "not" for row in rows) for column in (1, 2)]
-    counted = re.search(r"Without a checkpoint (\d+) of the (\d+) .* are refuted, with target and draft (\d+),", page)
-    others = re.findall(r"^(?:\| |Many of the )(\d+) (?:others|are)", page, re.MULTILINE)
+    counted = re.search(
+        r"^Without a checkpoint (\d+) of the (\d+) .* with target and draft (\d+) of (\d+),", page, re.MULTILINE
+    )
+    others = re.search(r"^\| (\d+) others, and the sound one .*\n\| (\d+) others \| not asked ", page, re.MULTILINE)
+    unrefuted = re.search(r"^Many of the (\d+) are", page, re.MULTILINE)
     assert counted is not None
+    assert others is not None
+    assert unrefuted is not None
     assert [int(counted[1]), int(counted[3])] == refuted
-    assert others == [str(int(counted[2]) - len(rows))] * 2
+    tried, untried = int(others[1]), int(others[2])
+    assert int(counted[2]) == len(rows) + tried
+    assert int(counted[4]) == len(rows) + tried + untried
+    assert int(unrefuted[1]) == tried + untried

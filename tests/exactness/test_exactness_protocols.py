@@ -147,7 +147,7 @@ def test_the_guide_has_the_time_limits_of_the_quick_suite():
     quick = SUITES["quick"]
     limits = (quick.locating_seconds, quick.serial_seconds, quick.seconds, quick.input_seconds, quick.use_seconds)
     guide = (ROOT / "docs/certificates.md").read_text()
-    assert f"Those of the quick suite add up to {sum(limits):,} seconds" in guide
+    assert f"The limits of the quick suite add up to {sum(limits):,} seconds" in guide
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
