@@ -248,17 +248,33 @@ def test_a_model_that_does_not_compile_is_named(pair, monkeypatch):
         return x
 
     monkeypatch.setattr(layer, "forward", forward)
-    with pytest.raises(ModelError, match="the models cannot be compiled: .*engine=eager"):
+    with pytest.raises(ModelError, match=r"the models cannot be compiled: .*\. Use engine=eager"):
         toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(toy_requests((5,)))
 
 
-def test_an_error_of_a_user_s_verifier_is_no_compiler_s(pair):
+@compiles
+def test_what_the_compiler_of_a_model_prints_is_told(pair, monkeypatch, tmp_path):
+    cpu_product.load()  # which is kept
+    compiler = tmp_path / "c++"
+    fails = "echo 'x.cpp:3: fatal error: wrong instruction' >&2; exit 1"
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec c++ "$1"\n{fails}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (str(compiler),))  # PyTorch reads CXX once
+    decoder = toy_decoder(toy_pair(pair), engine=CompiledEngine(), gamma=0)
+    with pytest.raises(ModelError, match=r"cannot be compiled: x.cpp:3: .* wrong instruction\. Name another .* CXX"):
+        decoder.run(toy_requests((5,)))
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_an_error_of_a_user_s_verifier_is_no_compiler_s(pair, kind):
     class Wrong(MaskedVerifier):
         def verify(self, draft, target, streams):
-            raise ValueError("of mine")
+            raise kind("of mine")
 
     toy = toy_pair(pair, "llama")
-    with pytest.raises(ValueError, match="of mine"):
+    with pytest.raises(kind, match="of mine"):
         decoder(toy, 3, verifier=Wrong(), engine=CompiledCpuEngine()).run(toy_requests((5,)))
 
 

@@ -10,6 +10,8 @@ from typing import ClassVar
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 from specbench.core.errors import ConfigError, ModelError, SpecbenchError
 from specbench.core.machine.progress import say
@@ -100,7 +102,7 @@ class CompiledCpuEngine(StaticEngine):
                 self._step_of(self._size)
             except SpecbenchError:
                 raise
-            except (OSError, RuntimeError) as error:  # of PyTorch's compilers; others are of a user's code
+            except (OSError, TorchDynamoException) as error:  # others are of a user's code
                 raise ModelError(_advice(error)) from error
 
     @contextmanager
@@ -114,8 +116,14 @@ class CompiledCpuEngine(StaticEngine):
 
 
 def _advice(error: Exception) -> str:
-    """Returns the message of an error that came while models were compiled, which may be the compiler's."""
-    problem = cpu_product.first_error(str(error) or type(error).__name__)
-    full = "No space left" in problem or "Read-only" in problem
-    remedy = "Name a folder with room in TORCHINDUCTOR_CACHE_DIR" if full else "Check the C++ compiler that CXX names"
-    return f"engine=compiled: the models cannot be compiled: {problem}. {remedy}, or use engine=eager."
+    """Returns the message of an error that came while models were compiled: by a compiler, by a disk or by PyTorch."""
+    cause = getattr(error, "inner_exception", error)
+    printed = str(cause).partition("\nOutput:\n")[2]  # what a compiler printed, after its long command
+    problem = cpu_product.first_error(printed or str(error) or type(error).__name__)
+    if "No space left" in problem or "Read-only" in problem:
+        remedy = "Name a folder with room in TORCHINDUCTOR_CACHE_DIR, or use engine=eager."
+    elif isinstance(cause, CppCompileError | InvalidCxxCompiler):
+        remedy = "Name another C++ compiler in CXX, or use engine=eager."
+    else:
+        remedy = "Use engine=eager."
+    return f"engine=compiled: the models cannot be compiled: {problem}. {remedy}"
