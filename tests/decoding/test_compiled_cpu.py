@@ -213,15 +213,26 @@ def test_a_full_cache_folder_is_named(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def build(monkeypatch, tmp_path) -> Callable[[str], None]:
+def compiler(monkeypatch, tmp_path) -> Callable[[str], str]:
+    """Names a compiler that is a shell script, with an empty folder for what it compiles, and returns its path."""
+
+    def write(script: str) -> str:
+        path = tmp_path / "c++"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def build(compiler) -> Callable[[str], None]:
     """Builds the library with a compiler that is a shell script."""
 
     def run(script: str) -> None:
-        compiler = tmp_path / "c++"
-        compiler.write_text(f"#!/bin/sh\n{script}\n")
-        compiler.chmod(0o755)
-        monkeypatch.setenv("CXX", str(compiler))
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        compiler(script)
         cpu_product.load.__wrapped__()
 
     return run
@@ -253,17 +264,14 @@ def test_a_model_that_does_not_compile_is_named(pair, monkeypatch):
 
 
 @compiles
-def test_what_the_compiler_of_a_model_prints_is_told(pair, monkeypatch, tmp_path):
-    cpu_product.load()  # which is kept
-    compiler = tmp_path / "c++"
-    fails = "echo 'x.cpp:3: fatal error: wrong instruction' >&2; exit 1"
-    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec c++ "$1"\n{fails}\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (str(compiler),))  # PyTorch reads CXX once
+def test_what_the_compiler_of_a_model_prints_is_told(pair, compiler):
+    cpu_product.load()  # by a compiler that works; the library stays loaded
+    version = f'[ "$1" = --version ] && exec {cpu_product.find_compiler()} "$1"'
+    path = compiler(f"{version}\necho 'x.cpp:3: fatal error: wrong instruction' >&2; exit 1")
     decoder = toy_decoder(toy_pair(pair), engine=CompiledEngine(), gamma=0)
-    with pytest.raises(ModelError, match=r"cannot be compiled: x.cpp:3: .* wrong instruction\. Name another .* CXX"):
+    message = r"cannot be compiled: x.cpp:3: .* wrong instruction\. Name another .* CXX"
+    # PyTorch reads CXX once.
+    with torch._inductor.config.patch({"cpp.cxx": (path,)}), pytest.raises(ModelError, match=message):
         decoder.run(toy_requests((5,)))
 
 

@@ -102,7 +102,7 @@ class CompiledCpuEngine(StaticEngine):
                 self._step_of(self._size)
             except SpecbenchError:
                 raise
-            except (OSError, TorchDynamoException) as error:  # others are of a user's code
+            except (OSError, TorchDynamoException) as error:  # a RuntimeError may be of a user's code
                 raise ModelError(_advice(error)) from error
 
     @contextmanager
